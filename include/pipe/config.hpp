@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The only header that asks which compiler this is, and the only one that defines macros beside version.hpp.
+
+#include <pipe/version.hpp>
+
+//! Marks a function that host and device code both call. Empty where the compiler knows no devices.
+#if defined(__CUDACC__)
+#define PIPELINING_HOST_DEVICE __host__ __device__
+#else
+#define PIPELINING_HOST_DEVICE
+#endif
