@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# What only our own tests, examples and benchmarks get; no consumer ever sees this file.
+
+add_library(pipelining_development INTERFACE)
+target_link_libraries(pipelining_development INTERFACE pipelining_core)
+target_compile_options(pipelining_development INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow -Wold-style-cast)
+if(PIPELINING_WARNINGS_AS_ERRORS)
+  target_compile_options(pipelining_development INTERFACE -Werror)
+endif()
+
+# ASLR with many random bits breaks the sanitizers of older compilers, so their programs run without it where the
+# machine allows that.
+set(PIPELINING_LAUNCHER "")
+if(PIPELINING_SANITIZE)
+  target_compile_options(pipelining_development INTERFACE
+    -fsanitize=${PIPELINING_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(pipelining_development INTERFACE -fsanitize=${PIPELINING_SANITIZE})
+  find_program(PIPELINING_SETARCH setarch)
+  mark_as_advanced(PIPELINING_SETARCH)
+  if(PIPELINING_SETARCH)
+    execute_process(COMMAND "${PIPELINING_SETARCH}" -R true RESULT_VARIABLE setarch_result OUTPUT_QUIET ERROR_QUIET)
+    if(setarch_result EQUAL 0)
+      set(PIPELINING_LAUNCHER "${PIPELINING_SETARCH}" -R)
+    endif()
+  endif()
+endif()
+
+# Paths are relative to the source tree, so that all clones on one machine share what was compiled.
+if(PIPELINING_CCACHE)
+  find_program(PIPELINING_CCACHE_PROGRAM ccache)
+  mark_as_advanced(PIPELINING_CCACHE_PROGRAM)
+  if(PIPELINING_CCACHE_PROGRAM)
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${PIPELINING_CCACHE_PROGRAM})
+  endif()
+endif()

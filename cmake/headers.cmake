@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# Every public header of pipelining::core, one line each, by folder. A header that is not listed here is not
+# installed; tests/check_headers.py fails when this list and include/pipe differ.
+
+set(PIPELINING_HEADERS_ROOT
+  config.hpp
+  version.hpp
+)
+
+set(PIPELINING_HEADERS_CORE
+)
+
+set(PIPELINING_HEADERS_SCHEDULE
+)
+
+set(PIPELINING_HEADERS_TIMETABLE
+)
+
+set(PIPELINING_HEADERS_ATTENTION
+)
+
+set(PIPELINING_HEADERS_PLAN
+)
+
+set(PIPELINING_HEADERS_IO
+)
+
+set(PIPELINING_HEADERS_RUN
+)
+
+set(PIPELINING_CORE_HEADERS
+  ${PIPELINING_HEADERS_ROOT}
+  ${PIPELINING_HEADERS_CORE}
+  ${PIPELINING_HEADERS_SCHEDULE}
+  ${PIPELINING_HEADERS_TIMETABLE}
+  ${PIPELINING_HEADERS_ATTENTION}
+  ${PIPELINING_HEADERS_PLAN}
+  ${PIPELINING_HEADERS_IO}
+  ${PIPELINING_HEADERS_RUN}
+)

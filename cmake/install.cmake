@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+if(PROJECT_VERSION_MAJOR GREATER 0)
+  message(FATAL_ERROR "Version 1.0 promises compatibility: decide it in cmake/install.cmake (SameMajorVersion)")
+endif()
+
+set(package_directory "${CMAKE_INSTALL_DATADIR}/cmake/pipelining")
+install(TARGETS pipelining_core pipelining_pipelining EXPORT pipelining FILE_SET HEADERS)
+install(EXPORT pipelining NAMESPACE pipelining:: FILE pipeliningTargets.cmake DESTINATION "${package_directory}")
+configure_package_config_file(
+  "${PROJECT_SOURCE_DIR}/cmake/pipeliningConfig.cmake.in" "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake"
+  INSTALL_DESTINATION "${package_directory}" NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/pipeliningConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake" "${PROJECT_BINARY_DIR}/pipeliningConfigVersion.cmake"
+  DESTINATION "${package_directory}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/pipelining")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+# pipelining_unit_tests(AREA SOURCES name... [LABELS label...] [LINK target...] [TIMEOUT seconds])
+# One program per call (linking is slow, so an area is one program), one CTest test per name.
+# Call it a second time with SUFFIX where some tests of an area need other labels or libraries.
+function(pipelining_unit_tests area)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SUFFIX;TIMEOUT" "SOURCES;LABELS;LINK")
+  if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
+    message(FATAL_ERROR "pipelining_unit_tests(${area}): wants SOURCES and knows nothing of '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  set(target pipelining.tests.unit.${area})
+  if(arg_SUFFIX)
+    string(APPEND target ".${arg_SUFFIX}")
+  endif()
+  set(sources ${arg_SOURCES})
+  list(TRANSFORM sources APPEND .test.cpp)
+  add_executable(${target} ${sources} $<TARGET_OBJECTS:pipelining.tests.main>)
+  target_link_libraries(${target} PRIVATE pipelining_development doctest::doctest ${arg_LINK})
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
+  add_dependencies(pipelining.tests.unit ${target})
+  if("threads" IN_LIST arg_LABELS)
+    add_dependencies(pipelining.tests.threads ${target})
+  endif()
+  foreach(name IN LISTS arg_SOURCES)
+    add_test(NAME unit.${area}.${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests"
+      COMMAND ${PIPELINING_LAUNCHER} $<TARGET_FILE:${target}> "--source-file=*unit/${area}/${name}.test.cpp")
+    # A filter that matches nothing must not look like success.
+    set_tests_properties(unit.${area}.${name} PROPERTIES
+      LABELS "unit;${area};${arg_LABELS}" FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+    if(arg_TIMEOUT)
+      set_tests_properties(unit.${area}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
+    endif()
+  endforeach()
+endfunction()
+
+# pipelining_static_tests(AREA name...): static_assert only, no main; that it compiles is the test.
+function(pipelining_static_tests area)
+  set(sources ${ARGN})
+  list(TRANSFORM sources APPEND .static.cpp)
+  add_library(pipelining.tests.static.${area} OBJECT ${sources})
+  target_link_libraries(pipelining.tests.static.${area} PRIVATE pipelining_development)
+endfunction()
