@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "memory.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ptx {
+
+namespace {
+
+std::uintptr_t address_of(void const* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+}  // namespace
+
+void memory::add(void const* begin,
+                 std::size_t bytes,
+                 bool initialised,
+                 std::string name,
+                 bool writable) {
+  auto const first = address_of(begin);
+  auto const next = allocations_.lower_bound(first);
+  bool const hits_next = next != allocations_.end() && next->first < first + bytes;
+  bool const hits_previous = next != allocations_.begin() &&
+                             std::prev(next)->second.begin + std::prev(next)->second.bytes > first;
+  if (hits_next || hits_previous || allocations_.contains(first)) {
+    throw std::invalid_argument("ptx::memory::add: the range overlaps an allocation; remove it first");
+  }
+  std::uint8_t const start = initialised ? state_initialised : 0;
+  allocations_[first] =
+    allocation{first, bytes, std::move(name), writable, std::vector<std::uint8_t>(bytes, start)};
+}
+
+void memory::remove(void const* begin) {
+  if (allocations_.erase(address_of(begin)) == 0) {
+    throw std::invalid_argument("ptx::memory::remove: no allocation starts at this address");
+  }
+}
+
+allocation* memory::find(std::uintptr_t address) {
+  auto const next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) {
+    return nullptr;
+  }
+  allocation& candidate = std::prev(next)->second;
+  return address - candidate.begin < candidate.bytes ? &candidate : nullptr;
+}
+
+allocation const* memory::nearest(std::uintptr_t address) const {
+  auto const next = allocations_.upper_bound(address);
+  return next == allocations_.begin() ? nullptr : &std::prev(next)->second;
+}
+
+void memory::mark(void const* begin, std::size_t bytes, bool initialised) {
+  auto const first = address_of(begin);
+  for (auto& [start, a] : allocations_) {
+    auto const low = std::max(first, start);
+    auto const high = std::min(first + bytes, start + a.bytes);
+    for (auto at = low; at < high; ++at) {
+      auto& byte = a.state[at - start];
+      byte = static_cast<std::uint8_t>(initialised ? byte | state_initialised
+                                                   : byte & ~state_initialised);
+    }
+  }
+}
+
+bool memory::initialised(void const* begin, std::size_t bytes) {
+  allocation const* a = find(address_of(begin));
+  if (a == nullptr || address_of(begin) - a->begin + bytes > a->bytes) {
+    return false;
+  }
+  auto const first = a->state.begin() + static_cast<std::ptrdiff_t>(address_of(begin) - a->begin);
+  return std::all_of(first, first + static_cast<std::ptrdiff_t>(bytes), [](std::uint8_t s) {
+    return (s & state_initialised) != 0;
+  });
+}
+
+std::vector<range> memory::take_touched(state which) {
+  std::vector<range> out;
+  for (auto& [start, a] : allocations_) {
+    for (std::size_t i = 0; i < a.bytes; ++i) {
+      if ((a.state[i] & which) == 0) {
+        continue;
+      }
+      a.state[i] = static_cast<std::uint8_t>(a.state[i] & ~which);
+      if (!out.empty() && out.back().end == start + i && out.back().begin >= start) {
+        ++out.back().end;
+      } else {
+        out.push_back({start + i, start + i + 1});
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace ptx
