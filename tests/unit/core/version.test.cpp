@@ -6,8 +6,7 @@
 #include <fstream>
 #include <string>
 
-TEST_CASE("the changelog's newest entry is the version of the header or unreleased")
-{
+TEST_CASE("the changelog's newest entry is the version of the header or unreleased") {
   std::string const version = std::to_string(PIPELINING_VERSION_MAJOR) + '.' +
                               std::to_string(PIPELINING_VERSION_MINOR) + '.' +
                               std::to_string(PIPELINING_VERSION_PATCH);

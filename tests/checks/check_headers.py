@@ -1,0 +1,34 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks that cmake/headers.cmake lists exactly the headers in a folder, and that none is over 600 lines.
+
+usage: check_headers.py cmake/headers.cmake include/pipe
+"""
+import pathlib
+import re
+import sys
+
+MAXIMUM_LINES = 600
+
+
+def problems(list_file, folder):
+    listed = re.findall(r"^\s+([\w/]+\.(?:hpp|cuh))$", list_file.read_text(encoding="utf-8"), re.MULTILINE)
+    present = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        yield f"{list_file}: {name} is listed twice"
+    for name in sorted(set(present) - set(listed)):
+        yield f"{folder}/{name} is not listed in {list_file}"
+    for name in sorted(set(listed) - set(present)):
+        yield f"{list_file}: {name} is listed, but {folder} does not have it"
+    for name, path in sorted(present.items()):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAXIMUM_LINES:
+            yield f"{folder}/{name} has {lines} lines, more than {MAXIMUM_LINES}: split it by responsibility"
+    if not listed:
+        yield f"{list_file} lists no header"
+
+
+if __name__ == "__main__":
+    found = list(problems(*map(pathlib.Path, sys.argv[1:3])))
+    print(*found, sep="\n")
+    sys.exit(1 if found else 0)
