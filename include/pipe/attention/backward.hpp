@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Backward of chunked attention on the host, for one chunk at a time in reverse chunk order.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/score.hpp>
+#include <pipe/attention/tile.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+namespace detail {
+
+//! Scratch of backward. Rows of a block are stored last query first.
+template <class Real>
+struct backward_scratch {
+  Real* query;           // [tile_rows, dim], times scale
+  Real* output_gradient; // [tile_rows, dim]
+  Real* query_gradient;  // [tile_rows, dim], not yet times scale
+  Real* key;             // [tile_keys, dim]
+  Real* key_across;      // [dim, tile_keys]
+  Real* value_across;    // [dim, tile_keys]
+  Real* product;         // [tile_rows, tile_keys], then gradients of the products
+  Real* weight;          // [tile_rows, tile_keys], logits first
+  Real* lse;             // [tile_rows]
+  Real* mean;            // [tile_rows], dO . O
+  Real* along;           // [tile_keys], dO . V of one row
+
+  backward_scratch(workspace<Real>& space, std::int64_t dim) {
+    auto const rows = tile_rows * dim;
+    auto const keys = tile_keys * dim;
+    auto const tile = tile_rows * tile_keys;
+    query = space.reserve(3 * rows + 3 * keys + 2 * tile + 2 * tile_rows + tile_keys);
+    output_gradient = query + rows;
+    query_gradient = output_gradient + rows;
+    key = query_gradient + rows;
+    key_across = key + keys;
+    value_across = key_across + keys;
+    product = value_across + keys;
+    weight = product + tile;
+    lse = weight + tile;
+    mean = lse + tile_rows;
+    along = mean + tile_rows;
+  }
+};
+
+//! Fetches queries, dO and the two numbers per row: log-sum-exp and dO . O.
+template <class Real, class Tensors>
+void load_rows(parameters const& p, Tensors const& t, row_block const& rows,
+               backward_scratch<Real> const& s) {
+  pack_rows(p, t.query, rows, static_cast<Real>(p.effective_scale()), true, s.query);
+  pack_rows(p, t.output_gradient, rows, Real{1}, true, s.output_gradient);
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    auto const r = rows.end - 1 - local;
+    auto const h = rows.key_head * p.group() + r % p.group();
+    auto const* const output = t.output.row(rows.batch, r / p.group(), h);
+    Real mean = 0;
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      mean += s.output_gradient[local * p.head_dim + d] * static_cast<Real>(output[d]);
+      s.query_gradient[local * p.head_dim + d] = 0;
+    }
+    s.mean[local] = mean;
+    auto const lse = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
+    // A row that saw nothing has -inf here; +inf makes all of its weights exp(-inf) = 0, never NaN.
+    s.lse[local] = lse == no_logit<Real> ? std::numeric_limits<Real>::infinity() : lse;
+  }
+}
+
+//! Recomputes the weights of one row and the gradients of its products, in place of the products.
+template <class Real, mask Mask, score Score>
+void gradients_of_row(parameters const& p, Mask const& m, Score const& f, row_block const& rows,
+                      key_block const& keys, tile_cover covered, std::int64_t local,
+                      backward_scratch<Real> const& s) {
+  auto const dim = p.head_dim;
+  Real* const product = s.product + local * tile_keys;
+  Real* const weight = s.weight + local * tile_keys;
+  Real* const along = s.along;
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    product[j] = 0;
+    along[j] = 0;
+  }
+  add_rows(product, s.query + local * dim, 1, s.key_across, tile_keys, dim, tile_keys);
+  add_rows(along, s.output_gradient + local * dim, 1, s.value_across, tile_keys, dim, tile_keys);
+  auto at = first_pair(p, rows, rows.end - 1 - local, keys);
+  logits_of_row(m, f, covered, at, keys, product, weight);
+  auto const first = at.key;
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    Real const logit = weight[j];
+    if (logit == no_logit<Real>) {
+      weight[j] = 0;
+      product[j] = 0;
+      continue;
+    }
+    at.key = first + static_cast<std::int32_t>(j);
+    weight[j] = std::exp(logit - s.lse[local]);
+    Real const slope = f.derivative(product[j], logit, at);
+    product[j] = weight[j] * (along[j] - s.mean[local]) * slope;
+  }
+}
+
+//! All that one tile of keys gives to the rows of a block and gets from them.
+template <class Real, class Tensors, mask Mask, score Score>
+void backward_tile(parameters const& p, Tensors const& t, Mask const& m, Score const& f,
+                   row_block const& rows, key_block const& keys, tile_cover covered,
+                   backward_scratch<Real> const& s) {
+  auto const dim = p.head_dim;
+  pack_keys(p, t.key, rows, keys, s.key);
+  pack_keys_across(p, t.key, rows, keys, s.key_across);
+  pack_keys_across(p, t.value, rows, keys, s.value_across);
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    gradients_of_row(p, m, f, rows, keys, covered, local, s);
+    add_rows(s.query_gradient + local * dim, s.product + local * tile_keys, 1, s.key, dim,
+             keys.count(), dim);
+  }
+  for (std::int64_t j = 0; j < keys.count(); ++j) {
+    auto* const key_gradient = t.key_gradient.row(rows.batch, keys.begin + j, rows.key_head);
+    auto* const value_gradient = t.value_gradient.row(rows.batch, keys.begin + j, rows.key_head);
+    add_rows(key_gradient, s.product + j, tile_keys, s.query, dim, rows.count(), dim);
+    add_rows(value_gradient, s.weight + j, tile_keys, s.output_gradient, dim, rows.count(), dim);
+  }
+}
+
+//! Writes dQ of the rows of a block, or adds to it.
+template <class Real, class Tensors>
+void store_rows(parameters const& p, Tensors const& t, row_block const& rows,
+                backward_scratch<Real> const& s) {
+  auto const scale = static_cast<Real>(p.effective_scale());
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    auto const r = rows.end - 1 - local;
+    auto* const to = t.query_gradient.row(rows.batch, r / p.group(),
+                                          rows.key_head * p.group() + r % p.group());
+    using element = std::remove_pointer_t<decltype(to)>;
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      Real const before = p.from == carry::in ? static_cast<Real>(to[d]) : Real{0};
+      to[d] = static_cast<std::remove_const_t<element>>(
+          before + scale * s.query_gradient[local * p.head_dim + d]);
+    }
+  }
+}
+
+} // namespace detail
+
+//! @brief Gradients of one chunk of queries: writes dQ, adds to the running dK and dV, on the host.
+//!
+//! The chunks of a sequence come last chunk first. Each adds what its queries give to the gradients
+//! of all keys that it saw; after chunk c, dK and dV of chunk c's own keys are final. Start with
+//! zeros before the last chunk. Weights are recomputed from the log-sum-exp of forward.
+//!
+//! dK and dV receive one query after the other, the last first, so n chunks in reverse order give
+//! the same bits as one chunk. With parameters::from = carry::in, dQ is added to (keys in slices).
+//!
+//! @param p     sizes, offsets, scale: those of the chunk's forward
+//! @param t     views; shapes as backward_tensors says
+//! @param m     the mask of forward
+//! @param f     the score of forward
+//! @param space scratch; one per thread
+//! @throws std::invalid_argument as check, before any work
+//! @complexity O(head_dim) per (query, key) pair in tiles that are not skipped
+template <class Element, class Statistic, class Carry, mask Mask, score Score>
+void backward(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t,
+              Mask const& m, Score const& f, workspace<accumulate_t<Element>>& space) {
+  static_assert(sizeof(Carry) >= sizeof(float),
+                "attention::backward: the running dK and dV must be float or wider, because they "
+                "are rounded once per query");
+  check(p, t);
+  detail::backward_scratch<accumulate_t<Element>> const scratch(space, p.head_dim);
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
+      for (std::int64_t end = p.query_length * p.group(); end > 0; end -= detail::tile_rows) {
+        auto const begin = end - detail::tile_rows;
+        detail::row_block const rows{b, kv, begin > 0 ? begin : 0, end};
+        detail::load_rows(p, t, rows, scratch);
+        for (std::int64_t j = 0; j < p.key_length; j += detail::tile_keys) {
+          auto const keys = detail::key_block_at(p, j);
+          auto const covered = detail::cover_of(p, m, rows, keys);
+          if (covered != tile_cover::skip) {
+            detail::backward_tile(p, t, m, f, rows, keys, covered, scratch);
+          }
+        }
+        detail::store_rows(p, t, rows, scratch);
+      }
+    }
+  }
+}
+
+//! @brief The same with scratch of its own.
+template <class Element, class Statistic, class Carry, mask Mask = causal, score Score = plain>
+void backward(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t,
+              Mask const& m = {}, Score const& f = {}) {
+  workspace<accumulate_t<Element>> space;
+  backward(p, t, m, f, space);
+}
+
+} // namespace pipelining::inline v0_1::attention

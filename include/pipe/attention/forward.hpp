@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Forward of chunked attention on the host.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/score.hpp>
+#include <pipe/attention/tile.hpp>
+
+#include <cmath>
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention {
+
+namespace detail {
+
+//! Scratch of forward. Shapes in tiles; the online softmax keeps most and sum per row.
+template <class Real>
+struct forward_scratch {
+  Real* query;      // [tile_rows, dim], times scale
+  Real* key_across; // [dim, tile_keys]
+  Real* value;      // [tile_keys, dim]
+  Real* output;     // [tile_rows, dim], not yet divided by sum
+  Real* logit;      // [tile_rows, tile_keys]
+  Real* most;       // [tile_rows]
+  Real* sum;        // [tile_rows]
+
+  forward_scratch(workspace<Real>& space, std::int64_t dim) {
+    auto const rows = tile_rows * dim;
+    auto const keys = tile_keys * dim;
+    query = space.reserve(2 * rows + 2 * keys + tile_rows * (tile_keys + 2));
+    key_across = query + rows;
+    value = key_across + keys;
+    output = value + keys;
+    logit = output + rows;
+    most = logit + tile_rows * tile_keys;
+    sum = most + tile_rows;
+  }
+};
+
+//! Starts the online softmax: from nothing, or from the (O, log-sum-exp) of other keys.
+template <class Element, class Statistic, class Real>
+void start_rows(parameters const& p, forward_tensors<Element, Statistic> const& t,
+                row_block const& rows, forward_scratch<Real> const& s) {
+  bool const carried = p.from == carry::in;
+  if (carried) {
+    tensor_view<Element const> const output = t.output;
+    pack_rows(p, output, rows, Real{1}, false, s.output);
+  }
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    auto const r = rows.begin + local;
+    auto const h = rows.key_head * p.group() + r % p.group();
+    s.most[local] = carried ? static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()))
+                            : no_logit<Real>;
+    s.sum[local] = s.most[local] == no_logit<Real> ? Real{0} : Real{1};
+    if (s.sum[local] == 0) {
+      for (std::int64_t d = 0; d < p.head_dim; ++d) {
+        s.output[local * p.head_dim + d] = 0;
+      }
+    }
+  }
+}
+
+//! Turns one row of logits into weights relative to the row's new maximum; rescales what is there.
+template <class Real>
+void soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
+  Real top = most;
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    top = logit[j] > top ? logit[j] : top;
+  }
+  if (top == no_logit<Real>) { // nothing seen so far
+    for (std::int64_t j = 0; j < tile_keys; ++j) {
+      logit[j] = 0;
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    logit[j] = logit[j] == no_logit<Real> ? Real{0} : std::exp(logit[j] - top);
+  }
+  if (top != most) {
+    Real const shrink = std::exp(most - top);
+    sum *= shrink;
+    for (std::int64_t d = 0; d < dim; ++d) {
+      output[d] *= shrink;
+    }
+    most = top;
+  }
+  sum += sum_of_keys(logit);
+}
+
+//! Adds one tile of keys to the rows of a block.
+template <class Element, class Statistic, class Real, mask Mask, score Score>
+void forward_tile(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m,
+                  Score const& f, row_block const& rows, key_block const& keys, tile_cover covered,
+                  forward_scratch<Real> const& s) {
+  auto const dim = p.head_dim;
+  pack_keys_across(p, t.key, rows, keys, s.key_across);
+  pack_keys(p, t.value, rows, keys, s.value);
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    Real* const logit = s.logit + local * tile_keys;
+    Real* const output = s.output + local * dim;
+    for (std::int64_t j = 0; j < tile_keys; ++j) {
+      logit[j] = 0;
+    }
+    add_rows(logit, s.query + local * dim, 1, s.key_across, tile_keys, dim, tile_keys);
+    logits_of_row(m, f, covered, first_pair(p, rows, rows.begin + local, keys), keys, logit, logit);
+    soften_row(logit, s.most[local], s.sum[local], output, dim);
+    add_rows(output, logit, 1, s.value, dim, keys.count(), dim);
+  }
+}
+
+//! Divides by the sums and writes O and the log-sum-exp.
+template <class Element, class Statistic, class Real>
+void finish_rows(parameters const& p, forward_tensors<Element, Statistic> const& t,
+                 row_block const& rows, forward_scratch<Real> const& s) {
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    auto const r = rows.begin + local;
+    auto const i = r / p.group();
+    auto const h = rows.key_head * p.group() + r % p.group();
+    Real const sum = s.sum[local];
+    Element* const output = t.output.row(rows.batch, i, h);
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      output[d] = static_cast<Element>(sum > 0 ? s.output[local * p.head_dim + d] / sum : Real{0});
+    }
+    t.log_sum_exp.at(rows.batch, h, i) =
+        static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<Real>);
+  }
+}
+
+} // namespace detail
+
+//! @brief Attention of one chunk of queries over the keys cached so far, on the host.
+//!
+//! Writes O and the natural-log log-sum-exp; a query that sees no key gets O = 0 and -infinity.
+//! With parameters::from = carry::in it goes on from the (O, log-sum-exp) of other keys instead.
+//!
+//! Sums are kept in accumulate_t<Element>. The result is the same bit for bit in every thread, and
+//! whether queries come in one chunk or in many. Keys within key_length must be finite numbers,
+//! also where the mask hides them.
+//!
+//! @param p     sizes, offsets, scale
+//! @param t     views; shapes as forward_tensors says
+//! @param m     which pairs are kept; tiles that it skips cost nothing
+//! @param f     what is done to scale * query . key
+//! @param space scratch; one per thread
+//! @throws std::invalid_argument as check, before any work
+//! @complexity O(head_dim) per (query, key) pair in tiles that are not skipped
+template <class Element, class Statistic, mask Mask, score Score>
+void forward(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m,
+             Score const& f, workspace<accumulate_t<Element>>& space) {
+  using real = accumulate_t<Element>;
+  check(p, t);
+  detail::forward_scratch<real> const scratch(space, p.head_dim);
+  auto const scale = static_cast<real>(p.effective_scale());
+  auto const rows_of_head = p.query_length * p.group();
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
+      for (std::int64_t begin = 0; begin < rows_of_head; begin += detail::tile_rows) {
+        auto const end = begin + detail::tile_rows;
+        detail::row_block const rows{b, kv, begin, end < rows_of_head ? end : rows_of_head};
+        detail::pack_rows(p, t.query, rows, scale, false, scratch.query);
+        detail::start_rows(p, t, rows, scratch);
+        for (std::int64_t j = 0; j < p.key_length; j += detail::tile_keys) {
+          auto const keys = detail::key_block_at(p, j);
+          auto const covered = detail::cover_of(p, m, rows, keys);
+          if (covered != tile_cover::skip) {
+            detail::forward_tile(p, t, m, f, rows, keys, covered, scratch);
+          }
+        }
+        detail::finish_rows(p, t, rows, scratch);
+      }
+    }
+  }
+}
+
+//! @brief The same with scratch of its own.
+template <class Element, class Statistic, mask Mask = causal, score Score = plain>
+void forward(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m = {},
+             Score const& f = {}) {
+  workspace<accumulate_t<Element>> space;
+  forward(p, t, m, f, space);
+}
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which keys a query sees: the mask concept, the usual masks, and their answers for whole tiles.
+
+#include <pipe/config.hpp>
+
+#include <concepts>
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief One (query, key) pair, by positions in the sequence, for one head of one sequence.
+struct pair_position {
+  std::int32_t batch;
+  std::int32_t head; //!< query head
+  std::int32_t query;
+  std::int32_t key;
+};
+
+//! @brief All pairs of queries [query_begin, query_end) and keys [key_begin, key_end); never empty.
+struct tile_position {
+  std::int32_t batch;
+  std::int32_t head; //!< query head
+  std::int32_t query_begin;
+  std::int32_t query_end;
+  std::int32_t key_begin;
+  std::int32_t key_end;
+};
+
+//! @brief How a mask covers a tile.
+enum class tile_cover : std::uint8_t {
+  skip,    //!< no pair is kept: the tile costs nothing
+  partial, //!< unknown or mixed: every pair is asked
+  full,    //!< every pair is kept: no pair is asked
+};
+
+//! @brief A mask says for each pair whether the query sees the key.
+template <class Mask>
+concept mask = requires(Mask const& m, pair_position at) {
+  { m.keep(at) } -> std::convertible_to<bool>;
+};
+
+//! @brief A mask that also answers for tiles. Skip and full must be true; partial is always allowed.
+template <class Mask>
+concept tile_mask = mask<Mask> && requires(Mask const& m, tile_position at) {
+  { m.cover(at) } -> std::convertible_to<tile_cover>;
+};
+
+//! @brief The answer of any mask for a tile; a mask without one gets every pair asked.
+template <mask Mask>
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(Mask const& m, tile_position at) {
+  if constexpr (tile_mask<Mask>) {
+    return m.cover(at);
+  } else {
+    return tile_cover::partial;
+  }
+}
+
+//! @brief Every query sees every key.
+struct full {
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position) const { return true; }
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position) const {
+    return tile_cover::full;
+  }
+};
+
+//! @brief A query sees keys from `before` positions before it to `after` positions after it.
+struct sliding_window {
+  std::int32_t before = 0;
+  std::int32_t after = 0;
+
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
+    auto const ahead = std::int64_t{at.key} - at.query;
+    return ahead >= -std::int64_t{before} && ahead <= after;
+  }
+
+  //! A tile holds every difference key - query between its two corners, so the answer is exact.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position at) const {
+    auto const least = std::int64_t{at.key_begin} - (std::int64_t{at.query_end} - 1);
+    auto const most = std::int64_t{at.key_end} - 1 - at.query_begin;
+    if (most < -std::int64_t{before} || least > after) {
+      return tile_cover::skip;
+    }
+    return least >= -std::int64_t{before} && most <= after ? tile_cover::full : tile_cover::partial;
+  }
+};
+
+//! @brief A query sees itself and all keys before it.
+struct causal {
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
+    return at.key <= at.query;
+  }
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position at) const {
+    if (at.key_begin > at.query_end - 1) {
+      return tile_cover::skip;
+    }
+    return at.key_end - 1 <= at.query_begin ? tile_cover::full : tile_cover::partial;
+  }
+};
+
+//! @brief A query sees the keys of its own document, for sequences packed from several documents.
+struct document {
+  //! First position of the document that each position belongs to: [batch, all positions], never
+  //! falling along a sequence. The memory is the caller's, on the side (host, GPU) of the call.
+  std::int32_t const* first = nullptr;
+  std::int64_t batch_stride = 0; //!< elements from one sequence to the next; 0 shares one table
+
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
+    return start(at.batch, at.query) == start(at.batch, at.key);
+  }
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position at) const {
+    auto const query_first = start(at.batch, at.query_begin);
+    auto const query_last = start(at.batch, at.query_end - 1);
+    auto const key_first = start(at.batch, at.key_begin);
+    auto const key_last = start(at.batch, at.key_end - 1);
+    if (query_last < key_first || key_last < query_first) {
+      return tile_cover::skip;
+    }
+    bool const one = query_first == query_last && key_first == key_last && query_first == key_first;
+    return one ? tile_cover::full : tile_cover::partial;
+  }
+
+private:
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t start(std::int32_t batch,
+                                                                    std::int32_t position) const {
+    return first[batch * batch_stride + position];
+  }
+};
+
+//! @brief A query sees the keys that both masks keep, as in both<causal, document>.
+template <mask First, mask Second>
+struct both {
+  First one;
+  Second two;
+
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
+    return one.keep(at) && two.keep(at);
+  }
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr tile_cover cover(tile_position at) const {
+    auto const a = attention::cover(one, at);
+    auto const b = attention::cover(two, at);
+    if (a == tile_cover::skip || b == tile_cover::skip) {
+      return tile_cover::skip;
+    }
+    return a == tile_cover::full && b == tile_cover::full ? tile_cover::full : tile_cover::partial;
+  }
+};
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What one call of chunked attention is about: sizes, offsets, strided views, and the check of all of them.
+
+#include <pipe/config.hpp>
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Type in which sums over dims, keys and queries are kept for tensors of Element: at least float.
+template <class Element>
+using accumulate_t = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+
+//! @brief Whether a call starts from nothing or goes on from what its output tensors hold.
+enum class carry : std::uint8_t {
+  none, //!< outputs are written; what they held is not read
+  in,   //!< forward: (O, LSE) of other keys is merged in; backward: dQ is added to
+};
+
+//! @brief Sizes and offsets of one call: a chunk of queries against the keys cached so far.
+//!
+//! Query i of the call sits at position query_offset + i of the sequence, key j at key_offset + j.
+//! Masks and scores see positions only, so a chunk gives the same numbers as the whole sequence.
+//! Any lengths and offsets are allowed; none has to be a multiple of anything.
+struct parameters {
+  std::int64_t batch = 1;        //!< sequences
+  std::int64_t query_length = 0; //!< queries of this chunk, in tokens
+  std::int64_t query_offset = 0; //!< position of the first query, in tokens
+  std::int64_t key_length = 0;   //!< keys and values present, in tokens
+  std::int64_t key_offset = 0;   //!< position of the first key; not 0 for a slice that starts later
+  std::int64_t heads = 1;        //!< query heads
+  std::int64_t key_heads = 1;    //!< key and value heads; divides heads
+  std::int64_t head_dim = 0;     //!< elements of one head
+  double scale = 0;              //!< factor on query . key; 0 stands for 1 / sqrt(head_dim)
+  carry from = carry::none;      //!< see carry
+
+  //! @brief Query heads that share one key head.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int64_t group() const noexcept {
+    return heads / key_heads;
+  }
+
+  //! @brief The factor on query . key that is meant.
+  [[nodiscard]] double effective_scale() const {
+    return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
+
+  [[nodiscard]] friend bool operator==(parameters const&, parameters const&) = default;
+};
+
+//! @brief Strided view of a tensor [batch, length, heads, dim]; the elements of a head are contiguous.
+//!
+//! Strides are in elements. Any order of the outer three axes is a choice of strides.
+template <class Element>
+struct tensor_view {
+  Element* data = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t length = 0;
+  std::int64_t heads = 0;
+  std::int64_t dim = 0;
+  std::int64_t batch_stride = 0;
+  std::int64_t length_stride = 0;
+  std::int64_t head_stride = 0;
+
+  //! @brief First of the dim elements of one head of one token.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Element* row(std::int64_t b, std::int64_t position,
+                                                              std::int64_t head) const {
+    return data + b * batch_stride + position * length_stride + head * head_stride;
+  }
+
+  //! @brief The same view, read only.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
+  operator tensor_view<Element const>() const // NOLINT(google-explicit-constructor)
+    requires(!std::is_const_v<Element>)
+  {
+    return {data, batch, length, heads, dim, batch_stride, length_stride, head_stride};
+  }
+};
+
+//! @brief View of a dense tensor [batch, length, heads, dim].
+template <class Element>
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr tensor_view<Element>
+dense_tensor(Element* data, std::int64_t batch, std::int64_t length, std::int64_t heads,
+             std::int64_t dim) {
+  return {data, batch, length, heads, dim, length * heads * dim, heads * dim, dim};
+}
+
+//! @brief Strided view of one number per query and head: [batch, heads, length]. Strides in elements.
+template <class Number>
+struct row_view {
+  Number* data = nullptr;
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
+  std::int64_t length = 0;
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Number& at(std::int64_t b, std::int64_t head,
+                                                            std::int64_t position) const {
+    return data[b * batch_stride + head * head_stride + position];
+  }
+
+  //! @brief The same view, read only.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
+  operator row_view<Number const>() const // NOLINT(google-explicit-constructor)
+    requires(!std::is_const_v<Number>)
+  {
+    return {data, batch, heads, length, batch_stride, head_stride};
+  }
+};
+
+//! @brief View of a dense tensor [batch, heads, length].
+template <class Number>
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr row_view<Number>
+dense_rows(Number* data, std::int64_t batch, std::int64_t heads, std::int64_t length) {
+  return {data, batch, heads, length, heads * length, length};
+}
+
+//! @brief Tensors of a forward call. Statistic is the type of the log-sum-exp: float or wider.
+template <class Element, class Statistic = accumulate_t<Element>>
+struct forward_tensors {
+  tensor_view<Element const> query;  //!< [batch, query_length, heads, head_dim]
+  tensor_view<Element const> key;    //!< [batch, key_length, key_heads, head_dim]
+  tensor_view<Element const> value;  //!< [batch, key_length, key_heads, head_dim]
+  tensor_view<Element> output;       //!< [batch, query_length, heads, head_dim]
+  row_view<Statistic> log_sum_exp;   //!< [batch, heads, query_length], natural logarithm
+};
+
+//! @brief Tensors of a backward call. Carry is the type of the running dK and dV: float or wider.
+template <class Element, class Statistic = accumulate_t<Element>, class Carry = Statistic>
+struct backward_tensors {
+  tensor_view<Element const> query;           //!< as in forward
+  tensor_view<Element const> key;             //!< as in forward
+  tensor_view<Element const> value;           //!< as in forward
+  tensor_view<Element const> output;          //!< what forward wrote
+  row_view<Statistic const> log_sum_exp;      //!< what forward wrote (of all keys, where keys are sliced)
+  tensor_view<Element const> output_gradient; //!< [batch, query_length, heads, head_dim]
+  tensor_view<Element> query_gradient;        //!< [batch, query_length, heads, head_dim], written
+  tensor_view<Carry> key_gradient;            //!< [batch, key_length, key_heads, head_dim], added to
+  tensor_view<Carry> value_gradient;          //!< [batch, key_length, key_heads, head_dim], added to
+};
+
+namespace detail {
+
+[[noreturn]] inline void refuse(std::string const& what) {
+  throw std::invalid_argument("attention: " + what);
+}
+
+inline void check_count(char const* name, std::int64_t count, std::int64_t least) {
+  if (count < least) {
+    refuse(std::string(name) + " is " + std::to_string(count) + ", but must be at least " +
+           std::to_string(least));
+  }
+}
+
+template <class Element>
+void check_tensor(char const* name, tensor_view<Element> const& view, std::int64_t batch,
+                  std::int64_t length, std::int64_t heads, std::int64_t dim) {
+  auto const text = [](std::int64_t b, std::int64_t l, std::int64_t h, std::int64_t d) {
+    return "[" + std::to_string(b) + ", " + std::to_string(l) + ", " + std::to_string(h) + ", " +
+           std::to_string(d) + "]";
+  };
+  if (view.batch != batch || view.length != length || view.heads != heads || view.dim != dim) {
+    refuse(std::string(name) + " is " + text(view.batch, view.length, view.heads, view.dim) +
+           ", but the parameters ask for [batch, length, heads, dim] = " +
+           text(batch, length, heads, dim));
+  }
+  if (view.data == nullptr && batch * length * heads * dim != 0) {
+    refuse(std::string(name) + " has no data (null pointer)");
+  }
+  if (view.heads > 1 && std::abs(view.head_stride) < dim) {
+    refuse(std::string(name) + " has head stride " + std::to_string(view.head_stride) +
+           ", so heads of dim " + std::to_string(dim) + " would overlap");
+  }
+}
+
+template <class Number>
+void check_rows(char const* name, row_view<Number> const& view, parameters const& p) {
+  if (view.batch != p.batch || view.heads != p.heads || view.length != p.query_length) {
+    refuse(std::string(name) + " is [" + std::to_string(view.batch) + ", " +
+           std::to_string(view.heads) + ", " + std::to_string(view.length) +
+           "], but the parameters ask for [batch, heads, query length] = [" +
+           std::to_string(p.batch) + ", " + std::to_string(p.heads) + ", " +
+           std::to_string(p.query_length) + "]");
+  }
+  if (view.data == nullptr && p.batch * p.heads * p.query_length != 0) {
+    refuse(std::string(name) + " has no data (null pointer)");
+  }
+}
+
+inline void check_parameters(parameters const& p) {
+  check_count("batch", p.batch, 0);
+  check_count("query length", p.query_length, 0);
+  check_count("query offset", p.query_offset, 0);
+  check_count("key length", p.key_length, 0);
+  check_count("key offset", p.key_offset, 0);
+  check_count("heads", p.heads, 1);
+  check_count("key heads", p.key_heads, 1);
+  check_count("head dim", p.head_dim, 1);
+  if (p.heads % p.key_heads != 0) {
+    refuse(std::to_string(p.heads) + " heads cannot share " + std::to_string(p.key_heads) +
+           " key heads evenly; heads must be a multiple of key heads");
+  }
+  constexpr std::int64_t last_position = 0x7fffffff; // masks and scores see 32-bit positions
+  if (p.query_length > last_position - p.query_offset ||
+      p.key_length > last_position - p.key_offset) {
+    refuse("positions must stay below 2147483647");
+  }
+  if (!std::isfinite(p.scale)) {
+    refuse("scale must be a finite number");
+  }
+}
+
+} // namespace detail
+
+//! @brief Checks a forward call as a whole.
+//! @throws std::invalid_argument with one sentence that names the tensor or size at fault
+template <class Element, class Statistic>
+void check(parameters const& p, forward_tensors<Element, Statistic> const& t) {
+  detail::check_parameters(p);
+  detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
+  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.head_dim);
+  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_rows("log-sum-exp", t.log_sum_exp, p);
+}
+
+//! @brief Checks a backward call as a whole.
+//! @throws std::invalid_argument with one sentence that names the tensor or size at fault
+template <class Element, class Statistic, class Carry>
+void check(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t) {
+  detail::check_parameters(p);
+  detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
+  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.head_dim);
+  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_rows("log-sum-exp", t.log_sum_exp, p);
+  detail::check_tensor("output gradient", t.output_gradient, p.batch, p.query_length, p.heads,
+                       p.head_dim);
+  detail::check_tensor("query gradient", t.query_gradient, p.batch, p.query_length, p.heads,
+                       p.head_dim);
+  detail::check_tensor("key gradient", t.key_gradient, p.batch, p.key_length, p.key_heads,
+                       p.head_dim);
+  detail::check_tensor("value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads,
+                       p.head_dim);
+}
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Tiles of the host implementation: packing, the one inner loop, and the reusable workspace.
+//!
+//! Every number is summed in an order that depends on positions alone, never on where a chunk
+//! begins or how long it is. That is why n chunks equal one chunk bit for bit on the host:
+//! key tiles start at multiples of tile_keys and are padded with zeros to full width; dK and dV
+//! receive one query after the other, the last query first.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Scratch memory of the host implementation; keep one per thread and a warm call allocates nothing.
+template <class Real>
+class workspace {
+public:
+  //! @brief Scratch of `count` numbers with unspecified values; earlier scratch becomes invalid.
+  [[nodiscard]] Real* reserve(std::int64_t count) {
+    if (memory_.size() < static_cast<std::size_t>(count)) {
+      memory_.resize(static_cast<std::size_t>(count));
+    }
+    return memory_.data();
+  }
+
+private:
+  std::vector<Real> memory_;
+};
+
+namespace detail {
+
+inline constexpr std::int64_t tile_rows = 32; //!< (query, head) rows of a tile
+inline constexpr std::int64_t tile_keys = 64; //!< keys of a tile
+
+template <class Real>
+inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
+
+//! Some rows of one sequence that share a key head. Row r is query r / group, head r % group of the group.
+struct row_block {
+  std::int64_t batch;
+  std::int64_t key_head;
+  std::int64_t begin;
+  std::int64_t end;
+
+  [[nodiscard]] std::int64_t count() const { return end - begin; }
+};
+
+//! Keys [begin, end) of a tile, by index into the key tensor.
+struct key_block {
+  std::int64_t begin;
+  std::int64_t end;
+
+  [[nodiscard]] std::int64_t count() const { return end - begin; }
+};
+
+[[nodiscard]] inline key_block key_block_at(parameters const& p, std::int64_t begin) {
+  auto const end = begin + tile_keys;
+  return {begin, end < p.key_length ? end : p.key_length};
+}
+
+//! sum[x] += coefficient[i] * rows[i][x] for i = 0, 1, ...: one addition after the other for each x,
+//! so that cutting the range of i anywhere changes nothing. Four rows at a time save loads and stores.
+template <class Sum, class Real>
+void add_rows(Sum* __restrict sum, Real const* coefficient, std::int64_t coefficient_stride,
+              Real const* __restrict rows, std::int64_t row_stride, std::int64_t count,
+              std::int64_t width) {
+  std::int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    Sum const a = coefficient[i * coefficient_stride];
+    Sum const b = coefficient[(i + 1) * coefficient_stride];
+    Sum const c = coefficient[(i + 2) * coefficient_stride];
+    Sum const d = coefficient[(i + 3) * coefficient_stride];
+    Real const* __restrict const first = rows + i * row_stride;
+    Real const* __restrict const second = first + row_stride;
+    Real const* __restrict const third = second + row_stride;
+    Real const* __restrict const fourth = third + row_stride;
+    for (std::int64_t x = 0; x < width; ++x) {
+      sum[x] = (((sum[x] + a * first[x]) + b * second[x]) + c * third[x]) + d * fourth[x];
+    }
+  }
+  for (; i < count; ++i) {
+    Sum const a = coefficient[i * coefficient_stride];
+    Real const* __restrict const first = rows + i * row_stride;
+    for (std::int64_t x = 0; x < width; ++x) {
+      sum[x] = sum[x] + a * first[x];
+    }
+  }
+}
+
+//! Sum of a full row of a tile, in one fixed order.
+template <class Real>
+[[nodiscard]] Real sum_of_keys(Real const* row) {
+  constexpr std::int64_t lanes = 8;
+  Real part[lanes] = {};
+  for (std::int64_t j = 0; j < tile_keys; j += lanes) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      part[lane] += row[j + lane];
+    }
+  }
+  return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+}
+
+//! Copies rows of a query-shaped tensor, times factor, to [rows, dim].
+template <class Element, class Real>
+void pack_rows(parameters const& p, tensor_view<Element const> const& from, row_block const& rows,
+               Real factor, bool last_first, Real* to) {
+  for (std::int64_t local = 0; local < rows.count(); ++local) {
+    auto const r = last_first ? rows.end - 1 - local : rows.begin + local;
+    Element const* const source =
+        from.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      to[local * p.head_dim + d] = factor * static_cast<Real>(source[d]);
+    }
+  }
+}
+
+//! Copies the keys of a tile to [tile_keys, dim].
+template <class Element, class Real>
+void pack_keys(parameters const& p, tensor_view<Element const> const& from, row_block const& rows,
+               key_block const& keys, Real* to) {
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    Element const* const source = from.row(rows.batch, j, rows.key_head);
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      *to++ = static_cast<Real>(source[d]);
+    }
+  }
+}
+
+//! Copies the keys of a tile to [dim, tile_keys], with zeros where the tile has no key.
+template <class Element, class Real>
+void pack_keys_across(parameters const& p, tensor_view<Element const> const& from,
+                      row_block const& rows, key_block const& keys, Real* to) {
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    bool const there = j < keys.count();
+    Element const* const source =
+        from.row(rows.batch, there ? keys.begin + j : keys.begin, rows.key_head);
+    for (std::int64_t d = 0; d < p.head_dim; ++d) {
+      to[d * tile_keys + j] = there ? static_cast<Real>(source[d]) : Real{0};
+    }
+  }
+}
+
+//! The mask's answer for all heads of a tile together.
+template <mask Mask>
+[[nodiscard]] tile_cover cover_of(parameters const& p, Mask const& m, row_block const& rows,
+                                  key_block const& keys) {
+  bool all_skip = true;
+  bool all_full = true;
+  for (std::int64_t g = 0; g < p.group(); ++g) {
+    auto const answer = attention::cover(
+        m, tile_position{static_cast<std::int32_t>(rows.batch),
+                         static_cast<std::int32_t>(rows.key_head * p.group() + g),
+                         static_cast<std::int32_t>(p.query_offset + rows.begin / p.group()),
+                         static_cast<std::int32_t>(p.query_offset + (rows.end - 1) / p.group() + 1),
+                         static_cast<std::int32_t>(p.key_offset + keys.begin),
+                         static_cast<std::int32_t>(p.key_offset + keys.end)});
+    all_skip = all_skip && answer == tile_cover::skip;
+    all_full = all_full && answer == tile_cover::full;
+  }
+  return all_skip ? tile_cover::skip : all_full ? tile_cover::full : tile_cover::partial;
+}
+
+//! Position of row r (by its index in the call) against the first key of a tile.
+[[nodiscard]] inline pair_position first_pair(parameters const& p, row_block const& rows,
+                                              std::int64_t r, key_block const& keys) {
+  return {static_cast<std::int32_t>(rows.batch),
+          static_cast<std::int32_t>(rows.key_head * p.group() + r % p.group()),
+          static_cast<std::int32_t>(p.query_offset + r / p.group()),
+          static_cast<std::int32_t>(p.key_offset + keys.begin)};
+}
+
+//! Turns the products of one row into logits; unseen keys and padding get no_logit.
+template <mask Mask, score Score, class Real>
+void logits_of_row(Mask const& m, Score const& f, tile_cover covered, pair_position at,
+                   key_block const& keys, Real const* product, Real* logit) {
+  auto const first = at.key;
+  for (std::int64_t j = 0; j < keys.count(); ++j) {
+    at.key = first + static_cast<std::int32_t>(j);
+    logit[j] = covered == tile_cover::full || m.keep(at) ? f.value(product[j], at) : no_logit<Real>;
+  }
+  for (std::int64_t j = keys.count(); j < tile_keys; ++j) {
+    logit[j] = no_logit<Real>;
+  }
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+#include <pipe/attention/mask.hpp>
+
+#include "problem.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <vector>
+
+namespace at = pipelining::attention;
+
+namespace {
+
+//! The only true answer for a tile, by asking every pair.
+template <class Mask>
+at::tile_cover by_brute_force(Mask const& mask, at::tile_position t) {
+  bool any = false;
+  bool all = true;
+  for (auto q = t.query_begin; q < t.query_end; ++q) {
+    for (auto k = t.key_begin; k < t.key_end; ++k) {
+      bool const kept = mask.keep({t.batch, t.head, q, k});
+      any = any || kept;
+      all = all && kept;
+    }
+  }
+  return !any ? at::tile_cover::skip : all ? at::tile_cover::full : at::tile_cover::partial;
+}
+
+//! Compares answers on many tiles. Exact masks must agree; others may answer partial.
+template <class Mask>
+void check_tiles(Mask const& mask, bool exact, std::int32_t positions, unsigned seed) {
+  std::mt19937 random(seed);
+  auto const below = [&](std::int32_t n) {
+    return std::uniform_int_distribution<std::int32_t>(0, n)(random);
+  };
+  int skipped = 0;
+  int full = 0;
+  for (int round = 0; round < 3000; ++round) {
+    auto const q = below(positions - 1);
+    auto const k = below(positions - 1);
+    at::tile_position const tile{
+        below(1), below(2), q, q + 1 + below(std::min(9, positions - q - 1)),
+        k,        k + 1 + below(std::min(9, positions - k - 1))};
+    auto const truth = by_brute_force(mask, tile);
+    auto const answer = at::cover(mask, tile);
+    REQUIRE((answer == truth || (!exact && answer == at::tile_cover::partial)));
+    skipped += answer == at::tile_cover::skip;
+    full += answer == at::tile_cover::full;
+  }
+  CHECK(skipped + full > 300); // the answers must also be worth something
+}
+
+} // namespace
+
+TEST_CASE("masks with closed forms answer for tiles exactly") {
+  check_tiles(at::full{}, true, 40, 1);
+  check_tiles(at::causal{}, true, 40, 2);
+  for (std::int32_t before = 0; before < 12; before += 3) {
+    for (std::int32_t after = 0; after < 12; after += 4) {
+      check_tiles(at::sliding_window{before, after}, true, 40, 3);
+    }
+  }
+}
+
+TEST_CASE("document and combined masks never answer wrongly") {
+  std::vector<std::int32_t> first(2 * 40);
+  std::mt19937 random(5);
+  for (std::size_t b = 0; b < 2; ++b) {
+    std::int32_t start = 0;
+    for (std::int32_t i = 0; i < 40; ++i) {
+      start = std::uniform_int_distribution<int>(0, 6)(random) == 0 ? i : start;
+      first[b * 40 + static_cast<std::size_t>(i)] = start;
+    }
+  }
+  at::document const documents{first.data(), 40};
+  check_tiles(documents, false, 40, 6);
+  check_tiles(at::both<at::causal, at::document>{{}, documents}, false, 40, 7);
+  check_tiles(at::both<at::causal, at::sliding_window>{{}, {5, 3}}, false, 40, 8);
+}
+
+TEST_CASE("a mask without an answer for tiles is asked pair by pair") {
+  CHECK(at::cover(attention_tests::speckled{}, {0, 0, 0, 4, 0, 4}) == at::tile_cover::partial);
+  static_assert(at::mask<attention_tests::speckled> && !at::tile_mask<attention_tests::speckled>);
+  static_assert(at::tile_mask<at::causal> && !at::mask<int>);
+}
+
+TEST_CASE("masks mean what their names say") {
+  static_assert(at::causal{}.keep({0, 0, 3, 3}) && !at::causal{}.keep({0, 0, 3, 4}));
+  static_assert(at::sliding_window{2, 0}.keep({0, 0, 5, 3}));
+  static_assert(!at::sliding_window{2, 0}.keep({0, 0, 5, 2}));
+  static_assert(!at::sliding_window{2, 0}.keep({0, 0, 5, 6}));
+  static_assert(at::sliding_window{2, 1}.keep({0, 0, 5, 6}));
+}
