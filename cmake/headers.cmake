@@ -17,6 +17,14 @@ set(PIPELINING_HEADERS_TIMETABLE
 )
 
 set(PIPELINING_HEADERS_ATTENTION
+  attention/backward.hpp
+  attention/forward.hpp
+  attention/mask.hpp
+  attention/merge.hpp
+  attention/parameters.hpp
+  attention/reference.hpp
+  attention/score.hpp
+  attention/tile.hpp
 )
 
 set(PIPELINING_HEADERS_PLAN

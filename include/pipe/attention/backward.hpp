@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Backward of chunked attention on the host, for one chunk at a time in reverse chunk order.
+//! @brief Backward of chunked attention on the host, for one chunk at a time in reverse chunk
+//! order.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -53,7 +54,9 @@ struct backward_scratch {
 
 //! Fetches queries, dO and the two numbers per row: log-sum-exp and dO . O.
 template <class Real, class Tensors>
-void load_rows(parameters const& p, Tensors const& t, row_block const& rows,
+void load_rows(parameters const& p,
+               Tensors const& t,
+               row_block const& rows,
                backward_scratch<Real> const& s) {
   pack_rows(p, t.query, rows, static_cast<Real>(p.effective_scale()), true, s.query);
   pack_rows(p, t.output_gradient, rows, Real{1}, true, s.output_gradient);
@@ -75,8 +78,13 @@ void load_rows(parameters const& p, Tensors const& t, row_block const& rows,
 
 //! Recomputes the weights of one row and the gradients of its products, in place of the products.
 template <class Real, mask Mask, score Score>
-void gradients_of_row(parameters const& p, Mask const& m, Score const& f, row_block const& rows,
-                      key_block const& keys, tile_cover covered, std::int64_t local,
+void gradients_of_row(parameters const& p,
+                      Mask const& m,
+                      Score const& f,
+                      row_block const& rows,
+                      key_block const& keys,
+                      tile_cover covered,
+                      std::int64_t local,
                       backward_scratch<Real> const& s) {
   auto const dim = p.head_dim;
   Real* const product = s.product + local * tile_keys;
@@ -107,8 +115,13 @@ void gradients_of_row(parameters const& p, Mask const& m, Score const& f, row_bl
 
 //! All that one tile of keys gives to the rows of a block and gets from them.
 template <class Real, class Tensors, mask Mask, score Score>
-void backward_tile(parameters const& p, Tensors const& t, Mask const& m, Score const& f,
-                   row_block const& rows, key_block const& keys, tile_cover covered,
+void backward_tile(parameters const& p,
+                   Tensors const& t,
+                   Mask const& m,
+                   Score const& f,
+                   row_block const& rows,
+                   key_block const& keys,
+                   tile_cover covered,
                    backward_scratch<Real> const& s) {
   auto const dim = p.head_dim;
   pack_keys(p, t.key, rows, keys, s.key);
@@ -116,8 +129,13 @@ void backward_tile(parameters const& p, Tensors const& t, Mask const& m, Score c
   pack_keys_across(p, t.value, rows, keys, s.value_across);
   for (std::int64_t local = 0; local < rows.count(); ++local) {
     gradients_of_row(p, m, f, rows, keys, covered, local, s);
-    add_rows(s.query_gradient + local * dim, s.product + local * tile_keys, 1, s.key, dim,
-             keys.count(), dim);
+    add_rows(s.query_gradient + local * dim,
+             s.product + local * tile_keys,
+             1,
+             s.key,
+             dim,
+             keys.count(),
+             dim);
   }
   for (std::int64_t j = 0; j < keys.count(); ++j) {
     auto* const key_gradient = t.key_gradient.row(rows.batch, keys.begin + j, rows.key_head);
@@ -129,18 +147,20 @@ void backward_tile(parameters const& p, Tensors const& t, Mask const& m, Score c
 
 //! Writes dQ of the rows of a block, or adds to it.
 template <class Real, class Tensors>
-void store_rows(parameters const& p, Tensors const& t, row_block const& rows,
+void store_rows(parameters const& p,
+                Tensors const& t,
+                row_block const& rows,
                 backward_scratch<Real> const& s) {
   auto const scale = static_cast<Real>(p.effective_scale());
   for (std::int64_t local = 0; local < rows.count(); ++local) {
     auto const r = rows.end - 1 - local;
-    auto* const to = t.query_gradient.row(rows.batch, r / p.group(),
-                                          rows.key_head * p.group() + r % p.group());
+    auto* const to =
+      t.query_gradient.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
     using element = std::remove_pointer_t<decltype(to)>;
     for (std::int64_t d = 0; d < p.head_dim; ++d) {
       Real const before = p.from == carry::in ? static_cast<Real>(to[d]) : Real{0};
       to[d] = static_cast<std::remove_const_t<element>>(
-          before + scale * s.query_gradient[local * p.head_dim + d]);
+        before + scale * s.query_gradient[local * p.head_dim + d]);
     }
   }
 }
@@ -164,8 +184,11 @@ void store_rows(parameters const& p, Tensors const& t, row_block const& rows,
 //! @throws std::invalid_argument as check, before any work
 //! @complexity O(head_dim) per (query, key) pair in tiles that are not skipped
 template <class Element, class Statistic, class Carry, mask Mask, score Score>
-void backward(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t,
-              Mask const& m, Score const& f, workspace<accumulate_t<Element>>& space) {
+void backward(parameters const& p,
+              backward_tensors<Element, Statistic, Carry> const& t,
+              Mask const& m,
+              Score const& f,
+              workspace<accumulate_t<Element>>& space) {
   static_assert(sizeof(Carry) >= sizeof(float),
                 "attention::backward: the running dK and dV must be float or wider, because they "
                 "are rounded once per query");
@@ -192,8 +215,10 @@ void backward(parameters const& p, backward_tensors<Element, Statistic, Carry> c
 
 //! @brief The same with scratch of its own.
 template <class Element, class Statistic, class Carry, mask Mask = causal, score Score = plain>
-void backward(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t,
-              Mask const& m = {}, Score const& f = {}) {
+void backward(parameters const& p,
+              backward_tensors<Element, Statistic, Carry> const& t,
+              Mask const& m = {},
+              Score const& f = {}) {
   workspace<accumulate_t<Element>> space;
   backward(p, t, m, f, space);
 }

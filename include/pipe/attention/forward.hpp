@@ -42,8 +42,10 @@ struct forward_scratch {
 
 //! Starts the online softmax: from nothing, or from the (O, log-sum-exp) of other keys.
 template <class Element, class Statistic, class Real>
-void start_rows(parameters const& p, forward_tensors<Element, Statistic> const& t,
-                row_block const& rows, forward_scratch<Real> const& s) {
+void start_rows(parameters const& p,
+                forward_tensors<Element, Statistic> const& t,
+                row_block const& rows,
+                forward_scratch<Real> const& s) {
   bool const carried = p.from == carry::in;
   if (carried) {
     tensor_view<Element const> const output = t.output;
@@ -52,8 +54,8 @@ void start_rows(parameters const& p, forward_tensors<Element, Statistic> const& 
   for (std::int64_t local = 0; local < rows.count(); ++local) {
     auto const r = rows.begin + local;
     auto const h = rows.key_head * p.group() + r % p.group();
-    s.most[local] = carried ? static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()))
-                            : no_logit<Real>;
+    s.most[local] =
+      carried ? static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group())) : no_logit<Real>;
     s.sum[local] = s.most[local] == no_logit<Real> ? Real{0} : Real{1};
     if (s.sum[local] == 0) {
       for (std::int64_t d = 0; d < p.head_dim; ++d) {
@@ -92,8 +94,13 @@ void soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t d
 
 //! Adds one tile of keys to the rows of a block.
 template <class Element, class Statistic, class Real, mask Mask, score Score>
-void forward_tile(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m,
-                  Score const& f, row_block const& rows, key_block const& keys, tile_cover covered,
+void forward_tile(parameters const& p,
+                  forward_tensors<Element, Statistic> const& t,
+                  Mask const& m,
+                  Score const& f,
+                  row_block const& rows,
+                  key_block const& keys,
+                  tile_cover covered,
                   forward_scratch<Real> const& s) {
   auto const dim = p.head_dim;
   pack_keys_across(p, t.key, rows, keys, s.key_across);
@@ -113,8 +120,10 @@ void forward_tile(parameters const& p, forward_tensors<Element, Statistic> const
 
 //! Divides by the sums and writes O and the log-sum-exp.
 template <class Element, class Statistic, class Real>
-void finish_rows(parameters const& p, forward_tensors<Element, Statistic> const& t,
-                 row_block const& rows, forward_scratch<Real> const& s) {
+void finish_rows(parameters const& p,
+                 forward_tensors<Element, Statistic> const& t,
+                 row_block const& rows,
+                 forward_scratch<Real> const& s) {
   for (std::int64_t local = 0; local < rows.count(); ++local) {
     auto const r = rows.begin + local;
     auto const i = r / p.group();
@@ -125,7 +134,7 @@ void finish_rows(parameters const& p, forward_tensors<Element, Statistic> const&
       output[d] = static_cast<Element>(sum > 0 ? s.output[local * p.head_dim + d] / sum : Real{0});
     }
     t.log_sum_exp.at(rows.batch, h, i) =
-        static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<Real>);
+      static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<Real>);
   }
 }
 
@@ -148,8 +157,11 @@ void finish_rows(parameters const& p, forward_tensors<Element, Statistic> const&
 //! @throws std::invalid_argument as check, before any work
 //! @complexity O(head_dim) per (query, key) pair in tiles that are not skipped
 template <class Element, class Statistic, mask Mask, score Score>
-void forward(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m,
-             Score const& f, workspace<accumulate_t<Element>>& space) {
+void forward(parameters const& p,
+             forward_tensors<Element, Statistic> const& t,
+             Mask const& m,
+             Score const& f,
+             workspace<accumulate_t<Element>>& space) {
   using real = accumulate_t<Element>;
   check(p, t);
   detail::forward_scratch<real> const scratch(space, p.head_dim);
@@ -177,7 +189,9 @@ void forward(parameters const& p, forward_tensors<Element, Statistic> const& t, 
 
 //! @brief The same with scratch of its own.
 template <class Element, class Statistic, mask Mask = causal, score Score = plain>
-void forward(parameters const& p, forward_tensors<Element, Statistic> const& t, Mask const& m = {},
+void forward(parameters const& p,
+             forward_tensors<Element, Statistic> const& t,
+             Mask const& m = {},
              Score const& f = {}) {
   workspace<accumulate_t<Element>> space;
   forward(p, t, m, f, space);

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Which keys a query sees: the mask concept, the usual masks, and their answers for whole tiles.
+//! @brief Which keys a query sees: the mask concept, the usual masks, and their answers for whole
+//! tiles.
 
 #include <pipe/config.hpp>
 
@@ -42,7 +43,8 @@ concept mask = requires(Mask const& m, pair_position at) {
   { m.keep(at) } -> std::convertible_to<bool>;
 };
 
-//! @brief A mask that also answers for tiles. Skip and full must be true; partial is always allowed.
+//! @brief A mask that also answers for tiles. Skip and full must be true; partial is always
+//! allowed.
 template <class Mask>
 concept tile_mask = mask<Mask> && requires(Mask const& m, tile_position at) {
   { m.cover(at) } -> std::convertible_to<tile_cover>;

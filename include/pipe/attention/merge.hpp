@@ -24,7 +24,7 @@ struct merge_shares {
 
 //! @brief Shares of two states by their log-sum-exp; the state of no keys (0, -inf) is neutral.
 //!
-//! Merging is commutative to the bit and associative up to rounding.
+//! Merging is commutative and associative up to rounding.
 //! @source own derivation: sums of exponentials over disjoint sets add up
 template <class Real>
 [[nodiscard]] PIPELINING_HOST_DEVICE merge_shares<Real> shares_of(Real first, Real second) {
@@ -52,7 +52,8 @@ template <class Real>
 //! @throws std::invalid_argument where the four shapes do not agree
 //! @complexity O(batch * length * heads * dim)
 template <class Element, class Statistic>
-void merge(tensor_view<Element> output, row_view<Statistic> lse,
+void merge(tensor_view<Element> output,
+           row_view<Statistic> lse,
            tensor_view<std::type_identity_t<Element> const> other_output,
            row_view<std::type_identity_t<Statistic> const> other_lse) {
   parameters const p{.batch = output.batch,

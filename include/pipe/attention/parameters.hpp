@@ -2,20 +2,23 @@
 #pragma once
 
 //! @file
-//! @brief What one call of chunked attention is about: sizes, offsets, strided views, and the check of all of them.
+//! @brief What one call of chunked attention is about: sizes, offsets, strided views, and the check
+//! of all of them.
 
 #include <pipe/config.hpp>
 
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 
 namespace pipelining::inline v0_1::attention {
 
-//! @brief Type in which sums over dims, keys and queries are kept for tensors of Element: at least float.
+//! @brief Type in which sums over dims, keys and queries are kept for tensors of Element: at least
+//! float.
 template <class Element>
 using accumulate_t = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
@@ -55,7 +58,8 @@ struct parameters {
   [[nodiscard]] friend bool operator==(parameters const&, parameters const&) = default;
 };
 
-//! @brief Strided view of a tensor [batch, length, heads, dim]; the elements of a head are contiguous.
+//! @brief Strided view of a tensor [batch, length, heads, dim]; the elements of a head are
+//! contiguous.
 //!
 //! Strides are in elements. Any order of the outer three axes is a choice of strides.
 template <class Element>
@@ -70,29 +74,28 @@ struct tensor_view {
   std::int64_t head_stride = 0;
 
   //! @brief First of the dim elements of one head of one token.
-  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Element* row(std::int64_t b, std::int64_t position,
-                                                              std::int64_t head) const {
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Element*
+  row(std::int64_t b, std::int64_t position, std::int64_t head) const {
     return data + b * batch_stride + position * length_stride + head * head_stride;
   }
 
   //! @brief The same view, read only.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
   operator tensor_view<Element const>() const // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Element>)
-  {
+    requires(!std::is_const_v<Element>) {
     return {data, batch, length, heads, dim, batch_stride, length_stride, head_stride};
   }
 };
 
 //! @brief View of a dense tensor [batch, length, heads, dim].
 template <class Element>
-[[nodiscard]] PIPELINING_HOST_DEVICE constexpr tensor_view<Element>
-dense_tensor(Element* data, std::int64_t batch, std::int64_t length, std::int64_t heads,
-             std::int64_t dim) {
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr tensor_view<Element> dense_tensor(
+  Element* data, std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim) {
   return {data, batch, length, heads, dim, length * heads * dim, heads * dim, dim};
 }
 
-//! @brief Strided view of one number per query and head: [batch, heads, length]. Strides in elements.
+//! @brief Strided view of one number per query and head: [batch, heads, length]. Strides in
+//! elements.
 template <class Number>
 struct row_view {
   Number* data = nullptr;
@@ -102,16 +105,15 @@ struct row_view {
   std::int64_t batch_stride = 0;
   std::int64_t head_stride = 0;
 
-  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Number& at(std::int64_t b, std::int64_t head,
-                                                            std::int64_t position) const {
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Number&
+  at(std::int64_t b, std::int64_t head, std::int64_t position) const {
     return data[b * batch_stride + head * head_stride + position];
   }
 
   //! @brief The same view, read only.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
   operator row_view<Number const>() const // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Number>)
-  {
+    requires(!std::is_const_v<Number>) {
     return {data, batch, heads, length, batch_stride, head_stride};
   }
 };
@@ -126,31 +128,42 @@ dense_rows(Number* data, std::int64_t batch, std::int64_t heads, std::int64_t le
 //! @brief Tensors of a forward call. Statistic is the type of the log-sum-exp: float or wider.
 template <class Element, class Statistic = accumulate_t<Element>>
 struct forward_tensors {
-  tensor_view<Element const> query;  //!< [batch, query_length, heads, head_dim]
-  tensor_view<Element const> key;    //!< [batch, key_length, key_heads, head_dim]
-  tensor_view<Element const> value;  //!< [batch, key_length, key_heads, head_dim]
-  tensor_view<Element> output;       //!< [batch, query_length, heads, head_dim]
-  row_view<Statistic> log_sum_exp;   //!< [batch, heads, query_length], natural logarithm
+  tensor_view<Element const> query; //!< [batch, query_length, heads, head_dim]
+  tensor_view<Element const> key;   //!< [batch, key_length, key_heads, head_dim]
+  tensor_view<Element const> value; //!< [batch, key_length, key_heads, head_dim]
+  tensor_view<Element> output;      //!< [batch, query_length, heads, head_dim]
+  row_view<Statistic> log_sum_exp;  //!< [batch, heads, query_length], natural logarithm
 };
 
 //! @brief Tensors of a backward call. Carry is the type of the running dK and dV: float or wider.
 template <class Element, class Statistic = accumulate_t<Element>, class Carry = Statistic>
 struct backward_tensors {
-  tensor_view<Element const> query;           //!< as in forward
-  tensor_view<Element const> key;             //!< as in forward
-  tensor_view<Element const> value;           //!< as in forward
-  tensor_view<Element const> output;          //!< what forward wrote
-  row_view<Statistic const> log_sum_exp;      //!< what forward wrote (of all keys, where keys are sliced)
+  tensor_view<Element const> query;  //!< as in forward
+  tensor_view<Element const> key;    //!< as in forward
+  tensor_view<Element const> value;  //!< as in forward
+  tensor_view<Element const> output; //!< what forward wrote
+  row_view<Statistic const>
+    log_sum_exp; //!< what forward wrote (of all keys, where keys are sliced)
   tensor_view<Element const> output_gradient; //!< [batch, query_length, heads, head_dim]
   tensor_view<Element> query_gradient;        //!< [batch, query_length, heads, head_dim], written
-  tensor_view<Carry> key_gradient;            //!< [batch, key_length, key_heads, head_dim], added to
-  tensor_view<Carry> value_gradient;          //!< [batch, key_length, key_heads, head_dim], added to
+  tensor_view<Carry> key_gradient;   //!< [batch, key_length, key_heads, head_dim], added to
+  tensor_view<Carry> value_gradient; //!< [batch, key_length, key_heads, head_dim], added to
 };
 
 namespace detail {
 
 [[noreturn]] inline void refuse(std::string const& what) {
   throw std::invalid_argument("attention: " + what);
+}
+
+//! "[1, 2, 3]". Appends only: g++ 12 warns falsely about literal + temporary string.
+inline std::string bracketed(std::initializer_list<std::int64_t> sizes) {
+  std::string text;
+  for (auto const size : sizes) {
+    text += text.empty() ? "[" : ", ";
+    text += std::to_string(size);
+  }
+  return text += "]";
 }
 
 inline void check_count(char const* name, std::int64_t count, std::int64_t least) {
@@ -161,21 +174,21 @@ inline void check_count(char const* name, std::int64_t count, std::int64_t least
 }
 
 template <class Element>
-void check_tensor(char const* name, tensor_view<Element> const& view, std::int64_t batch,
-                  std::int64_t length, std::int64_t heads, std::int64_t dim) {
-  auto const text = [](std::int64_t b, std::int64_t l, std::int64_t h, std::int64_t d) {
-    return "[" + std::to_string(b) + ", " + std::to_string(l) + ", " + std::to_string(h) + ", " +
-           std::to_string(d) + "]";
-  };
+void check_tensor(char const* name,
+                  tensor_view<Element> const& view,
+                  std::int64_t batch,
+                  std::int64_t length,
+                  std::int64_t heads,
+                  std::int64_t dim) {
   if (view.batch != batch || view.length != length || view.heads != heads || view.dim != dim) {
-    refuse(std::string(name) + " is " + text(view.batch, view.length, view.heads, view.dim) +
+    refuse(std::string(name) + " is " + bracketed({view.batch, view.length, view.heads, view.dim}) +
            ", but the parameters ask for [batch, length, heads, dim] = " +
-           text(batch, length, heads, dim));
+           bracketed({batch, length, heads, dim}));
   }
   if (view.data == nullptr && batch * length * heads * dim != 0) {
     refuse(std::string(name) + " has no data (null pointer)");
   }
-  if (view.heads > 1 && std::abs(view.head_stride) < dim) {
+  if (view.heads > 1 && view.head_stride < dim && -view.head_stride < dim) {
     refuse(std::string(name) + " has head stride " + std::to_string(view.head_stride) +
            ", so heads of dim " + std::to_string(dim) + " would overlap");
   }
@@ -184,11 +197,9 @@ void check_tensor(char const* name, tensor_view<Element> const& view, std::int64
 template <class Number>
 void check_rows(char const* name, row_view<Number> const& view, parameters const& p) {
   if (view.batch != p.batch || view.heads != p.heads || view.length != p.query_length) {
-    refuse(std::string(name) + " is [" + std::to_string(view.batch) + ", " +
-           std::to_string(view.heads) + ", " + std::to_string(view.length) +
-           "], but the parameters ask for [batch, heads, query length] = [" +
-           std::to_string(p.batch) + ", " + std::to_string(p.heads) + ", " +
-           std::to_string(p.query_length) + "]");
+    refuse(std::string(name) + " is " + bracketed({view.batch, view.heads, view.length}) +
+           ", but the parameters ask for [batch, heads, query length] = " +
+           bracketed({p.batch, p.heads, p.query_length}));
   }
   if (view.data == nullptr && p.batch * p.heads * p.query_length != 0) {
     refuse(std::string(name) + " has no data (null pointer)");
@@ -242,14 +253,14 @@ void check(parameters const& p, backward_tensors<Element, Statistic, Carry> cons
   detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.head_dim);
   detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.head_dim);
   detail::check_rows("log-sum-exp", t.log_sum_exp, p);
-  detail::check_tensor("output gradient", t.output_gradient, p.batch, p.query_length, p.heads,
-                       p.head_dim);
-  detail::check_tensor("query gradient", t.query_gradient, p.batch, p.query_length, p.heads,
-                       p.head_dim);
-  detail::check_tensor("key gradient", t.key_gradient, p.batch, p.key_length, p.key_heads,
-                       p.head_dim);
-  detail::check_tensor("value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads,
-                       p.head_dim);
+  detail::check_tensor(
+    "output gradient", t.output_gradient, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor(
+    "query gradient", t.query_gradient, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor(
+    "key gradient", t.key_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
+  detail::check_tensor(
+    "value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
 }
 
 } // namespace pipelining::inline v0_1::attention

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Attention in double precision, written like the formulas: what every faster version is held against.
+//! @brief Attention in double precision, written like the formulas: what every faster version is
+//! held against.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -32,16 +33,22 @@ inline double dot(double const* a, double const* b, std::int64_t n) {
   return sum;
 }
 
-inline pair_position pair_at(parameters const& p, std::int64_t b, std::int64_t h, std::int64_t i,
-                             std::int64_t j) {
-  return {static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
+inline pair_position
+pair_at(parameters const& p, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+  return {static_cast<std::int32_t>(b),
+          static_cast<std::int32_t>(h),
           static_cast<std::int32_t>(p.query_offset + i),
           static_cast<std::int32_t>(p.key_offset + j)};
 }
 
 template <mask Mask, score Score>
-reference_row row_of(parameters const& p, double const* query, tensor_view<double const> key,
-                     Mask const& m, Score const& f, std::int64_t b, std::int64_t h,
+reference_row row_of(parameters const& p,
+                     double const* query,
+                     tensor_view<double const> key,
+                     Mask const& m,
+                     Score const& f,
+                     std::int64_t b,
+                     std::int64_t h,
                      std::int64_t i) {
   reference_row row;
   for (std::int64_t j = 0; j < p.key_length; ++j) {
@@ -62,7 +69,9 @@ reference_row row_of(parameters const& p, double const* query, tensor_view<doubl
 //! @throws std::invalid_argument as check
 //! @complexity O(batch * heads * query_length * key_length * head_dim), no tiles
 template <mask Mask = causal, score Score = plain>
-void reference_forward(parameters const& p, forward_tensors<double> const& t, Mask const& m = {},
+void reference_forward(parameters const& p,
+                       forward_tensors<double> const& t,
+                       Mask const& m = {},
                        Score const& f = {}) {
   check(p, t);
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -99,7 +108,9 @@ void reference_forward(parameters const& p, forward_tensors<double> const& t, Ma
 //! ds_ij = dlogit_ij * derivative; dQ_i = scale sum_j ds_ij K_j; dK_j += scale ds_ij Q_i.
 //! @throws std::invalid_argument as check
 template <mask Mask = causal, score Score = plain>
-void reference_backward(parameters const& p, backward_tensors<double> const& t, Mask const& m = {},
+void reference_backward(parameters const& p,
+                        backward_tensors<double> const& t,
+                        Mask const& m = {},
                         Score const& f = {}) {
   check(p, t);
   double const scale = p.effective_scale();
@@ -120,8 +131,8 @@ void reference_backward(parameters const& p, backward_tensors<double> const& t, 
           auto const kv = h / p.group();
           double const weight = std::exp(row.logit[k] - t.log_sum_exp.at(b, h, i));
           double const along = detail::dot(out_gradient, t.value.row(b, j, kv), p.head_dim);
-          double const slope = f.derivative(row.product[k], row.logit[k],
-                                            detail::pair_at(p, b, h, i, j));
+          double const slope =
+            f.derivative(row.product[k], row.logit[k], detail::pair_at(p, b, h, i, j));
           double const ds = weight * (along - mean) * slope * scale;
           for (std::int64_t d = 0; d < p.head_dim; ++d) {
             sum[static_cast<std::size_t>(d)] += ds * t.key.row(b, j, kv)[d];

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What happens to scale * query . key before the softmax: the score concept and the usual scores.
+//! @brief What happens to scale * query . key before the softmax: the score concept and the usual
+//! scores.
 
 #include <pipe/attention/mask.hpp>
 #include <pipe/config.hpp>
@@ -69,7 +70,8 @@ struct alibi {
 };
 
 //! @brief The geometric slopes 2^(-8 (h + 1) / heads) of the ALiBi paper.
-//! @source Press et al. 2022 (ALiBi), section 3 (for powers of two; here the same formula throughout)
+//! @source Press et al. 2022 (ALiBi), section 3 (for powers of two; here the same formula
+//! throughout)
 [[nodiscard]] inline std::vector<float> alibi_slopes(std::int64_t heads) {
   std::vector<float> slopes;
   for (std::int64_t h = 0; h < heads; ++h) {

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Tiles of the host implementation: packing, the one inner loop, and the reusable workspace.
+//! @brief Tiles of the host implementation: packing, the one inner loop, and the reusable
+//! workspace.
 //!
 //! Every number is summed in an order that depends on positions alone, never on where a chunk
 //! begins or how long it is. That is why n chunks equal one chunk bit for bit on the host:
@@ -20,7 +21,8 @@
 
 namespace pipelining::inline v0_1::attention {
 
-//! @brief Scratch memory of the host implementation; keep one per thread and a warm call allocates nothing.
+//! @brief Scratch memory of the host implementation; keep one per thread and a warm call allocates
+//! nothing.
 template <class Real>
 class workspace {
 public:
@@ -44,7 +46,8 @@ inline constexpr std::int64_t tile_keys = 64; //!< keys of a tile
 template <class Real>
 inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
 
-//! Some rows of one sequence that share a key head. Row r is query r / group, head r % group of the group.
+//! Some rows of one sequence that share a key head. Row r is query r / group, head r % group of the
+//! group.
 struct row_block {
   std::int64_t batch;
   std::int64_t key_head;
@@ -67,11 +70,16 @@ struct key_block {
   return {begin, end < p.key_length ? end : p.key_length};
 }
 
-//! sum[x] += coefficient[i] * rows[i][x] for i = 0, 1, ...: one addition after the other for each x,
-//! so that cutting the range of i anywhere changes nothing. Four rows at a time save loads and stores.
+//! sum[x] += coefficient[i] * rows[i][x] for i = 0, 1, ...: one addition after the other for each
+//! x, so that cutting the range of i anywhere changes nothing. Four rows at a time save loads and
+//! stores.
 template <class Sum, class Real>
-void add_rows(Sum* __restrict sum, Real const* coefficient, std::int64_t coefficient_stride,
-              Real const* __restrict rows, std::int64_t row_stride, std::int64_t count,
+void add_rows(Sum* __restrict sum,
+              Real const* coefficient,
+              std::int64_t coefficient_stride,
+              Real const* __restrict rows,
+              std::int64_t row_stride,
+              std::int64_t count,
               std::int64_t width) {
   std::int64_t i = 0;
   for (; i + 4 <= count; i += 4) {
@@ -111,12 +119,16 @@ template <class Real>
 
 //! Copies rows of a query-shaped tensor, times factor, to [rows, dim].
 template <class Element, class Real>
-void pack_rows(parameters const& p, tensor_view<Element const> const& from, row_block const& rows,
-               Real factor, bool last_first, Real* to) {
+void pack_rows(parameters const& p,
+               tensor_view<Element const> const& from,
+               row_block const& rows,
+               Real factor,
+               bool last_first,
+               Real* to) {
   for (std::int64_t local = 0; local < rows.count(); ++local) {
     auto const r = last_first ? rows.end - 1 - local : rows.begin + local;
     Element const* const source =
-        from.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
+      from.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
     for (std::int64_t d = 0; d < p.head_dim; ++d) {
       to[local * p.head_dim + d] = factor * static_cast<Real>(source[d]);
     }
@@ -125,8 +137,11 @@ void pack_rows(parameters const& p, tensor_view<Element const> const& from, row_
 
 //! Copies the keys of a tile to [tile_keys, dim].
 template <class Element, class Real>
-void pack_keys(parameters const& p, tensor_view<Element const> const& from, row_block const& rows,
-               key_block const& keys, Real* to) {
+void pack_keys(parameters const& p,
+               tensor_view<Element const> const& from,
+               row_block const& rows,
+               key_block const& keys,
+               Real* to) {
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     Element const* const source = from.row(rows.batch, j, rows.key_head);
     for (std::int64_t d = 0; d < p.head_dim; ++d) {
@@ -137,12 +152,15 @@ void pack_keys(parameters const& p, tensor_view<Element const> const& from, row_
 
 //! Copies the keys of a tile to [dim, tile_keys], with zeros where the tile has no key.
 template <class Element, class Real>
-void pack_keys_across(parameters const& p, tensor_view<Element const> const& from,
-                      row_block const& rows, key_block const& keys, Real* to) {
+void pack_keys_across(parameters const& p,
+                      tensor_view<Element const> const& from,
+                      row_block const& rows,
+                      key_block const& keys,
+                      Real* to) {
   for (std::int64_t j = 0; j < tile_keys; ++j) {
     bool const there = j < keys.count();
     Element const* const source =
-        from.row(rows.batch, there ? keys.begin + j : keys.begin, rows.key_head);
+      from.row(rows.batch, there ? keys.begin + j : keys.begin, rows.key_head);
     for (std::int64_t d = 0; d < p.head_dim; ++d) {
       to[d * tile_keys + j] = there ? static_cast<Real>(source[d]) : Real{0};
     }
@@ -151,18 +169,19 @@ void pack_keys_across(parameters const& p, tensor_view<Element const> const& fro
 
 //! The mask's answer for all heads of a tile together.
 template <mask Mask>
-[[nodiscard]] tile_cover cover_of(parameters const& p, Mask const& m, row_block const& rows,
-                                  key_block const& keys) {
+[[nodiscard]] tile_cover
+cover_of(parameters const& p, Mask const& m, row_block const& rows, key_block const& keys) {
   bool all_skip = true;
   bool all_full = true;
   for (std::int64_t g = 0; g < p.group(); ++g) {
     auto const answer = attention::cover(
-        m, tile_position{static_cast<std::int32_t>(rows.batch),
-                         static_cast<std::int32_t>(rows.key_head * p.group() + g),
-                         static_cast<std::int32_t>(p.query_offset + rows.begin / p.group()),
-                         static_cast<std::int32_t>(p.query_offset + (rows.end - 1) / p.group() + 1),
-                         static_cast<std::int32_t>(p.key_offset + keys.begin),
-                         static_cast<std::int32_t>(p.key_offset + keys.end)});
+      m,
+      tile_position{static_cast<std::int32_t>(rows.batch),
+                    static_cast<std::int32_t>(rows.key_head * p.group() + g),
+                    static_cast<std::int32_t>(p.query_offset + rows.begin / p.group()),
+                    static_cast<std::int32_t>(p.query_offset + (rows.end - 1) / p.group() + 1),
+                    static_cast<std::int32_t>(p.key_offset + keys.begin),
+                    static_cast<std::int32_t>(p.key_offset + keys.end)});
     all_skip = all_skip && answer == tile_cover::skip;
     all_full = all_full && answer == tile_cover::full;
   }
@@ -170,8 +189,8 @@ template <mask Mask>
 }
 
 //! Position of row r (by its index in the call) against the first key of a tile.
-[[nodiscard]] inline pair_position first_pair(parameters const& p, row_block const& rows,
-                                              std::int64_t r, key_block const& keys) {
+[[nodiscard]] inline pair_position
+first_pair(parameters const& p, row_block const& rows, std::int64_t r, key_block const& keys) {
   return {static_cast<std::int32_t>(rows.batch),
           static_cast<std::int32_t>(rows.key_head * p.group() + r % p.group()),
           static_cast<std::int32_t>(p.query_offset + r / p.group()),
@@ -180,8 +199,13 @@ template <mask Mask>
 
 //! Turns the products of one row into logits; unseen keys and padding get no_logit.
 template <mask Mask, score Score, class Real>
-void logits_of_row(Mask const& m, Score const& f, tile_cover covered, pair_position at,
-                   key_block const& keys, Real const* product, Real* logit) {
+void logits_of_row(Mask const& m,
+                   Score const& f,
+                   tile_cover covered,
+                   pair_position at,
+                   key_block const& keys,
+                   Real const* product,
+                   Real* logit) {
   auto const first = at.key;
   for (std::int64_t j = 0; j < keys.count(); ++j) {
     at.key = first + static_cast<std::int32_t>(j);

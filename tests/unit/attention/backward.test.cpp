@@ -2,11 +2,11 @@
 
 #include <pipe/attention/backward.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <random>
+
+#include "problem.hpp"
 
 using namespace attention_tests;
 
@@ -39,8 +39,8 @@ void check_backward(Mask const& mask, Score const& score, unsigned seed) {
     at::forward(tested.chunk(0, n, k), tested.forward_views(0, n, k), mask, score);
     at::backward(tested.chunk(0, n, k), tested.backward_views(0, n, k), mask, score);
     at::reference_forward(reference.chunk(0, n, k), reference.forward_views(0, n, k), mask, score);
-    at::reference_backward(reference.chunk(0, n, k), reference.backward_views(0, n, k), mask,
-                           score);
+    at::reference_backward(
+      reference.chunk(0, n, k), reference.backward_views(0, n, k), mask, score);
     CHECK(distance(tested.query_gradient.elements(), reference.query_gradient.elements()) < 1e-5);
     CHECK(distance(tested.key_gradient.elements(), reference.key_gradient.elements()) < 1e-5);
     CHECK(distance(tested.value_gradient.elements(), reference.value_gradient.elements()) < 1e-5);
@@ -81,8 +81,11 @@ TEST_CASE("n chunks in reverse order give the bits of one chunk") {
       at::workspace<float> space;
       for (auto const length : random_chunks(190, 100, random)) {
         auto const begin = end - length;
-        at::backward(parts.chunk(begin, length, end), parts.backward_views(begin, length, end),
-                     mask, score, space);
+        at::backward(parts.chunk(begin, length, end),
+                     parts.backward_views(begin, length, end),
+                     mask,
+                     score,
+                     space);
         end = begin;
       }
       CHECK(different_bits(parts.query_gradient.elements(), whole.query_gradient.elements()) == 0);
@@ -97,8 +100,13 @@ TEST_CASE("n chunks in reverse order give the bits of one chunk") {
 
 TEST_CASE("keys in slices give the gradients of all keys when dQ is carried") {
   std::mt19937 random(47);
-  problem<double> whole({.batch = 1, .queries = 40, .query_offset = 60, .keys = 100, .heads = 4,
-                         .key_heads = 2, .dim = 8});
+  problem<double> whole({.batch = 1,
+                         .queries = 40,
+                         .query_offset = 60,
+                         .keys = 100,
+                         .heads = 4,
+                         .key_heads = 2,
+                         .dim = 8});
   whole.fill(random);
   auto const all = whole.chunk(0, 40, 100);
   at::reference_forward(all, whole.forward_views(0, 40, 100));
@@ -139,17 +147,23 @@ TEST_CASE("queries that see nothing get and give nothing") {
 
 TEST_CASE("running dK and dV may be wider than the tensors") {
   std::mt19937 random(49);
-  problem<float> p({.queries = 50, .query_offset = 0, .keys = 50, .heads = 2, .key_heads = 2, .dim = 8});
+  problem<float> p(
+    {.queries = 50, .query_offset = 0, .keys = 50, .heads = 2, .key_heads = 2, .dim = 8});
   p.fill(random);
   at::forward(p.chunk(0, 50, 50), p.forward_views(0, 50, 50));
   at::backward(p.chunk(0, 50, 50), p.backward_views(0, 50, 50));
   tensor<double> key_gradient(1, 50, 2, 8);
   tensor<double> value_gradient(1, 50, 2, 8);
   auto const narrow = p.backward_views(0, 50, 50);
-  at::backward_tensors<float, float, double> const wide{
-      narrow.query,  narrow.key,         narrow.value,
-      narrow.output, narrow.log_sum_exp, narrow.output_gradient,
-      narrow.query_gradient, key_gradient.view(), value_gradient.view()};
+  at::backward_tensors<float, float, double> const wide{narrow.query,
+                                                        narrow.key,
+                                                        narrow.value,
+                                                        narrow.output,
+                                                        narrow.log_sum_exp,
+                                                        narrow.output_gradient,
+                                                        narrow.query_gradient,
+                                                        key_gradient.view(),
+                                                        value_gradient.view()};
   at::backward(p.chunk(0, 50, 50), wide);
   CHECK(distance(p.key_gradient.elements(), key_gradient.elements()) < 2e-6);
   CHECK(distance(p.value_gradient.elements(), value_gradient.elements()) < 2e-6);

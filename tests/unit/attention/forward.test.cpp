@@ -2,13 +2,13 @@
 
 #include <pipe/attention/forward.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <limits>
 #include <random>
 #include <stdexcept>
+
+#include "problem.hpp"
 
 using namespace attention_tests;
 
@@ -64,8 +64,13 @@ TEST_CASE("forward agrees with the double reference") {
 
 TEST_CASE("forward in double agrees with the reference to double rounding") {
   std::mt19937 random(36);
-  problem<double> tested({.batch = 2, .queries = 70, .query_offset = 13, .keys = 83, .heads = 6,
-                          .key_heads = 3, .dim = 17});
+  problem<double> tested({.batch = 2,
+                          .queries = 70,
+                          .query_offset = 13,
+                          .keys = 83,
+                          .heads = 6,
+                          .key_heads = 3,
+                          .dim = 17});
   tested.fill(random);
   problem<double> reference(tested);
   at::forward(tested.chunk(0, 70, 83), tested.forward_views(0, 70, 83));
@@ -89,8 +94,11 @@ TEST_CASE("n chunks give the bits of one chunk") {
       at::workspace<float> space;
       for (auto const length : random_chunks(190, 100, random)) {
         auto const keys = begin + length; // keys of later chunks do not exist yet
-        at::forward(parts.chunk(begin, length, keys), parts.forward_views(begin, length, keys),
-                    mask, score, space);
+        at::forward(parts.chunk(begin, length, keys),
+                    parts.forward_views(begin, length, keys),
+                    mask,
+                    score,
+                    space);
         begin += length;
       }
       CHECK(different_bits(parts.output.elements(), whole.output.elements()) == 0);

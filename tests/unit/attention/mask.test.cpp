@@ -2,12 +2,12 @@
 
 #include <pipe/attention/mask.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <random>
 #include <vector>
+
+#include "problem.hpp"
 
 namespace at = pipelining::attention;
 
@@ -40,9 +40,12 @@ void check_tiles(Mask const& mask, bool exact, std::int32_t positions, unsigned 
   for (int round = 0; round < 3000; ++round) {
     auto const q = below(positions - 1);
     auto const k = below(positions - 1);
-    at::tile_position const tile{
-        below(1), below(2), q, q + 1 + below(std::min(9, positions - q - 1)),
-        k,        k + 1 + below(std::min(9, positions - k - 1))};
+    at::tile_position const tile{below(1),
+                                 below(2),
+                                 q,
+                                 q + 1 + below(std::min(9, positions - q - 1)),
+                                 k,
+                                 k + 1 + below(std::min(9, positions - k - 1))};
     auto const truth = by_brute_force(mask, tile);
     auto const answer = at::cover(mask, tile);
     REQUIRE((answer == truth || (!exact && answer == at::tile_cover::partial)));

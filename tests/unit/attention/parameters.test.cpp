@@ -2,12 +2,12 @@
 
 #include <pipe/attention/parameters.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <stdexcept>
 #include <string>
+
+#include "problem.hpp"
 
 using namespace attention_tests;
 
@@ -35,8 +35,9 @@ std::string refusal(Change change) {
 
 TEST_CASE("wrong shapes are refused with one sentence, before any work") {
   CHECK(refusal([](auto&, auto&) {}).empty());
-  CHECK(refusal([](auto& p, auto&) { p.key_heads = 3; }) ==
-        "attention: 4 heads cannot share 3 key heads evenly; heads must be a multiple of key heads");
+  CHECK(
+    refusal([](auto& p, auto&) { p.key_heads = 3; }) ==
+    "attention: 4 heads cannot share 3 key heads evenly; heads must be a multiple of key heads");
   CHECK(refusal([](auto& p, auto&) { p.query_length = 5; }) ==
         "attention: query is [1, 4, 4, 4], but the parameters ask for [batch, length, heads, dim] "
         "= [1, 5, 4, 4]");

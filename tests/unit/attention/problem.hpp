@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Random attention problems for the tests: tensors with odd strides, and calls on their chunks.
+//! @brief Random attention problems for the tests: tensors with odd strides, and calls on their
+//! chunks.
 
 #include <pipe/attention/backward.hpp>
 #include <pipe/attention/forward.hpp>
@@ -19,7 +20,8 @@ namespace attention_tests {
 
 namespace at = pipelining::attention;
 
-//! A tensor that owns its numbers: [batch, heads, length, dim + gap] in memory, so no axis is dense.
+//! A tensor that owns its numbers: [batch, heads, length, dim + gap] in memory, so no axis is
+//! dense.
 template <class Element>
 struct tensor {
   std::int64_t batch, length, heads, dim;
@@ -32,8 +34,14 @@ struct tensor {
 
   //! Tokens [first, first + count).
   at::tensor_view<Element> view(std::int64_t first, std::int64_t count) {
-    return {numbers.data() + first * (dim + gap), batch, count, heads, dim,
-            heads * length * (dim + gap), dim + gap, length * (dim + gap)};
+    return {numbers.data() + first * (dim + gap),
+            batch,
+            count,
+            heads,
+            dim,
+            heads * length * (dim + gap),
+            dim + gap,
+            length * (dim + gap)};
   }
   at::tensor_view<Element> view() { return view(0, length); }
 
@@ -63,14 +71,15 @@ template <class Element>
 struct problem {
   sizes size;
   tensor<Element> query, key, value, output, output_gradient, query_gradient, key_gradient,
-      value_gradient;
+    value_gradient;
   std::vector<Element> lse;
   double scale = 0;
 
   explicit problem(sizes const& s)
-      : size(s), query(s.batch, s.queries, s.heads, s.dim), key(s.batch, s.keys, s.key_heads, s.dim),
-        value(key), output(query), output_gradient(query), query_gradient(query), key_gradient(key),
-        value_gradient(key), lse(static_cast<std::size_t>(s.batch * s.heads * s.queries)) {}
+      : size(s), query(s.batch, s.queries, s.heads, s.dim),
+        key(s.batch, s.keys, s.key_heads, s.dim), value(key), output(query), output_gradient(query),
+        query_gradient(query), key_gradient(key), value_gradient(key),
+        lse(static_cast<std::size_t>(s.batch * s.heads * s.queries)) {}
 
   template <class Random>
   void fill(Random& random) {
@@ -112,18 +121,21 @@ struct problem {
   }
 
   at::row_view<Element> statistics(std::int64_t first, std::int64_t count) {
-    return {lse.data() + first, size.batch, size.heads, count, size.heads * size.queries,
-            size.queries};
+    return {
+      lse.data() + first, size.batch, size.heads, count, size.heads * size.queries, size.queries};
   }
 
-  at::forward_tensors<Element> forward_views(std::int64_t first, std::int64_t count,
-                                             std::int64_t keys) {
-    return {query.view(first, count), key.view(0, keys), value.view(0, keys),
-            output.view(first, count), statistics(first, count)};
+  at::forward_tensors<Element>
+  forward_views(std::int64_t first, std::int64_t count, std::int64_t keys) {
+    return {query.view(first, count),
+            key.view(0, keys),
+            value.view(0, keys),
+            output.view(first, count),
+            statistics(first, count)};
   }
 
-  at::backward_tensors<Element> backward_views(std::int64_t first, std::int64_t count,
-                                               std::int64_t keys) {
+  at::backward_tensors<Element>
+  backward_views(std::int64_t first, std::int64_t count, std::int64_t keys) {
     return {query.view(first, count),
             key.view(0, keys),
             value.view(0, keys),
@@ -174,7 +186,7 @@ std::vector<std::int64_t> random_chunks(std::int64_t total, std::int64_t most, R
   std::vector<std::int64_t> lengths;
   while (total > 0) {
     auto const length =
-        std::uniform_int_distribution<std::int64_t>(1, std::min(total, most))(random);
+      std::uniform_int_distribution<std::int64_t>(1, std::min(total, most))(random);
     lengths.push_back(length);
     total -= length;
   }
@@ -184,8 +196,8 @@ std::vector<std::int64_t> random_chunks(std::int64_t total, std::int64_t most, R
 //! A user's own mask with no answer for tiles: a fixed pseudo-random half of all pairs.
 struct speckled {
   [[nodiscard]] bool keep(at::pair_position p) const {
-    auto const mixed = static_cast<std::uint32_t>(p.query * 7919 + p.key * 104729 + p.head * 31) *
-                       2654435761u;
+    auto const mixed =
+      static_cast<std::uint32_t>(p.query * 7919 + p.key * 104729 + p.head * 31) * 2654435761u;
     return (mixed >> 16 & 1u) != 0;
   }
 };

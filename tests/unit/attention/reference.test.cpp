@@ -2,23 +2,26 @@
 
 #include <pipe/attention/reference.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "problem.hpp"
+
 using namespace attention_tests;
 
 namespace {
 
-//! A scalar that depends on O and, through `lse_weight`, on nothing else: sum of O times fixed numbers.
+//! A scalar that depends on O and, through `lse_weight`, on nothing else: sum of O times fixed
+//! numbers.
 template <class Mask, class Score>
 double loss(problem<double>& p, Mask const& mask, Score const& score) {
   at::reference_forward(p.chunk(0, p.size.queries, p.size.keys),
-                        p.forward_views(0, p.size.queries, p.size.keys), mask, score);
+                        p.forward_views(0, p.size.queries, p.size.keys),
+                        mask,
+                        score);
   auto const output = p.output.elements();
   auto const weight = p.output_gradient.elements();
   double sum = 0;
@@ -31,8 +34,8 @@ double loss(problem<double>& p, Mask const& mask, Score const& score) {
 template <class Mask, class Score>
 void check_gradients(Mask const& mask, Score const& score, unsigned seed) {
   std::mt19937 random(seed);
-  problem<double> p({.batch = 2, .queries = 5, .query_offset = 4, .keys = 9, .heads = 4,
-                     .key_heads = 2, .dim = 3});
+  problem<double> p(
+    {.batch = 2, .queries = 5, .query_offset = 4, .keys = 9, .heads = 4, .key_heads = 2, .dim = 3});
   p.fill(random);
   (void)loss(p, mask, score);
   at::reference_backward(p.chunk(0, 5, 9), p.backward_views(0, 5, 9), mask, score);
@@ -40,9 +43,9 @@ void check_gradients(Mask const& mask, Score const& score, unsigned seed) {
     tensor<double>* input;
     tensor<double>* gradient;
   };
-  for (auto const& [input, gradient] :
-       {pair{&p.query, &p.query_gradient}, pair{&p.key, &p.key_gradient},
-        pair{&p.value, &p.value_gradient}}) {
+  for (auto const& [input, gradient] : {pair{&p.query, &p.query_gradient},
+                                        pair{&p.key, &p.key_gradient},
+                                        pair{&p.value, &p.value_gradient}}) {
     for (std::int64_t b = 0; b < input->batch; ++b) {
       for (std::int64_t i = 0; i < input->length; ++i) {
         for (std::int64_t h = 0; h < input->heads; ++h) {

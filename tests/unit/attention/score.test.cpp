@@ -2,11 +2,11 @@
 
 #include <pipe/attention/score.hpp>
 
-#include "problem.hpp"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
+
+#include "problem.hpp"
 
 namespace at = pipelining::attention;
 
