@@ -12,7 +12,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 namespace pipelining::inline v0_1::attention {
@@ -70,9 +69,7 @@ void load_rows(parameters const& p,
       s.query_gradient[local * p.head_dim + d] = 0;
     }
     s.mean[local] = mean;
-    auto const lse = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
-    // A row that saw nothing has -inf here; +inf makes all of its weights exp(-inf) = 0, never NaN.
-    s.lse[local] = lse == no_logit<Real> ? std::numeric_limits<Real>::infinity() : lse;
+    s.lse[local] = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
   }
 }
 
@@ -101,7 +98,7 @@ void gradients_of_row(parameters const& p,
   auto const first = at.key;
   for (std::int64_t j = 0; j < tile_keys; ++j) {
     Real const logit = weight[j];
-    if (logit == no_logit<Real>) {
+    if (logit == no_logit<Real>) { // also all pairs of a row whose log-sum-exp is -inf
       weight[j] = 0;
       product[j] = 0;
       continue;

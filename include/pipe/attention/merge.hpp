@@ -32,7 +32,7 @@ template <class Real>
   using std::log;
   constexpr Real nothing = -std::numeric_limits<Real>::infinity();
   if (second == nothing) {
-    return {first == nothing ? Real{0} : Real{1}, Real{0}, first};
+    return {Real{1}, Real{0}, first};
   }
   if (first == nothing) {
     return {Real{0}, Real{1}, second};
