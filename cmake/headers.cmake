@@ -4,16 +4,34 @@
 
 set(PIPELINING_HEADERS_ROOT
   config.hpp
+  pipe.hpp
   version.hpp
 )
 
 set(PIPELINING_HEADERS_CORE
+  core/pass.hpp
+  core/ratio.hpp
+  core/shape.hpp
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/gpipe.hpp
+  schedule/one_f_one_b.hpp
+  schedule/schedule.hpp
+  schedule/seq1f1b.hpp
 )
 
 set(PIPELINING_HEADERS_TIMETABLE
+  timetable/cost.hpp
+  timetable/dependencies.hpp
+  timetable/describe.hpp
+  timetable/diagnosis.hpp
+  timetable/make_timetable.hpp
+  timetable/metrics.hpp
+  timetable/simulate.hpp
+  timetable/static_timetable.hpp
+  timetable/timetable.hpp
+  timetable/verify.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The only header that asks which compiler this is, and the only one that defines macros beside version.hpp.
+//! @brief The only header that asks which compiler this is, and the only one that defines macros
+//! beside version.hpp.
 
 #include <pipe/version.hpp>
 

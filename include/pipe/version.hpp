@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The version of the library. CMake, the package recipes and the handshake read it from here.
+//! @brief The version of the library. CMake, the package recipes and the handshake read it from
+//! here.
 
 #define PIPELINING_VERSION_MAJOR 0
 #define PIPELINING_VERSION_MINOR 1

@@ -9,9 +9,11 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} == ratio{1, 2}.
+//! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} ==
+//! ratio{1, 2}.
 //!
-//! @pre `denominator` > 0, and both members stay below 2^31 so that the products of a comparison are exact.
+//! @pre `denominator` > 0, and both members stay below 2^31 so that the products of a comparison
+//! are exact.
 struct ratio {
   std::int64_t numerator = 0;
   std::int64_t denominator = 1;
@@ -29,4 +31,4 @@ struct ratio {
   return static_cast<double>(r.numerator) / static_cast<double>(r.denominator);
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

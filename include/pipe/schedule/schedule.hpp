@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a schedule is. Header for the concept pipelining::schedule and for pipelining::row_writer.
+//! @brief What a schedule is. Header for the concept pipelining::schedule and for
+//! pipelining::row_writer.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
@@ -12,7 +13,8 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief Stands for a schedule parameter that is known only at run time: `Seq1F1B<dynamic>{.chunks = c}`.
+//! @brief Stands for a schedule parameter that is known only at run time: `Seq1F1B<dynamic>{.chunks
+//! = c}`.
 inline constexpr int dynamic = -1;
 
 //! @brief Appends the passes of one device, in the order in which it runs them.
@@ -25,8 +27,9 @@ struct row_writer {
 
   constexpr void push(pass const& what) {
     if (count == capacity)
-      throw std::length_error("row_writer: the schedule gives a device more passes than its stages can have; "
-                              "each unit has one forward and one backward, or one forward and the two halves");
+      throw std::length_error(
+        "row_writer: the schedule gives a device more passes than its stages can have; "
+        "each unit has one forward and one backward, or one forward and the two halves");
     passes[count] = what;
     ++count;
   }
@@ -43,30 +46,38 @@ struct row_writer {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
 
-  [[nodiscard]] static constexpr pass make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
-    return {kind, false, static_cast<std::uint16_t>(stage), static_cast<std::uint16_t>(microbatch),
+  [[nodiscard]] static constexpr pass
+  make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
+    return {kind,
+            false,
+            static_cast<std::uint16_t>(stage),
+            static_cast<std::uint16_t>(microbatch),
             static_cast<std::uint16_t>(chunk)};
   }
 };
 
-//! @brief Any type with the extents of its pipeline: which placement, how many stages per device, how many chunks.
-//! @throws arrange throws std::invalid_argument when the schedule has a precondition that the extents miss.
+//! @brief Any type with the extents of its pipeline: which placement, how many stages per device,
+//! how many chunks.
+//! @throws arrange throws std::invalid_argument when the schedule has a precondition that the
+//! extents miss.
 template <class Schedule>
-concept arranges = std::copyable<Schedule> && requires(Schedule const schedule, int devices, int microbatches) {
+concept arranges = std::copyable<Schedule> &&
+  requires(Schedule const schedule, int devices, int microbatches) {
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
-//! @brief A schedule whose order on a device follows from the extents alone, without looking at other devices.
+//! @brief A schedule whose order on a device follows from the extents alone, without looking at
+//! other devices.
 template <class Schedule>
-concept closed_form_schedule =
-    arranges<Schedule> && requires(Schedule const schedule, shape const extents, int device, row_writer out) {
-      schedule.order(extents, device, out);
-    };
+concept closed_form_schedule = arranges<Schedule> &&
+  requires(Schedule const schedule, shape const extents, int device, row_writer out) {
+  schedule.order(extents, device, out);
+};
 
 //! @brief What a generated schedule may ask of a cost model.
 //!
-//! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two devices (it occupies
-//! neither). All times are in one unit of the user's choice.
+//! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two
+//! devices (it occupies neither). All times are in one unit of the user's choice.
 template <class Cost>
 concept cost_model = requires(Cost const cost, pass const what) {
   { cost.duration(what) } -> std::convertible_to<double>;
@@ -80,16 +91,18 @@ struct no_cost {
 };
 } // namespace detail
 
-//! @brief A schedule that orders all devices together and may look at the costs: `generate(extents, cost, rows)`,
+//! @brief A schedule that orders all devices together and may look at the costs: `generate(extents,
+//! cost, rows)`,
 //!        where `rows[d]` is the row_writer of device d.
 template <class Schedule>
-concept generated_schedule =
-    arranges<Schedule> && requires(Schedule const schedule, shape const extents, row_writer* rows) {
-      schedule.generate(extents, detail::no_cost{}, rows);
-    };
+concept generated_schedule = arranges<Schedule> &&
+  requires(Schedule const schedule, shape const extents, row_writer* rows) {
+  schedule.generate(extents, detail::no_cost{}, rows);
+};
 
-//! @brief A pipeline schedule: a small value that knows its extents and the order of passes on every device.
+//! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
+//! every device.
 template <class Schedule>
 concept schedule = closed_form_schedule<Schedule> || generated_schedule<Schedule>;
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief How long passes and messages take. Header for pipelining::uniform_cost and pipelining::cost_table.
+//! @brief How long passes and messages take. Header for pipelining::uniform_cost and
+//! pipelining::cost_table.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
@@ -14,10 +15,11 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief One time per kind, the same on every stage and for every chunk. The default is the papers' unit cost.
+//! @brief One time per kind, the same on every stage and for every chunk. The default is the
+//! papers' unit cost.
 //!
-//! A fused `backward` takes `backward_input + backward_weight`. Times are of one pass of one stage (of one chunk where
-//! there are chunks), in any one unit.
+//! A fused `backward` takes `backward_input + backward_weight`. Times are of one pass of one stage
+//! (of one chunk where there are chunks), in any one unit.
 struct uniform_cost {
   double forward = 1;
   double backward_input = 1;
@@ -28,38 +30,43 @@ struct uniform_cost {
 
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
     switch (what.kind) {
-      case pass_kind::forward: return forward;
-      case pass_kind::backward: return backward_input + backward_weight;
-      case pass_kind::backward_input: return backward_input;
-      case pass_kind::backward_weight: return backward_weight;
+    case pass_kind::forward: return forward;
+    case pass_kind::backward: return backward_input + backward_weight;
+    case pass_kind::backward_input: return backward_input;
+    case pass_kind::backward_weight: return backward_weight;
     }
     return 0;
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
-  [[nodiscard]] constexpr double pair_duration(pass const& first, pass const& second) const noexcept {
+  [[nodiscard]] constexpr double pair_duration(pass const& first,
+                                               pass const& second) const noexcept {
     return overlapped_pair < 0 ? duration(first) + duration(second) : overlapped_pair;
   }
 };
 
 //! @brief One time per kind, stage and chunk: what a measurement gives.
 class cost_table {
- public:
+public:
   //! @brief Every pass takes what `base` says, until `set` says otherwise.
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
       : chunks_(extents.chunks), latency_(base.communication), stages_(stages(extents)) {
     for (double const time : {base.forward, base.backward_input, base.backward_weight})
-      times_.insert(times_.end(), static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_), time);
+      times_.insert(
+        times_.end(), static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_), time);
   }
 
   //! @brief Sets the time of one kind on one stage for one chunk.
-  //! @throws std::out_of_range when stage or chunk do not exist, std::invalid_argument for a negative time or for the
+  //! @throws std::out_of_range when stage or chunk do not exist, std::invalid_argument for a
+  //! negative time or for the
   //!         fused `backward`, whose time is the sum of its halves.
   void set(pass_kind kind, int stage, int chunk, double time) {
     if (kind == pass_kind::backward)
-      throw std::invalid_argument("cost_table::set: a fused backward takes the sum of backward_input and "
-                                  "backward_weight; set those two");
-    if (!(time >= 0)) throw std::invalid_argument("cost_table::set: a time must not be negative");
+      throw std::invalid_argument(
+        "cost_table::set: a fused backward takes the sum of backward_input and "
+        "backward_weight; set those two");
+    if (!(time >= 0))
+      throw std::invalid_argument("cost_table::set: a time must not be negative");
     times_.at(index(kind, stage, chunk)) = time;
   }
 
@@ -72,13 +79,14 @@ class cost_table {
   }
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (what.kind != pass_kind::backward) return times_[index(what.kind, what.stage, what.chunk)];
+    if (what.kind != pass_kind::backward)
+      return times_[index(what.kind, what.stage, what.chunk)];
     return times_[index(pass_kind::backward_input, what.stage, what.chunk)] +
            times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
   }
   [[nodiscard]] double latency() const noexcept { return latency_; }
 
- private:
+private:
   [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
     if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
       throw std::out_of_range("cost_table: no such stage or chunk in this table");
@@ -95,13 +103,15 @@ class cost_table {
 static_assert(cost_model<uniform_cost>);
 static_assert(cost_model<cost_table>);
 
-//! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the two passes.
+//! @brief The time of an overlapped pair: what the cost model says of pairs, else the sum of the
+//! two passes.
 template <cost_model Cost>
-[[nodiscard]] constexpr double pair_duration(Cost const& cost, pass const& first, pass const& second) {
+[[nodiscard]] constexpr double
+pair_duration(Cost const& cost, pass const& first, pass const& second) {
   if constexpr (requires { cost.pair_duration(first, second); })
     return cost.pair_duration(first, second);
   else
     return cost.duration(first) + cost.duration(second);
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

@@ -27,10 +27,12 @@ struct pipeline_size {
 };
 
 //! @brief The order of passes on every device, without times.
-//! @throws std::invalid_argument for extents that are not positive, too large, or against the schedule's precondition.
+//! @throws std::invalid_argument for extents that are not positive, too large, or against the
+//! schedule's precondition.
 //! @complexity as the schedule says; O(1) per pass for closed forms.
 template <schedule Schedule, cost_model Cost = uniform_cost>
-[[nodiscard]] device_orders make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
+[[nodiscard]] device_orders
+make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   check_extents({.devices = size.devices, .microbatches = size.microbatches});
   device_orders orders{plan.arrange(size.devices, size.microbatches), {}, {0}, {}};
   check_extents(orders.extents);
@@ -40,7 +42,8 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
     orders.passes.resize(static_cast<std::size_t>(capacity));
     for (int device = 0; device < size.devices; ++device) {
       auto const begin = static_cast<std::size_t>(orders.offsets.back());
-      orders.passes.resize(std::max(orders.passes.size(), begin + static_cast<std::size_t>(capacity)));
+      orders.passes.resize(
+        std::max(orders.passes.size(), begin + static_cast<std::size_t>(capacity)));
       row_writer row{orders.passes.data() + begin, capacity};
       plan.order(orders.extents, device, row);
       orders.offsets.push_back(static_cast<int>(begin) + row.count);
@@ -64,20 +67,23 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 //!
 //! @param size devices P and microbatches M.
 //! @param cost how long passes and messages take.
-//! @throws std::invalid_argument for bad extents, and with the sentence of the broken rule for a broken schedule.
+//! @throws std::invalid_argument for bad extents, and with the sentence of the broken rule for a
+//! broken schedule.
 //! @complexity O(1) per pass on top of the schedule's own cost.
 template <schedule Schedule, cost_model Cost = uniform_cost>
-[[nodiscard]] dynamic_timetable make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
+[[nodiscard]] dynamic_timetable
+make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   dynamic_timetable table = simulate(make_orders(plan, size, cost), cost);
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
   return table;
 }
 
-//! @brief The same, for a schedule type whose parameters are all in the type: `make_timetable<OneFOneB>({8, 32})`.
+//! @brief The same, for a schedule type whose parameters are all in the type:
+//! `make_timetable<OneFOneB>({8, 32})`.
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable make_timetable(pipeline_size size, Cost const& cost = {}) {
   return make_timetable(Schedule{}, size, cost);
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

@@ -27,17 +27,20 @@ namespace pipelining::inline v0_1 {
 [[nodiscard]] constexpr double busy(timetable_view table, int device) noexcept {
   double sum = 0;
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
-    if (!table.passes[i].overlapped) sum += table.ends[i] - table.starts[i];
+    if (!table.passes[i].overlapped)
+      sum += table.ends[i] - table.starts[i];
   return sum;
 }
 
-//! @brief The longest time that any device is between its first start and its last end. The papers' denominator of the
+//! @brief The longest time that any device is between its first start and its last end. The papers'
+//! denominator of the
 //!        bubble rate; it presumes no global barrier between iterations.
 [[nodiscard]] constexpr double span_of(timetable_view table) noexcept {
   double longest = 0;
   for (int device = 0; device < table.extents.devices; ++device) {
     double const length = last_end(table, device) - first_start(table, device);
-    if (length > longest) longest = length;
+    if (length > longest)
+      longest = length;
   }
   return longest;
 }
@@ -47,22 +50,27 @@ namespace pipelining::inline v0_1 {
   double first = first_start(table, 0);
   double last = last_end(table, 0);
   for (int device = 1; device < table.extents.devices; ++device) {
-    if (first_start(table, device) < first) first = first_start(table, device);
-    if (last_end(table, device) > last) last = last_end(table, device);
+    if (first_start(table, device) < first)
+      first = first_start(table, device);
+    if (last_end(table, device) > last)
+      last = last_end(table, device);
   }
   return last - first;
 }
 
-//! @brief The share of the span in which the device with the longest span is idle: 1 - busy / span, where busy is the
+//! @brief The share of the span in which the device with the longest span is idle: 1 - busy / span,
+//! where busy is the
 //!        mean over devices.
 [[nodiscard]] constexpr double bubble_rate(timetable_view table) noexcept {
   double sum = 0;
-  for (int device = 0; device < table.extents.devices; ++device) sum += busy(table, device);
+  for (int device = 0; device < table.extents.devices; ++device)
+    sum += busy(table, device);
   double const span = span_of(table);
   return span > 0 ? 1 - sum / table.extents.devices / span : 0;
 }
 
-//! @brief The most chunks of activations that a device holds at once. A forward pass takes one, at its start;
+//! @brief The most chunks of activations that a device holds at once. A forward pass takes one, at
+//! its start;
 //!        `backward` or `backward_weight` gives it back, at its end.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr int peak_activation_chunks(timetable_view table, int device) noexcept {
@@ -71,7 +79,8 @@ namespace pipelining::inline v0_1 {
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     if (table.passes[i].kind == pass_kind::forward) {
       ++live;
-      if (live > peak) peak = live;
+      if (live > peak)
+        peak = live;
     } else if (frees_activation(table.passes[i].kind)) {
       --live;
     }
@@ -79,7 +88,8 @@ namespace pipelining::inline v0_1 {
   return peak;
 }
 
-//! @brief Peak activations of one device in whole microbatches of one stage, for chunks of equal length.
+//! @brief Peak activations of one device in whole microbatches of one stage, for chunks of equal
+//! length.
 [[nodiscard]] constexpr ratio peak_activations(timetable_view table, int device) noexcept {
   return {peak_activation_chunks(table, device), table.extents.chunks};
 }
@@ -89,22 +99,25 @@ namespace pipelining::inline v0_1 {
   ratio most;
   for (int device = 0; device < table.extents.devices; ++device) {
     ratio const here = peak_activations(table, device);
-    if (here > most) most = here;
+    if (here > most)
+      most = here;
   }
   return most;
 }
 
-//! @brief Peak activations of one device in whole microbatches of one stage, for chunks of unequal length.
+//! @brief Peak activations of one device in whole microbatches of one stage, for chunks of unequal
+//! length.
 //! @param shares the share of each chunk in the tokens of its sequence, [C], with sum 1.
-[[nodiscard]] constexpr double peak_activations(timetable_view table, int device,
-                                                std::span<double const> shares) noexcept {
+[[nodiscard]] constexpr double
+peak_activations(timetable_view table, int device, std::span<double const> shares) noexcept {
   double live = 0;
   double peak = 0;
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass const& what = table.passes[i];
     if (what.kind == pass_kind::forward) {
       live += shares[what.chunk];
-      if (live > peak) peak = live;
+      if (live > peak)
+        peak = live;
     } else if (frees_activation(what.kind)) {
       live -= shares[what.chunk];
     }
@@ -112,4 +125,4 @@ namespace pipelining::inline v0_1 {
   return peak;
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

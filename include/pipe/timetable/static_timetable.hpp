@@ -17,15 +17,16 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a member `value`.
+//! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a
+//! member `value`.
 struct unit_cost {
   static constexpr uniform_cost value{};
 };
 
 namespace detail {
 
-//! Passes that one constant evaluation works through. Compilers limit the steps of one evaluation (clang: 1,048,576),
-//! not their sum, so everything below goes in slices of about this many passes.
+//! Passes that one constant evaluation works through. Compilers limit the steps of one evaluation
+//! (clang: 1,048,576), not their sum, so everything below goes in slices of about this many passes.
 inline constexpr int slice = 6144;
 
 //! What `Work` has made after `Steps` steps, each step a constant evaluation of its own.
@@ -64,9 +65,11 @@ struct static_order {
   [[nodiscard]] static constexpr row_list generate() {
     row_list result{};
     row_writer writers[Devices]{};
-    for (int device = 0; device < Devices; ++device) writers[device] = {result.of[device].passes, capacity};
+    for (int device = 0; device < Devices; ++device)
+      writers[device] = {result.of[device].passes, capacity};
     Schedule{}.generate(extents, Cost::value, writers);
-    for (int device = 0; device < Devices; ++device) result.of[device].count = writers[device].count;
+    for (int device = 0; device < Devices; ++device)
+      result.of[device].count = writers[device].count;
     return result;
   }
   template <class Order>
@@ -85,7 +88,8 @@ struct static_order {
   static constexpr row_pointers rows = collect(std::make_integer_sequence<int, Devices>{});
   static constexpr int total = [] {
     int sum = 0;
-    for (int device = 0; device < Devices; ++device) sum += rows.of[device]->count;
+    for (int device = 0; device < Devices; ++device)
+      sum += rows.of[device]->count;
     return sum;
   }();
 
@@ -98,7 +102,8 @@ struct static_order {
     int at = 0;
     for (int device = 0; device < Devices; ++device) {
       int const count = rows.of[device]->count;
-      for (int entry = 0; entry < count; ++entry) result.passes[at + entry] = rows.of[device]->passes[entry];
+      for (int entry = 0; entry < count; ++entry)
+        result.passes[at + entry] = rows.of[device]->passes[entry];
       at += count;
       result.offsets[device + 1] = at;
     }
@@ -124,8 +129,17 @@ struct static_simulation {
   };
 
   [[nodiscard]] static constexpr simulation arrays(state& own) {
-    return {Order::extents, Order::value.passes, Order::value.offsets, own.starts,   own.ends,          own.finished,
-            own.next,       own.free_from,       own.runnable,         own.queued,   own.runnable_count};
+    return {Order::extents,
+            Order::value.passes,
+            Order::value.offsets,
+            own.starts,
+            own.ends,
+            own.finished,
+            own.next,
+            own.free_from,
+            own.runnable,
+            own.queued,
+            own.runnable_count};
   }
   [[nodiscard]] static constexpr state start() {
     state own{};
@@ -157,22 +171,27 @@ struct static_verification {
   };
   [[nodiscard]] static constexpr state start() {
     state own{};
-    for (double& end : own.ends) end = absent;
+    for (double& end : own.ends)
+      end = absent;
     return own;
   }
   [[nodiscard]] static constexpr state go_on(state own, int group_index) {
-    for (int device = group_index * group; device < devices && device < (group_index + 1) * group; ++device)
-      if (own.verdict) own.verdict = enter_device(Timed::view, device, own.ends);
+    for (int device = group_index * group; device < devices && device < (group_index + 1) * group;
+         ++device)
+      if (own.verdict)
+        own.verdict = enter_device(Timed::view, device, own.ends);
     return own;
   }
   static constexpr state const& entered = after<static_verification, groups>;
   static constexpr report missing =
-      entered.verdict ? find_missing(Timed::view.extents, entered.ends) : entered.verdict;
+    entered.verdict ? find_missing(Timed::view.extents, entered.ends) : entered.verdict;
 
   [[nodiscard]] static constexpr report check(int group_index) {
     report verdict;
-    for (int device = group_index * group; device < devices && device < (group_index + 1) * group; ++device)
-      if (verdict) verdict = check_device(Timed::view, device, entered.ends, MemoryLimit);
+    for (int device = group_index * group; device < devices && device < (group_index + 1) * group;
+         ++device)
+      if (verdict)
+        verdict = check_device(Timed::view, device, entered.ends, MemoryLimit);
     return verdict;
   }
   template <int Group>
@@ -183,10 +202,12 @@ struct static_verification {
   };
   template <int... Group>
   [[nodiscard]] static constexpr report first_of(std::integer_sequence<int, Group...>) {
-    if (!missing) return missing;
+    if (!missing)
+      return missing;
     report_list const all{{checked<Group>...}};
     for (report const& verdict : all.of)
-      if (!verdict) return verdict;
+      if (!verdict)
+        return verdict;
     return {};
   }
   static constexpr report value = first_of(std::make_integer_sequence<int, groups>{});
@@ -196,39 +217,52 @@ template <class Schedule, int Devices, int Microbatches, class Cost>
 struct timed {
   using order = static_order<Schedule, Devices, Microbatches, Cost>;
   using simulated = static_simulation<order, Cost>;
-  static constexpr timetable_view view{order::extents,          Cost::value.latency(),   order::value.passes,
-                                       simulated::value.starts, simulated::value.ends, order::value.offsets};
+  static constexpr timetable_view view{order::extents,
+                                       Cost::value.latency(),
+                                       order::value.passes,
+                                       simulated::value.starts,
+                                       simulated::value.ends,
+                                       order::value.offsets};
 };
 
 } // namespace detail
 
-//! @brief A timetable whose order, times and verdict are constants of the compiler. Naming an object of this type
+//! @brief A timetable whose order, times and verdict are constants of the compiler. Naming an
+//! object of this type
 //!        checks it: a broken rule is a compile error that names the rule and the pass.
 //!
 //! @tparam Schedule a schedule type whose parameters are all in the type.
 //! @tparam Devices P >= 1. @tparam Microbatches M >= 1.
 //! @tparam Cost a type whose member `value` is a cost model.
 template <schedule Schedule, int Devices, int Microbatches, class Cost = unit_cost>
-struct static_timetable : private detail::diagnosis<
-                              detail::static_verification<detail::timed<Schedule, Devices, Microbatches, Cost>,
-                                                          unlimited>::value,
-                              Schedule, Devices, Microbatches> {
+struct static_timetable
+    : private detail::diagnosis<
+        detail::static_verification<detail::timed<Schedule, Devices, Microbatches, Cost>,
+                                    unlimited>::value,
+        Schedule,
+        Devices,
+        Microbatches> {
   using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
 
   static constexpr timetable_view view = timed::view;
-  constexpr operator timetable_view() const noexcept { return view; } // NOLINT(google-explicit-constructor)
+  constexpr operator timetable_view() const noexcept {
+    return view;
+  } // NOLINT(google-explicit-constructor)
 };
 
 //! @brief The timetable of a schedule type: `constexpr auto table = timetable<Seq1F1B<4>, 8, 32>;`
 template <schedule Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
 
-//! @brief The verdict on a timetable of the compiler, itself a constant made in slices, so that large timetables stay
+//! @brief The verdict on a timetable of the compiler, itself a constant made in slices, so that
+//! large timetables stay
 //!        inside the default limits of compilers.
 //! @tparam MemoryLimit the most chunks of activations that a device may hold.
 template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbatches, class Cost>
-[[nodiscard]] constexpr report verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  return detail::static_verification<detail::timed<Schedule, Devices, Microbatches, Cost>, MemoryLimit>::value;
+[[nodiscard]] constexpr report
+verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
+  return detail::static_verification<detail::timed<Schedule, Devices, Microbatches, Cost>,
+                                     MemoryLimit>::value;
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief A timetable: per device the passes in order, with start and end. Header for pipelining::timetable_view and
+//! @brief A timetable: per device the passes in order, with start and end. Header for
+//! pipelining::timetable_view and
 //!        pipelining::dynamic_timetable.
 
 #include <pipe/core/pass.hpp>
@@ -18,19 +19,24 @@ namespace pipelining::inline v0_1 {
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
 
-//! @brief What every function that looks at a timetable takes: pointers to flat arrays, device after device.
+//! @brief What every function that looks at a timetable takes: pointers to flat arrays, device
+//! after device.
 //!
-//! Does not own anything; the arrays live in a `dynamic_timetable` or a `static_timetable`. Cheap to copy.
+//! Does not own anything; the arrays live in a `dynamic_timetable` or a `static_timetable`. Cheap
+//! to copy.
 struct timetable_view {
   shape extents;
   double latency = 0;             //!< time of a message between two devices
   pass const* passes = nullptr;   //!< [offsets[P]]
   double const* starts = nullptr; //!< [offsets[P]], `never` for a pass that waits for ever
   double const* ends = nullptr;   //!< [offsets[P]]
-  int const* offsets = nullptr;   //!< [P + 1], device d has the entries offsets[d] ... offsets[d + 1] - 1
+  int const* offsets =
+    nullptr; //!< [P + 1], device d has the entries offsets[d] ... offsets[d + 1] - 1
 
   [[nodiscard]] constexpr int size() const noexcept { return offsets[extents.devices]; }
-  [[nodiscard]] constexpr int row_size(int device) const noexcept { return offsets[device + 1] - offsets[device]; }
+  [[nodiscard]] constexpr int row_size(int device) const noexcept {
+    return offsets[device + 1] - offsets[device];
+  }
 
   //! @brief The passes of one device, in the order in which it runs them.
   [[nodiscard]] constexpr std::span<pass const> row(int device) const noexcept {
@@ -57,12 +63,15 @@ struct dynamic_timetable {
   std::vector<std::uint16_t> custom_devices;
 
   [[nodiscard]] timetable_view view() const noexcept {
-    timetable_view result{extents,       latency,     passes.data(),
-                          starts.data(), ends.data(), offsets.data()};
-    if (extents.where == placement::custom) result.extents.custom_devices = custom_devices.data();
+    timetable_view result{
+      extents, latency, passes.data(), starts.data(), ends.data(), offsets.data()};
+    if (extents.where == placement::custom)
+      result.extents.custom_devices = custom_devices.data();
     return result;
   }
-  operator timetable_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor): owning to view
+  operator timetable_view() const noexcept {
+    return view();
+  } // NOLINT(google-explicit-constructor): owning to view
 };
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1

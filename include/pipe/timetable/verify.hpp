@@ -17,26 +17,28 @@ namespace pipelining::inline v0_1 {
 
 //! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
 enum class rule : std::uint8_t {
-  none,              //!< nothing is wrong
-  unknown_pass,      //!< a stage, microbatch or chunk that the pipeline does not have
-  wrong_device,      //!< a pass on a device that does not hold its stage
-  lone_half,         //!< an overlapped pass that is not the second half of a forward and backward pair
-  repeated_pass,     //!< a pass that stands twice, or a fused backward beside one of its halves
-  missing_pass,      //!< a unit without its forward, or without its whole backward, on some stage
-  waits_for_ever,    //!< a pass that waits, in a circle, for a pass behind itself
-  overlaps,          //!< a pass that starts before the pass before it on the same device has ended
-  before_dependency, //!< a pass that starts before a pass it waits for has ended and its message has arrived
+  none,           //!< nothing is wrong
+  unknown_pass,   //!< a stage, microbatch or chunk that the pipeline does not have
+  wrong_device,   //!< a pass on a device that does not hold its stage
+  lone_half,      //!< an overlapped pass that is not the second half of a forward and backward pair
+  repeated_pass,  //!< a pass that stands twice, or a fused backward beside one of its halves
+  missing_pass,   //!< a unit without its forward, or without its whole backward, on some stage
+  waits_for_ever, //!< a pass that waits, in a circle, for a pass behind itself
+  overlaps,       //!< a pass that starts before the pass before it on the same device has ended
+  before_dependency, //!< a pass that starts before a pass it waits for has ended and its message
+                     //!< has arrived
   over_memory        //!< a device that holds more activations than allowed
 };
 
-//! @brief The verdict of `verify`: the first broken rule, where it is broken, and the passes involved.
+//! @brief The verdict of `verify`: the first broken rule, where it is broken, and the passes
+//! involved.
 struct report {
   rule broken = rule::none;
   int device = 0;
-  int entry = 0;  //!< position in the device's row
-  pass what;      //!< the pass that breaks the rule
-  pass other;     //!< the pass it is in conflict with, where there is one
-  int held = 0;   //!< over_memory: the chunks of activations held
+  int entry = 0; //!< position in the device's row
+  pass what;     //!< the pass that breaks the rule
+  pass other;    //!< the pass it is in conflict with, where there is one
+  int held = 0;  //!< over_memory: the chunks of activations held
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == rule::none; }
 };
@@ -46,23 +48,29 @@ inline constexpr int unlimited = 0x7fffffff;
 
 namespace detail {
 
-//! The end of a pass that no device has; differs from `never`, which a pass that waits for ever has.
+//! The end of a pass that no device has; differs from `never`, which a pass that waits for ever
+//! has.
 inline constexpr double absent = -2;
 
 //! What does not fit about one entry by itself.
 [[nodiscard]] constexpr rule entry_rule(timetable_view table, int device, int entry) noexcept {
   pass const* const row = table.passes + table.offsets[device];
   pass const& what = row[entry];
-  if (!contains(table.extents, what)) return rule::unknown_pass;
-  if (device_of(table.extents, what) != device) return rule::wrong_device;
-  if (!what.overlapped) return rule::none;
-  bool const pair = entry > 0 && !row[entry - 1].overlapped &&
-                    (row[entry - 1].kind == pass_kind::forward) != (what.kind == pass_kind::forward) &&
-                    row[entry - 1].kind != pass_kind::backward_weight && what.kind != pass_kind::backward_weight;
+  if (!contains(table.extents, what))
+    return rule::unknown_pass;
+  if (device_of(table.extents, what) != device)
+    return rule::wrong_device;
+  if (!what.overlapped)
+    return rule::none;
+  bool const pair =
+    entry > 0 && !row[entry - 1].overlapped &&
+    (row[entry - 1].kind == pass_kind::forward) != (what.kind == pass_kind::forward) &&
+    row[entry - 1].kind != pass_kind::backward_weight && what.kind != pass_kind::backward_weight;
   return pair ? rule::none : rule::lone_half;
 }
 
-//! Enters the ends of the passes of one device into `ends`, [pass_indices], which starts out `absent`.
+//! Enters the ends of the passes of one device into `ends`, [pass_indices], which starts out
+//! `absent`.
 constexpr report enter_device(timetable_view table, int device, double* ends) noexcept {
   int const first = table.offsets[device];
   int const last = table.offsets[device + 1];
@@ -70,16 +78,20 @@ constexpr report enter_device(timetable_view table, int device, double* ends) no
     pass const& what = table.passes[i];
     int const entry = i - first;
     rule const broken = entry_rule(table, device, entry);
-    if (broken != rule::none) return {broken, device, entry, what, {}};
+    if (broken != rule::none)
+      return {broken, device, entry, what, {}};
     double const end = table.ends[i];
     double& place = ends[pass_index(table.extents, what)];
-    if (place != absent) return {rule::repeated_pass, device, entry, what, what};
+    if (place != absent)
+      return {rule::repeated_pass, device, entry, what, what};
     place = end;
-    if (what.kind != pass_kind::backward) continue;
+    if (what.kind != pass_kind::backward)
+      continue;
     pass half = what; // a fused backward is its own backward_weight
     half.kind = pass_kind::backward_weight;
     double& other = ends[pass_index(table.extents, half)];
-    if (other != absent) return {rule::repeated_pass, device, entry, what, half};
+    if (other != absent)
+      return {rule::repeated_pass, device, entry, what, half};
     other = end;
   }
   return {};
@@ -89,14 +101,17 @@ constexpr report enter_device(timetable_view table, int device, double* ends) no
 constexpr report find_missing(shape const& extents, double const* ends) noexcept {
   int const all = pass_indices(extents);
   int missing = 0;
-  while (missing < all && ends[missing] != absent) ++missing;
-  if (missing == all) return {};
+  while (missing < all && ends[missing] != absent)
+    ++missing;
+  if (missing == all)
+    return {};
   pass const what = pass_at(extents, missing);
   return {rule::missing_pass, device_of(extents, what), 0, what, {}};
 }
 
 //! Checks times, dependencies and memory of one device, once all devices have entered their passes.
-constexpr report check_device(timetable_view table, int device, double const* ends, int memory_limit) noexcept {
+constexpr report
+check_device(timetable_view table, int device, double const* ends, int memory_limit) noexcept {
   int held = 0;
   pass before;
   double free_from = 0;
@@ -106,21 +121,26 @@ constexpr report check_device(timetable_view table, int device, double const* en
     int const entry = i - first;
     pass const& what = table.passes[i];
     double const start = table.starts[i];
-    if (start < 0 || table.ends[i] < start) return {rule::waits_for_ever, device, entry, what, {}};
-    if (what.overlapped ? start != table.starts[i - 1] || table.ends[i] != free_from : start < free_from)
+    if (start < 0 || table.ends[i] < start)
+      return {rule::waits_for_ever, device, entry, what, {}};
+    if (what.overlapped ? start != table.starts[i - 1] || table.ends[i] != free_from
+                        : start < free_from)
       return {rule::overlaps, device, entry, what, before};
     dependency_list const needed = dependencies(table.extents, what);
     for (int k = 0; k < needed.count; ++k) {
       double arrival = ends[needed.index[k]];
       bool const ended = arrival >= 0;
-      if (table.latency != 0 && device_of(table.extents, needed.stage[k], what.microbatch) != device)
+      if (table.latency != 0 &&
+          device_of(table.extents, needed.stage[k], what.microbatch) != device)
         arrival += table.latency;
       if (!ended || start < arrival)
-        return {rule::before_dependency, device, entry, what, pass_at(table.extents, needed.index[k])};
+        return {
+          rule::before_dependency, device, entry, what, pass_at(table.extents, needed.index[k])};
     }
     if (what.kind == pass_kind::forward && ++held > memory_limit)
       return {rule::over_memory, device, entry, what, {}, held};
-    if (frees_activation(what.kind)) --held;
+    if (frees_activation(what.kind))
+      --held;
     before = what;
     free_from = table.ends[i];
   }
@@ -131,24 +151,28 @@ constexpr report check_device(timetable_view table, int device, double const* en
 
 //! @brief Checks every rule of a timetable and returns the first that is broken.
 //!
-//! The rules: every unit has, on every stage, one forward and either one backward or both of its halves, each on the
-//! device that holds the stage; passes of a device do not overlap, but for composite pairs; a pass starts when all that
-//! it waits for has ended and, from another device, arrived; no device holds more activations than allowed.
+//! The rules: every unit has, on every stage, one forward and either one backward or both of its
+//! halves, each on the device that holds the stage; passes of a device do not overlap, but for
+//! composite pairs; a pass starts when all that it waits for has ended and, from another device,
+//! arrived; no device holds more activations than allowed.
 //!
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
   int const count = pass_indices(table.extents);
   double* const ends = new double[static_cast<std::size_t>(count)];
-  for (int i = 0; i < count; ++i) ends[i] = detail::absent;
+  for (int i = 0; i < count; ++i)
+    ends[i] = detail::absent;
   report result;
   int const devices = table.extents.devices;
-  for (int device = 0; device < devices && result; ++device) result = detail::enter_device(table, device, ends);
-  if (result) result = detail::find_missing(table.extents, ends);
+  for (int device = 0; device < devices && result; ++device)
+    result = detail::enter_device(table, device, ends);
+  if (result)
+    result = detail::find_missing(table.extents, ends);
   for (int device = 0; device < devices && result; ++device)
     result = detail::check_device(table, device, ends, memory_limit);
   delete[] ends;
   return result;
 }
 
-} // namespace pipelining
+} // namespace pipelining::inline v0_1
