@@ -3,7 +3,8 @@
 """Checks that the numbered cases of one source fail to compile, each with the message that the source promises.
 
 The source says `// case N: expected-error {{regex}}` and has the code under `#if FAIL_CASE == N`. Case 0 is the
-positive control: everything but the mistake, and it must compile. A regex that spans lines may use (?s).
+positive control: everything but the mistake, and it must compile. A case with several such lines must match them all,
+in any order: g++ prints where it is before what is wrong, clang after. A regex that spans lines may use (?s).
 
 usage: expect_failure.py SOURCE COMPILER ARGUMENT...
 """
@@ -22,22 +23,25 @@ def compile_case(source, command, case):
 def main(source, *command):
     with open(source, encoding="utf-8") as file:
         text = file.read()
-    expected = dict(re.findall(r"^// case (\d+): expected-error \{\{(.*)\}\}$", text, re.MULTILINE))
+    expected = {}
+    for case, regex in re.findall(r"^// case (\d+): expected-error \{\{(.*)\}\}$", text, re.MULTILINE):
+        expected.setdefault(case, []).append(regex)
     used = set(re.findall(r"FAIL_CASE == (\d+)", text)) - {"0"}
     if not expected or set(expected) != used:
         return [f"cases with a message: {sorted(expected)}, cases in the code: {sorted(used)}; they must be the same"]
     code, output = compile_case(source, command, "0")
     problems = [f"case 0, the positive control, does not compile:\n{output}"] if code != 0 else []
-    for case, regex in sorted(expected.items()):
+    for case, regexes in sorted(expected.items()):
         code, output = compile_case(source, command, case)
+        unmatched = [regex for regex in regexes if not re.search(regex, output)]
         if code == 0:
             problems.append(f"case {case} compiles, but it must not")
         elif code != 1:  # both compilers exit 1 after a diagnosed error; anything else is a crash
             problems.append(f"case {case}: the compiler ended with status {code}:\n{output}")
-        elif not re.search(regex, output):
-            problems.append(f"case {case} fails without a match of '{regex}':\n{output}")
+        elif unmatched:
+            problems.append(f"case {case} fails without a match of {unmatched}:\n{output}")
         else:
-            print(f"case {case} fails as promised: {regex}")
+            print(f"case {case} fails as promised: {regexes}")
     return problems
 
 
