@@ -15,10 +15,13 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/one_f_one_b.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
+  schedule/zero_bubble.hpp
+  schedule/zero_bubble_interleaved.hpp
 )
 
 set(PIPELINING_HEADERS_TIMETABLE

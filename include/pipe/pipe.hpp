@@ -8,10 +8,13 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/describe.hpp>

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+
+namespace pp = pipelining;
+
+TEST_CASE("interleaved zero bubble keeps every rule and its closed forms") {
+  for (int devices = 1; devices <= 12; ++devices)
+    for (int microbatches = 1; microbatches <= 30; ++microbatches)
+      for (int held = 1; held <= 4; ++held) {
+        auto const table = pp::make_timetable(
+          pp::ZeroBubbleInterleaved<>{held}, {devices, microbatches}, pp::uniform_cost{10, 12, 8});
+        int const groups = std::max(1, microbatches / devices);
+        int const largest = (microbatches + groups - 1) / groups;
+        int const peak =
+          microbatches < devices ? held * microbatches : (held - 1) * largest + devices;
+        for (int device = 0; device < devices; ++device)
+          CHECK(pp::peak_activation_chunks(table, device) == peak);
+        if (microbatches < devices)
+          continue;
+        CHECK(pp::span_of(table) - 30 * held * microbatches == (devices - 1) * (10 + 12 - 8));
+        CHECK(pp::makespan(table) == pp::span_of(table));
+      }
+}
+
+TEST_CASE("interleaved zero bubble has the figures of the reference") {
+  for (std::string const& line :
+       support::golden_lines("golden/zero_bubble/interleaved_figures.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    int held = 0;
+    pp::pipeline_size size;
+    pp::uniform_cost cost;
+    double span = 0;
+    double makespan = 0;
+    int peak = 0;
+    in >> size.devices >> held >> size.microbatches >> cost.forward >> cost.backward_input >>
+      cost.backward_weight >> cost.communication >> span >> makespan >> peak;
+    auto const table = pp::make_timetable(pp::ZeroBubbleInterleaved<>{held}, size, cost);
+    CHECK(pp::span_of(table) == span);
+    CHECK(pp::makespan(table) == makespan);
+    CHECK(pp::peak_activations(table) == pp::ratio{peak, 1});
+  }
+}
+
+TEST_CASE("interleaved zero bubble has the orders of the reference") {
+  for (std::string const& line :
+       support::golden_lines("golden/zero_bubble/interleaved_orders.txt")) {
+    std::istringstream in(line);
+    int held = 0;
+    pp::pipeline_size size;
+    int device = 0;
+    in >> size.devices >> held >> size.microbatches >> device;
+    CHECK(support::row_text(pp::make_timetable(pp::ZeroBubbleInterleaved<>{held}, size), device) ==
+          line.substr(line.find(": ") + 2));
+  }
+}
+
+TEST_CASE("one stage per device is ZB-H1") {
+  auto const whole = pp::make_timetable<pp::ZeroBubbleH1>({5, 13});
+  auto const interleaved = pp::make_timetable<pp::ZeroBubbleInterleaved<1>>({5, 13});
+  CHECK(whole.passes == interleaved.passes);
+}
+
+TEST_CASE("the compiler makes the same timetable, and a device without stages is refused") {
+  constexpr auto table = pp::timetable<pp::ZeroBubbleInterleaved<2>, 3, 7>;
+  static_assert(pp::verify(table));
+  static_assert(pp::span_of(table) == 2 * 7 * 3 + 2);
+  CHECK(pp::span_of(pp::make_timetable(pp::ZeroBubbleInterleaved<>{2}, {3, 7})) ==
+        pp::span_of(table));
+  CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleInterleaved<>{0}, {3, 7}),
+                    "ZeroBubbleInterleaved: the number of stages per device must be at least 1");
+}
