@@ -79,8 +79,12 @@ namespace pipelining::inline v0_1 {
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     if (table.passes[i].kind == pass_kind::forward) {
       ++live;
-      if (live > peak)
-        peak = live;
+      // What the first half of a composite pass frees is held until both halves have ended.
+      bool const beside_last = table.passes[i].overlapped && i > table.offsets[device] &&
+                               frees_activation(table.passes[i - 1].kind);
+      int const held = live + (beside_last ? 1 : 0);
+      if (held > peak)
+        peak = held;
     } else if (frees_activation(table.passes[i].kind)) {
       --live;
     }
@@ -116,8 +120,11 @@ peak_activations(timetable_view table, int device, std::span<double const> share
     pass const& what = table.passes[i];
     if (what.kind == pass_kind::forward) {
       live += shares[what.chunk];
-      if (live > peak)
-        peak = live;
+      bool const beside_last =
+        what.overlapped && i > table.offsets[device] && frees_activation(table.passes[i - 1].kind);
+      double const held = live + (beside_last ? shares[table.passes[i - 1].chunk] : 0);
+      if (held > peak)
+        peak = held;
     } else if (frees_activation(what.kind)) {
       live -= shares[what.chunk];
     }

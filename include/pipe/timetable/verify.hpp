@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace pipelining::inline v0_1 {
 
@@ -23,7 +24,7 @@ enum class rule : std::uint8_t {
   lone_half,      //!< an overlapped pass that is not the second half of a forward and backward pair
   repeated_pass,  //!< a pass that stands twice, or a fused backward beside one of its halves
   missing_pass,   //!< a unit without its forward, or without its whole backward, on some stage
-  waits_for_ever, //!< a pass that waits, in a circle, for a pass behind itself
+  waits_for_ever, //!< a pass without a finite start and end: it waits, in a circle, for itself
   overlaps,       //!< a pass that starts before the pass before it on the same device has ended
   before_dependency, //!< a pass that starts before a pass it waits for has ended and its message
                      //!< has arrived
@@ -121,10 +122,11 @@ check_device(timetable_view table, int device, double const* ends, int memory_li
     int const entry = i - first;
     pass const& what = table.passes[i];
     double const start = table.starts[i];
-    if (start < 0 || table.ends[i] < start)
+    double const end = table.ends[i];
+    // Asked this way round so that no comparison with a NaN passes for a good one.
+    if (!(start >= 0 && end >= start && end <= std::numeric_limits<double>::max()))
       return {rule::waits_for_ever, device, entry, what, {}};
-    if (what.overlapped ? start != table.starts[i - 1] || table.ends[i] != free_from
-                        : start < free_from)
+    if (what.overlapped ? start != table.starts[i - 1] || end != free_from : start < free_from)
       return {rule::overlaps, device, entry, what, before};
     dependency_list const needed = dependencies(table.extents, what);
     for (int k = 0; k < needed.count; ++k) {
@@ -137,12 +139,14 @@ check_device(timetable_view table, int device, double const* ends, int memory_li
         return {
           rule::before_dependency, device, entry, what, pass_at(table.extents, needed.index[k])};
     }
-    if (what.kind == pass_kind::forward && ++held > memory_limit)
-      return {rule::over_memory, device, entry, what, {}, held};
+    // What the first half of a pair frees is held until both have ended.
+    int const still = what.overlapped && frees_activation(before.kind) ? 1 : 0;
+    if (what.kind == pass_kind::forward && ++held + still > memory_limit)
+      return {rule::over_memory, device, entry, what, {}, held + still};
     if (frees_activation(what.kind))
       --held;
     before = what;
-    free_from = table.ends[i];
+    free_from = end;
   }
   return {};
 }
