@@ -32,12 +32,13 @@ struct backward_scratch {
   Real* lse;             // [tile_rows]
   Real* mean;            // [tile_rows], dO . O
   Real* along;           // [tile_keys], dO . V of one row
+  Real* slope;           // [tile_keys], derivatives of the score in one row
 
   backward_scratch(workspace<Real>& space, std::int64_t dim) {
     auto const rows = tile_rows * dim;
     auto const keys = tile_keys * dim;
     auto const tile = tile_rows * tile_keys;
-    query = space.reserve(3 * rows + 3 * keys + 2 * tile + 2 * tile_rows + tile_keys);
+    query = space.reserve(3 * rows + 3 * keys + 2 * tile + 2 * (tile_rows + tile_keys));
     output_gradient = query + rows;
     query_gradient = output_gradient + rows;
     key = query_gradient + rows;
@@ -48,6 +49,7 @@ struct backward_scratch {
     lse = weight + tile;
     mean = lse + tile_rows;
     along = mean + tile_rows;
+    slope = along + tile_keys;
   }
 };
 
@@ -69,7 +71,8 @@ void load_rows(parameters const& p,
       s.query_gradient[local * p.head_dim + d] = 0;
     }
     s.mean[local] = mean;
-    s.lse[local] = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
+    auto const lse = static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group()));
+    s.lse[local] = lse == no_logit<Real> ? Real{0} : lse; // saw nothing: no -inf minus -inf
   }
 }
 
@@ -87,26 +90,28 @@ void gradients_of_row(parameters const& p,
   Real* const product = s.product + local * tile_keys;
   Real* const weight = s.weight + local * tile_keys;
   Real* const along = s.along;
+  Real* const slope = s.slope;
   for (std::int64_t j = 0; j < tile_keys; ++j) {
     product[j] = 0;
     along[j] = 0;
+    slope[j] = 1;
   }
   add_rows(product, s.query + local * dim, 1, s.key_across, tile_keys, dim, tile_keys);
   add_rows(along, s.output_gradient + local * dim, 1, s.value_across, tile_keys, dim, tile_keys);
   auto at = first_pair(p, rows, rows.end - 1 - local, keys);
   logits_of_row(m, f, covered, at, keys, product, weight);
-  auto const first = at.key;
-  for (std::int64_t j = 0; j < tile_keys; ++j) {
-    Real const logit = weight[j];
-    if (logit == no_logit<Real>) { // also all pairs of a row whose log-sum-exp is -inf
-      weight[j] = 0;
-      product[j] = 0;
-      continue;
+  if constexpr (!std::is_same_v<Score, plain>) { // products are still those of forward here
+    auto const first = at.key;
+    for (std::int64_t j = 0; j < keys.count(); ++j) {
+      at.key = first + static_cast<std::int32_t>(j);
+      if (weight[j] != no_logit<Real>) {
+        slope[j] = f.derivative(product[j], weight[j], at);
+      }
     }
-    at.key = first + static_cast<std::int32_t>(j);
-    weight[j] = std::exp(logit - s.lse[local]);
-    Real const slope = f.derivative(product[j], logit, at);
-    product[j] = weight[j] * (along[j] - s.mean[local]) * slope;
+  }
+  for (std::int64_t j = 0; j < tile_keys; ++j) {
+    weight[j] = weight_of(weight[j], s.lse[local]);
+    product[j] = weight[j] * (along[j] - s.mean[local]) * slope[j];
   }
 }
 

@@ -68,10 +68,7 @@ void start_rows(parameters const& p,
 //! Turns one row of logits into weights relative to the row's new maximum; rescales what is there.
 template <class Real>
 void soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
-  Real top = most;
-  for (std::int64_t j = 0; j < tile_keys; ++j) {
-    top = logit[j] > top ? logit[j] : top;
-  }
+  Real const top = largest_of_keys(logit, most);
   if (top == no_logit<Real>) { // nothing seen so far
     for (std::int64_t j = 0; j < tile_keys; ++j) {
       logit[j] = 0;
@@ -79,10 +76,10 @@ void soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t d
     return;
   }
   for (std::int64_t j = 0; j < tile_keys; ++j) {
-    logit[j] = logit[j] == no_logit<Real> ? Real{0} : std::exp(logit[j] - top);
+    logit[j] = weight_of(logit[j], top);
   }
   if (top != most) {
-    Real const shrink = std::exp(most - top);
+    Real const shrink = weight_of(most, top);
     sum *= shrink;
     for (std::int64_t d = 0; d < dim; ++d) {
       output[d] *= shrink;

@@ -14,9 +14,12 @@
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace pipelining::inline v0_1::attention {
@@ -45,6 +48,31 @@ inline constexpr std::int64_t tile_keys = 64; //!< keys of a tile
 
 template <class Real>
 inline constexpr Real no_logit = -std::numeric_limits<Real>::infinity();
+
+//! exp(logit - most) for a logit that is at most a little above most; no_logit gives exactly 0. For
+//! float a short polynomial to about seven digits that compilers turn into vector code: comparisons
+//! are made on bits, because those of floats are branches where they may trap. NaN stays NaN.
+template <class Real>
+[[nodiscard]] inline Real weight_of(Real logit, Real most) {
+  if constexpr (std::is_same_v<Real, float>) {
+    constexpr std::uint32_t lowest =
+      std::bit_cast<std::uint32_t>(-87.0f); // exp of less is no number
+    constexpr float rounder = 12582912;     // 1.5 * 2^23 leaves the nearest integer in the low bits
+    auto const bits = std::bit_cast<std::uint32_t>(logit - most);
+    auto const x = std::bit_cast<float>(bits < lowest ? bits : lowest); // bits of negatives go down
+    float const shifted = x * 1.44269504f + rounder;
+    float const n = shifted - rounder;
+    float const r = (x - n * 0.693145752f) - n * 1.42860677e-6f; // ln 2 in two parts
+    float const high = 0.0416666667f + r * (0.00833333333f + r * 0.00138888889f);
+    float const tail = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * high)));
+    auto const power = (std::bit_cast<std::uint32_t>(shifted) << 23) + (127u << 23);
+    auto const nothing = std::bit_cast<std::uint32_t>(no_logit<float>);
+    auto const some = static_cast<std::uint32_t>(std::bit_cast<std::uint32_t>(logit) != nothing);
+    return tail * std::bit_cast<float>(power * some);
+  } else {
+    return logit == no_logit<Real> ? Real{0} : std::exp(logit - most);
+  }
+}
 
 //! Some rows of one sequence that share a key head. Row r is query r / group, head r % group of the
 //! group.
@@ -115,6 +143,25 @@ template <class Real>
     }
   }
   return ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
+}
+
+//! Largest of a full row of a tile and of one more number; eight chains, since each step must wait.
+template <class Real>
+[[nodiscard]] Real largest_of_keys(Real const* row, Real more) {
+  constexpr std::int64_t lanes = 8;
+  Real most[lanes];
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    most[lane] = more;
+  }
+  for (std::int64_t j = 0; j < tile_keys; j += lanes) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+      most[lane] = row[j + lane] > most[lane] ? row[j + lane] : most[lane];
+    }
+  }
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    more = most[lane] > more ? most[lane] : more;
+  }
+  return more;
 }
 
 //! Copies rows of a query-shaped tensor, times factor, to [rows, dim].

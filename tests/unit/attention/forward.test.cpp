@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -108,6 +109,19 @@ TEST_CASE("n chunks give the bits of one chunk") {
   check(at::causal{}, at::plain{});
   check(at::sliding_window{37, 0}, at::soft_cap{4});
   check(at::both<at::causal, speckled>{}, bent{});
+}
+
+TEST_CASE("weights are exponentials to about seven digits, and exactly 0 for no logit") {
+  auto const none = -std::numeric_limits<float>::infinity();
+  for (float x = -86; x <= 1; x += 0.0173f) {
+    CHECK(at::detail::weight_of(x + 3, 3.0f) ==
+          doctest::Approx(std::exp(static_cast<double>(x + 3 - 3.0f))).epsilon(3e-7));
+  }
+  CHECK(at::detail::weight_of(-1e30f, 0.0f) < 2e-38f);
+  CHECK(at::detail::weight_of(none, 3.0f) == 0);
+  CHECK(at::detail::weight_of(none, -3e38f) == 0);
+  CHECK(at::detail::weight_of(-std::numeric_limits<double>::infinity(), 3.0) == 0);
+  CHECK(std::isnan(at::detail::weight_of(std::numeric_limits<float>::quiet_NaN(), 0.0f)));
 }
 
 TEST_CASE("queries that see nothing give zero and minus infinity") {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The two ends of the model: bytes become vectors; vectors become a loss.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "layers.hpp"
+#include "memory.hpp"
+#include "model.hpp"
+
+namespace gpt {
+
+//! x = embedding of the byte + embedding of its position.
+template <class Number>
+class embedding {
+public:
+  embedding(model_size const& size, std::uint64_t seed)
+      : bytes(random_parameter<Number>({seed, -1, 0}, vocabulary * size.width, 0.3, false)),
+        positions(random_parameter<Number>({seed, -1, 1}, size.sequence * size.width, 0.1, false)),
+        width_(size.width) {}
+
+  //! x [tokens, width] for tokens [chunk.begin, chunk.end) of a sequence.
+  void forward(std::uint8_t const* sequence, chunk_range chunk, Number* x) const {
+    for (auto position = chunk.begin; position < chunk.end; ++position) {
+      Number const* const byte = bytes.value.data() + sequence[position] * width_;
+      Number const* const place = positions.value.data() + position * width_;
+      for (std::int64_t d = 0; d < width_; ++d) {
+        *x++ = byte[d] + place[d];
+      }
+    }
+  }
+
+  //! Adds to both gradients, last token first.
+  void backward(std::uint8_t const* sequence, chunk_range chunk, Number const* dx) {
+    for (auto position = chunk.end - 1; position >= chunk.begin; --position) {
+      Number* const byte = bytes.gradient.data() + sequence[position] * width_;
+      Number* const place = positions.gradient.data() + position * width_;
+      Number const* const from = dx + (position - chunk.begin) * width_;
+      for (std::int64_t d = 0; d < width_; ++d) {
+        byte[d] += from[d];
+        place[d] += from[d];
+      }
+    }
+  }
+
+  parameter<Number> bytes;     //!< [vocabulary, width]
+  parameter<Number> positions; //!< [sequence, width]
+
+private:
+  std::int64_t width_;
+};
+
+//! Norm, linear and cross-entropy against the next byte.
+template <class Number>
+class head {
+public:
+  head(model_size const& size, std::uint64_t seed, std::int64_t units)
+      : norm(size.width),
+        out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
+        width_(size.width), units_(static_cast<std::size_t>(units)) {}
+
+  //! Writes the loss of each token, in nats, and keeps the gradient of `share` times their sum.
+  void forward(std::size_t unit,
+               std::uint8_t const* next_bytes,
+               std::int64_t tokens,
+               Number const* x,
+               Number share,
+               Number* losses,
+               activation_pool<Number>& pool,
+               std::vector<Number>& space) {
+    auto& u = units_[unit];
+    u.kept = pool.take(tokens * (width_ + vocabulary + 1));
+    u.normal = u.kept.data();
+    u.logits_gradient = u.normal + tokens * width_;
+    u.inverse = u.logits_gradient + tokens * vocabulary;
+    norm.normalise(x, u.normal, u.inverse, tokens);
+    space.resize(static_cast<std::size_t>(tokens * width_));
+    norm.apply_gain(u.normal, space.data(), tokens);
+    std::fill_n(u.logits_gradient, tokens * vocabulary, Number{0});
+    out.add_forward(space.data(), u.logits_gradient, vocabulary, tokens);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      losses[t] = cross_entropy(u.logits_gradient + t * vocabulary, next_bytes[t], share);
+    }
+  }
+
+  //! dx [tokens, width] = gradient of the input.
+  void
+  backward_input(std::size_t unit, std::int64_t tokens, Number* dx, std::vector<Number>& space) {
+    auto& u = units_[unit];
+    space.assign(static_cast<std::size_t>(tokens * width_), Number{0});
+    out.add_backward_input(u.logits_gradient, space.data(), tokens);
+    std::fill_n(dx, tokens * width_, Number{0});
+    norm.add_backward(space.data(), u.normal, u.inverse, dx, tokens);
+  }
+
+  //! Adds to the gradient of the matrix, and lets go of the unit.
+  void backward_weight(std::size_t unit, std::int64_t tokens, std::vector<Number>& space) {
+    auto& u = units_[unit];
+    space.resize(static_cast<std::size_t>(tokens * width_));
+    norm.apply_gain(u.normal, space.data(), tokens);
+    out.add_backward_weight(space.data(), u.logits_gradient, tokens);
+    u.kept.release();
+  }
+
+  layer_norm<Number> norm;
+  linear<Number> out;
+
+private:
+  struct unit_state {
+    block<Number> kept;
+    Number* normal;          //!< [tokens, width]
+    Number* logits_gradient; //!< [tokens, vocabulary]
+    Number* inverse;         //!< [tokens]
+  };
+
+  //! Loss of one token; its logits become their gradient.
+  static Number cross_entropy(Number* logits, std::uint8_t next, Number share) {
+    Number most = logits[0];
+    for (std::int64_t v = 1; v < vocabulary; ++v) {
+      most = std::max(most, logits[v]);
+    }
+    Number const chosen = logits[next] - most;
+    Number sum = 0;
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      logits[v] = std::exp(logits[v] - most);
+      sum += logits[v];
+    }
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      logits[v] *= share / sum;
+    }
+    logits[next] -= share;
+    return std::log(sum) - chosen;
+  }
+
+  std::int64_t width_;
+  std::vector<unit_state> units_; // by microbatch, then chunk
+};
+
+} // namespace gpt

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The plain layers: linear, layer norm, GELU. Each works on a few tokens and keeps nothing.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "matrix.hpp"
+#include "parameter.hpp"
+
+namespace gpt {
+
+//! y = x W, with W [inputs, outputs].
+template <class Number>
+class linear {
+public:
+  linear(parameter_name const& name, std::int64_t inputs, std::int64_t outputs, double deviation)
+      : weight(random_parameter<Number>(name, inputs * outputs, deviation, true)), inputs_(inputs),
+        outputs_(outputs) {
+    refresh();
+  }
+
+  //! y [tokens, outputs] += x [tokens, inputs] W
+  void add_forward(Number const* x, Number* y, std::int64_t y_stride, std::int64_t tokens) const {
+    add_product(y, y_stride, x, weight.value.data(), tokens, inputs_, outputs_);
+  }
+
+  //! dx [tokens, inputs] += dy [tokens, outputs] transposed(W)
+  void add_backward_input(Number const* dy, Number* dx, std::int64_t tokens) const {
+    add_product(dx, inputs_, dy, across_.data(), tokens, outputs_, inputs_);
+  }
+
+  //! dW += transposed(x) dy, last token first
+  void add_backward_weight(Number const* x, Number const* dy, std::int64_t tokens) {
+    add_outer_products(weight.gradient.data(), x, dy, outputs_, tokens, inputs_, outputs_);
+  }
+
+  //! To be called when the weight has changed: backward reads it transposed.
+  void refresh() {
+    across_.resize(weight.value.size());
+    for (std::int64_t i = 0; i < inputs_; ++i) {
+      for (std::int64_t o = 0; o < outputs_; ++o) {
+        across_[static_cast<std::size_t>(o * inputs_ + i)] =
+          weight.value[static_cast<std::size_t>(i * outputs_ + o)];
+      }
+    }
+  }
+
+  parameter<Number> weight;
+
+private:
+  std::int64_t inputs_;
+  std::int64_t outputs_;
+  std::vector<Number> across_; // [outputs, inputs]
+};
+
+//! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
+template <class Number>
+class layer_norm {
+public:
+  explicit layer_norm(std::int64_t width) : gain(width, Number{1}, false), width_(width) {}
+
+  //! Writes the normalised x and one number per token: all that backward needs.
+  void normalise(Number const* x, Number* normal, Number* inverse, std::int64_t tokens) const {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      Number const* const from = x + t * width_;
+      Number mean = 0;
+      for (std::int64_t d = 0; d < width_; ++d) {
+        mean += from[d];
+      }
+      mean /= static_cast<Number>(width_);
+      Number variance = 0;
+      for (std::int64_t d = 0; d < width_; ++d) {
+        variance += (from[d] - mean) * (from[d] - mean);
+      }
+      variance /= static_cast<Number>(width_);
+      inverse[t] = Number{1} / std::sqrt(variance + Number(1e-5));
+      for (std::int64_t d = 0; d < width_; ++d) {
+        normal[t * width_ + d] = (from[d] - mean) * inverse[t];
+      }
+    }
+  }
+
+  //! y = gain * normal
+  void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t d = 0; d < width_; ++d) {
+        y[t * width_ + d] = gain.value[static_cast<std::size_t>(d)] * normal[t * width_ + d];
+      }
+    }
+  }
+
+  //! dx += what dy gives; the gain's gradient grows too, last token first.
+  void add_backward(Number const* dy,
+                    Number const* normal,
+                    Number const* inverse,
+                    Number* dx,
+                    std::int64_t tokens) {
+    Number const* const g = gain.value.data();
+    for (std::int64_t t = tokens - 1; t >= 0; --t) {
+      Number const* const dy_t = dy + t * width_;
+      Number const* const n = normal + t * width_;
+      Number sum = 0;
+      Number along = 0;
+      for (std::int64_t d = 0; d < width_; ++d) {
+        gain.gradient[static_cast<std::size_t>(d)] += dy_t[d] * n[d];
+        sum += g[d] * dy_t[d];
+        along += g[d] * dy_t[d] * n[d];
+      }
+      sum /= static_cast<Number>(width_);
+      along /= static_cast<Number>(width_);
+      for (std::int64_t d = 0; d < width_; ++d) {
+        dx[t * width_ + d] += inverse[t] * (g[d] * dy_t[d] - sum - n[d] * along);
+      }
+    }
+  }
+
+  parameter<Number> gain;
+
+private:
+  std::int64_t width_;
+};
+
+//! 1 / (1 + exp(-x)). For float a short polynomial to about seven digits that compilers turn into
+//! vector code: comparisons are made on bits, because those of floats are branches where they trap.
+template <class Number>
+[[nodiscard]] inline Number sigmoid(Number x) {
+  if constexpr (std::is_same_v<Number, float>) {
+    constexpr auto least = std::bit_cast<std::uint32_t>(-87.0f);
+    constexpr float rounder = 12582912; // 1.5 * 2^23 leaves the nearest integer in the low bits
+    auto const negative = std::bit_cast<std::uint32_t>(x) | 0x80000000u;          // -|x|
+    auto const power = std::bit_cast<float>(negative < least ? negative : least); // at least -87
+    float const shifted = power * 1.44269504f + rounder;
+    float const n = shifted - rounder;
+    float const r = (power - n * 0.693145752f) - n * 1.42860677e-6f; // ln 2 in two parts
+    float const high = 0.0416666667f + r * (0.00833333333f + r * 0.00138888889f);
+    float const tail = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * high)));
+    auto const two_to_n = (std::bit_cast<std::uint32_t>(shifted) << 23) + (127u << 23);
+    float const e = tail * std::bit_cast<float>(two_to_n); // exp(-|x|)
+    return (std::bit_cast<std::int32_t>(x) < 0 ? e : 1.0f) / (1 + e);
+  } else {
+    return 1 / (1 + std::exp(-x));
+  }
+}
+
+inline constexpr double gelu_inner = 1.5957691216057308; // 2 sqrt(2 / pi)
+inline constexpr double gelu_cubic = 0.044715;
+
+//! y = GELU(x), in the form with tanh, which is x * sigmoid(2 u).
+//! @source Hendrycks and Gimpel 2016, section 2
+template <class Number>
+void gelu(Number const* __restrict x, Number* __restrict y, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Number const u = Number(gelu_inner) * (x[i] + Number(gelu_cubic) * x[i] * x[i] * x[i]);
+    y[i] = x[i] * sigmoid(u);
+  }
+}
+
+//! x becomes dx = GELU'(x) dy.
+template <class Number>
+void gelu_backward(Number* __restrict x, Number const* __restrict dy, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    Number const square = x[i] * x[i];
+    Number const s = sigmoid(Number(gelu_inner) * (x[i] + Number(gelu_cubic) * square * x[i]));
+    Number const slope = Number(gelu_inner) * (1 + 3 * Number(gelu_cubic) * square);
+    x[i] = dy[i] * (s + x[i] * s * (1 - s) * slope);
+  }
+}
+
+} // namespace gpt

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The buffers that a device keeps between passes, and the count of their bytes.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace gpt {
+
+template <class Number>
+class activation_pool;
+
+//! Numbers borrowed from a pool; they go back when the block goes.
+template <class Number>
+class block {
+public:
+  block() = default;
+  block(block&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), numbers_(std::move(other.numbers_)),
+        count_(std::exchange(other.count_, 0)) {}
+  block& operator=(block&& other) noexcept {
+    release();
+    pool_ = std::exchange(other.pool_, nullptr);
+    numbers_ = std::move(other.numbers_);
+    count_ = std::exchange(other.count_, 0);
+    return *this;
+  }
+  ~block() { release(); }
+
+  [[nodiscard]] Number* data() const { return numbers_.get(); }
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  void release() noexcept;
+
+private:
+  friend class activation_pool<Number>;
+  activation_pool<Number>* pool_ = nullptr;
+  std::unique_ptr<Number[]> numbers_;
+  std::size_t count_ = 0;
+};
+
+//! All that a device keeps from one pass to a later one: activations, keys and values, gradients
+//! that wait for their weights. Blocks that were given back are lent again, so a warm step
+//! allocates nothing. Used by the thread of one device only.
+template <class Number>
+class activation_pool {
+public:
+  [[nodiscard]] block<Number> take(std::int64_t count) {
+    block<Number> lent;
+    lent.pool_ = this;
+    lent.count_ = static_cast<std::size_t>(count);
+    auto& spare = spare_[lent.count_];
+    if (spare.empty()) {
+      lent.numbers_ = std::make_unique<Number[]>(lent.count_);
+      spare.reserve(++owned_[lent.count_]); // so that giving back never allocates
+    } else {
+      lent.numbers_ = std::move(spare.back());
+      spare.pop_back();
+    }
+    live_ += lent.count_ * sizeof(Number);
+    return lent;
+  }
+
+  //! To be called at the end of every pass: what is lent now is what is kept between passes.
+  void end_of_pass() { peak_ = live_ > peak_ ? live_ : peak_; }
+
+  [[nodiscard]] std::size_t live_bytes() const { return live_; }
+  [[nodiscard]] std::size_t peak_bytes() const { return peak_; }
+
+private:
+  friend class block<Number>;
+  std::map<std::size_t, std::vector<std::unique_ptr<Number[]>>> spare_;
+  std::map<std::size_t, std::size_t> owned_;
+  std::size_t live_ = 0;
+  std::size_t peak_ = 0;
+};
+
+template <class Number>
+void block<Number>::release() noexcept {
+  if (pool_ != nullptr) {
+    pool_->live_ -= count_ * sizeof(Number);
+    pool_->spare_.find(count_)->second.push_back(std::move(numbers_));
+    pool_ = nullptr;
+    count_ = 0;
+  }
+}
+
+} // namespace gpt

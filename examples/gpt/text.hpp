@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The text to learn: loading it, its unigram entropy, and batches of random pieces of it.
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+//! The bytes of a file.
+//! @throws std::runtime_error where it cannot be read
+[[nodiscard]] inline std::vector<std::uint8_t> load_text(std::string const& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file),
+                                  std::istreambuf_iterator<char>()};
+  if (!file || bytes.empty()) {
+    throw std::runtime_error("cannot read any text from " + path);
+  }
+  return bytes;
+}
+
+//! Mean surprise of a byte, in nats, to someone who knows only how often each byte occurs. A model
+//! whose loss is below has learnt something about order.
+[[nodiscard]] inline double unigram_entropy(std::vector<std::uint8_t> const& text) {
+  std::array<double, 256> counts{};
+  for (auto const byte : text) {
+    counts[byte] += 1;
+  }
+  double entropy = 0;
+  for (double const count : counts) {
+    double const share = count / static_cast<double>(text.size());
+    entropy -= count > 0 ? share * std::log(share) : 0;
+  }
+  return entropy;
+}
+
+//! The microbatches of one step: one sequence each, with the byte that follows it.
+struct batch {
+  std::int64_t sequence = 0;
+  std::vector<std::uint8_t> bytes; //!< [microbatches, sequence + 1]
+
+  [[nodiscard]] std::uint8_t const* microbatch(std::int64_t index) const {
+    return bytes.data() + index * (sequence + 1);
+  }
+};
+
+//! Random pieces of the text.
+//! @throws std::invalid_argument where the text is shorter than one piece
+[[nodiscard]] inline batch random_batch(std::vector<std::uint8_t> const& text,
+                                        std::int64_t microbatches,
+                                        std::int64_t sequence,
+                                        std::mt19937_64& random) {
+  auto const size = static_cast<std::int64_t>(text.size());
+  if (size < sequence + 1) {
+    throw std::invalid_argument("the text has " + std::to_string(size) +
+                                " bytes, but one sequence and the byte after it need " +
+                                std::to_string(sequence + 1));
+  }
+  batch pieces{sequence, {}};
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    std::uniform_int_distribution<std::int64_t> start(0, size - sequence - 1);
+    auto const from = text.begin() + start(random);
+    pieces.bytes.insert(pieces.bytes.end(), from, from + sequence + 1);
+  }
+  return pieces;
+}
+
+} // namespace gpt

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <examples/gpt/stage.hpp>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+using namespace gpt;
+
+namespace {
+
+//! A whole GPT on one device, run sequentially: all stages forward, then all backward.
+template <class Number>
+struct sequential {
+  step_cut cut;
+  device_memory<Number> memory;
+  std::vector<stage<Number>> stages;
+  std::vector<std::vector<Number>> between; // activations between stages, then gradients
+
+  sequential(model_size const& size, std::int64_t count, step_cut how, std::uint64_t seed = 3)
+      : cut(std::move(how)),
+        between(static_cast<std::size_t>(count + 1),
+                std::vector<Number>(static_cast<std::size_t>(size.sequence * size.width))) {
+    for (auto const& layers : cut_layers(size.layers, count)) {
+      stages.emplace_back(size, layers, cut, seed, memory);
+    }
+  }
+
+  void forward(unit u) {
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      stages[s].forward(u, between[s].data(), between[s + 1].data());
+    }
+  }
+  void backward(unit u) {
+    for (std::size_t s = stages.size(); s-- > 0;) {
+      stages[s].backward(u, between[s + 1].data(), between[s].data());
+    }
+  }
+  void backward_in_halves(unit u) {
+    for (std::size_t s = stages.size(); s-- > 0;) {
+      stages[s].backward_input(u, between[s + 1].data(), between[s].data());
+    }
+  }
+  //! One microbatch after the other.
+  double step(batch const& pieces) {
+    for (auto& s : stages) {
+      s.set_batch(pieces);
+    }
+    auto const chunks = static_cast<std::int64_t>(cut.chunks.size());
+    for (std::int64_t m = 0; m < cut.microbatches; ++m) {
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        forward({m, c});
+      }
+      for (std::int64_t c = chunks; c-- > 0;) {
+        backward({m, c});
+      }
+    }
+    return stages.back().loss();
+  }
+  std::vector<Number> gradients() {
+    std::vector<Number> all;
+    for (auto& s : stages) {
+      s.for_each_parameter(
+        [&](parameter<Number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
+    }
+    return all;
+  }
+};
+
+batch some_batch(std::int64_t microbatches, std::int64_t sequence, unsigned seed = 7) {
+  std::mt19937_64 random(seed);
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 500; ++i) {
+    text.push_back(static_cast<std::uint8_t>("the pipeline "[i * i % 13]));
+  }
+  return random_batch(text, microbatches, sequence, random);
+}
+
+template <class Number>
+std::size_t different_bits(std::vector<Number> const& a, std::vector<Number> const& b) {
+  std::size_t count = a.size() == b.size() ? 0 : 1;
+  for (std::size_t n = 0; n < std::min(a.size(), b.size()); ++n) {
+    count += std::memcmp(&a[n], &b[n], sizeof(Number)) != 0 ? 1u : 0u;
+  }
+  return count;
+}
+
+model_size const tiny{.layers = 2, .width = 8, .heads = 4, .key_heads = 2, .sequence = 6};
+
+} // namespace
+
+TEST_CASE("finite differences confirm the gradients of the whole GPT") {
+  // Two stages, two microbatches, chunks of 1, 3 and 2 tokens: everything that can go wrong.
+  sequential<double> model(tiny, 2, {2, {{0, 1}, {1, 4}, {4, 6}}});
+  auto const pieces = some_batch(2, 6);
+  model.step(pieces);
+  auto const gradients = model.gradients();
+  std::size_t at = 0;
+  std::size_t checked = 0;
+  double largest = 0;
+  for (auto& s : model.stages) {
+    s.for_each_parameter([&](parameter<double>& p) {
+      // A dozen entries of each tensor, those with the largest gradients among them.
+      auto const stride = std::max<std::size_t>(1, p.value.size() / 12);
+      for (std::size_t i = 0; i < p.value.size(); ++i) {
+        double const claimed = gradients[at + i];
+        if (i % stride != 0 && std::abs(claimed) < 0.02) {
+          continue;
+        }
+        double const step = 1e-5;
+        double const before = p.value[i];
+        auto const loss_at = [&](double value) {
+          p.value[i] = value;
+          s.refresh();
+          sequential<double>& m = model;
+          for (std::int64_t microbatch = 0; microbatch < 2; ++microbatch) {
+            for (std::int64_t c = 0; c < 3; ++c) {
+              m.forward({microbatch, c});
+            }
+          }
+          return m.stages.back().loss();
+        };
+        double const slope = (loss_at(before + step) - loss_at(before - step)) / (2 * step);
+        loss_at(before);
+        REQUIRE(std::abs(claimed - slope) < 1e-9 + 1e-6 * std::abs(slope));
+        largest = std::max(largest, std::abs(slope));
+        ++checked;
+      }
+      at += p.value.size();
+    });
+  }
+  CHECK(at == gradients.size());
+  CHECK(checked > 200);
+  CHECK(largest > 0.05);
+}
+
+TEST_CASE("chunks, stages and the split backward leave no trace in the gradients") {
+  model_size const size{.layers = 4, .width = 24, .heads = 3, .key_heads = 3, .sequence = 90};
+  auto const pieces = some_batch(3, 90);
+  sequential<float> whole(size, 1, {3, cut_sequence(90, 1)});
+  auto const loss = whole.step(pieces);
+  auto const expected = whole.gradients();
+  CHECK(loss == doctest::Approx(5.5).epsilon(0.2)); // about ln 256 before training
+
+  SUBCASE("stages") {
+    sequential<float> cut(size, 3, {3, cut_sequence(90, 1)});
+    CHECK(cut.step(pieces) == loss);
+    CHECK(different_bits(cut.gradients(), expected) == 0);
+  }
+  SUBCASE("chunks, even and uneven") {
+    for (auto const& chunks : {cut_sequence(90, 4),
+                               cut_sequence(90, 7),
+                               std::vector<chunk_range>{{0, 1}, {1, 66}, {66, 67}, {67, 90}}}) {
+      sequential<float> cut(size, 2, {3, chunks});
+      CHECK(cut.step(pieces) == loss);
+      CHECK(different_bits(cut.gradients(), expected) == 0);
+    }
+  }
+  SUBCASE("all forward first, weights last") {
+    sequential<float> cut(size, 4, {3, cut_sequence(90, 2)});
+    for (auto& s : cut.stages) {
+      s.set_batch(pieces);
+    }
+    for (std::int64_t m = 0; m < 3; ++m) {
+      cut.forward({m, 0});
+      cut.forward({m, 1});
+    }
+    for (std::int64_t m = 0; m < 3; ++m) {
+      cut.backward_in_halves({m, 1});
+      cut.backward_in_halves({m, 0});
+    }
+    for (auto& s : cut.stages) {
+      for (std::int64_t m = 0; m < 3; ++m) {
+        s.backward_weight({m, 1});
+        s.backward_weight({m, 0});
+      }
+    }
+    CHECK(cut.stages.back().loss() == loss);
+    CHECK(different_bits(cut.gradients(), expected) == 0);
+    CHECK(cut.memory.pool.live_bytes() == 0);
+  }
+}
+
+TEST_CASE("gradients out of order are refused") {
+  sequential<float> model(tiny, 1, {2, cut_sequence(6, 2)});
+  auto const pieces = some_batch(2, 6);
+  model.stages[0].set_batch(pieces);
+  model.forward({0, 0});
+  model.forward({0, 1});
+  CHECK_THROWS_WITH_AS(model.backward({0, 0}),
+                       "backward_input of microbatch 0, chunk 0 came out of order; gradients add "
+                       "up by microbatch, last chunk first",
+                       std::logic_error);
+}
+
+TEST_CASE("the bytes kept are those of the buffers") {
+  model_size const size{.layers = 1, .width = 8, .heads = 2, .key_heads = 1, .sequence = 12};
+  sequential<float> model(size, 2, {4, cut_sequence(12, 1)}); // the second stage is the head alone
+  auto const pieces = some_batch(4, 12);
+  for (auto& s : model.stages) {
+    s.set_batch(pieces);
+  }
+  // Per token: 12 widths, two norms, two log-sum-exp, one key and one value head; head: one width,
+  // one norm, the gradient of 256 logits.
+  std::size_t const layer = 12 * (12 * 8 + 2 + 2 + 2 * 4) * sizeof(float);
+  std::size_t const end = 12 * (8 + 1 + 256) * sizeof(float);
+  for (std::size_t m = 0; m < 4; ++m) {
+    model.forward({static_cast<std::int64_t>(m), 0});
+    CHECK(model.memory.pool.live_bytes() == (m + 1) * (layer + end));
+  }
+  for (std::int64_t m = 0; m < 4; ++m) {
+    model.backward({m, 0});
+  }
+  CHECK(model.memory.pool.live_bytes() == 0);
+  CHECK(model.memory.pool.peak_bytes() == 4 * (layer + end));
+}
+
+TEST_CASE("training lowers the loss below the unigram entropy") {
+  model_size const size{.layers = 2, .width = 24, .heads = 3, .key_heads = 3, .sequence = 26};
+  sequential<float> model(size, 2, {4, cut_sequence(26, 2)});
+  adamw const optimizer{.peak_rate = 1e-2, .warm_up = 3, .steps = 40};
+  double loss = 0;
+  for (std::int64_t step = 0; step < 40; ++step) {
+    auto const pieces = some_batch(4, 26, static_cast<unsigned>(step));
+    loss = model.step(pieces);
+    for (auto& s : model.stages) {
+      s.update(optimizer, step);
+    }
+  }
+  auto const pieces = some_batch(4, 26);
+  CHECK(unigram_entropy(pieces.bytes) > 1.5);
+  CHECK(loss < 1);
+}
+
+TEST_CASE("the unigram entropy of known texts") {
+  CHECK(unigram_entropy({'a', 'a', 'a'}) == 0);
+  CHECK(unigram_entropy({'a', 'b', 'a', 'b'}) == doctest::Approx(std::log(2.0)));
+  std::vector<std::uint8_t> all;
+  for (int byte = 0; byte < 256; ++byte) {
+    all.push_back(static_cast<std::uint8_t>(byte));
+  }
+  CHECK(unigram_entropy(all) == doctest::Approx(std::log(256.0)));
+}
+
+TEST_CASE("a sigmoid of about seven digits") {
+  for (float x = -100; x < 100; x += 0.0317f) {
+    CHECK(static_cast<double>(sigmoid(x)) ==
+          doctest::Approx(1 / (1 + std::exp(-static_cast<double>(x)))).epsilon(3e-7));
+  }
+}
