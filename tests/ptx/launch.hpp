@@ -32,12 +32,12 @@ enum class order { forward, reverse, shuffled };
 
 //! @brief How a launch runs and what it checks. Bounds and alignment are always checked.
 struct options {
-  bool races = true;           //!< vector clocks on shared and global memory, proxy fences
-  bool initialisation = true;  //!< reads of bytes that nobody has written
+  bool races = true;          //!< vector clocks on shared and global memory, proxy fences
+  bool initialisation = true; //!< reads of bytes that nobody has written
   order warps = order::forward;
-  std::uint64_t seed = 0;           //!< of order::shuffled; the same seed gives the same run
-  std::size_t report_limit = 16;    //!< further reports are counted, not kept
-  unsigned resident_blocks = 1024;  //!< blocks that may run at a time when they wait for each other
+  std::uint64_t seed = 0;          //!< of order::shuffled; the same seed gives the same run
+  std::size_t report_limit = 16;   //!< further reports are counted, not kept
+  unsigned resident_blocks = 1024; //!< blocks that may run at a time when they wait for each other
 };
 
 //! @brief What a report is about.
@@ -65,8 +65,8 @@ struct report {
 struct statistics {
   std::uint64_t warp_instructions = 0;
   std::uint64_t matrix_flops = 0;
-  std::uint64_t bank_conflicts = 0;  //!< extra ldmatrix and stmatrix phases
-  std::uint64_t copied_bytes = 0;    //!< by cp.async, bulk and tensor copies
+  std::uint64_t bank_conflicts = 0; //!< extra ldmatrix and stmatrix phases
+  std::uint64_t copied_bytes = 0;   //!< by cp.async, bulk and tensor copies
 };
 
 //! @brief Outcome of a launch.
@@ -74,8 +74,8 @@ struct result {
   std::vector<report> reports;
   std::size_t dropped_reports = 0;
   statistics counts;
-  std::vector<range> reads;   //!< global memory the kernel read, merged, ascending
-  std::vector<range> writes;  //!< global memory the kernel wrote, merged, ascending
+  std::vector<range> reads;  //!< global memory the kernel read, merged, ascending
+  std::vector<range> writes; //!< global memory the kernel wrote, merged, ascending
   bool clean() const { return reports.empty(); }
   //! @brief All report sentences, one per line.
   std::string text() const;
@@ -92,8 +92,8 @@ struct kernel_facts {
   std::vector<std::size_t> parameter_offsets;
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;
-  unsigned max_threads = 1024;  //!< of .maxntid or .reqntid
-  extent cluster{};             //!< of .reqnctapercluster
+  unsigned max_threads = 1024; //!< of .maxntid or .reqntid
+  extent cluster{};            //!< of .reqnctapercluster
 };
 
 //! @brief A `.global` or `.const` variable of a module.
@@ -106,7 +106,7 @@ struct program;
 
 //! @brief A loaded PTX module. Its variables are registered in the memory it was loaded into.
 class module {
- public:
+public:
   //! @param text PTX as nvcc emits it
   //! @param where must outlive the module
   //! @throws unsupported if the text is no PTX that the parser knows
@@ -123,7 +123,7 @@ class module {
   variable find_variable(std::string_view mangled) const;
   program& loaded() { return *program_; }
 
- private:
+private:
   std::unique_ptr<program> program_;
 };
 
@@ -131,15 +131,25 @@ class module {
 //! @param arguments one pointer per parameter, as cudaLaunchKernel gets them
 //! @return findings; a bounds, alignment, divergence or deadlock fault ends the launch early
 //! @throws unsupported if there is no such kernel or an instruction of it is not known
-result launch(module& code, std::string_view kernel, extent grid, extent block,
-              std::size_t dynamic_shared_bytes, void* const* arguments, options const& how = {});
+result launch(module& code,
+              std::string_view kernel,
+              extent grid,
+              extent block,
+              std::size_t dynamic_shared_bytes,
+              void* const* arguments,
+              options const& how = {});
 
 //! @brief The same with the arguments by value; each must have the exact type of the parameter.
 template <class... Arguments>
-result launch_with(module& code, std::string_view kernel, extent grid, extent block,
-                   std::size_t dynamic_shared_bytes, options const& how, Arguments... arguments) {
+result launch_with(module& code,
+                   std::string_view kernel,
+                   extent grid,
+                   extent block,
+                   std::size_t dynamic_shared_bytes,
+                   options const& how,
+                   Arguments... arguments) {
   std::array<void*, sizeof...(Arguments) + 1> pointers{&arguments..., nullptr};
   return launch(code, kernel, grid, block, dynamic_shared_bytes, pointers.data(), how);
 }
 
-}  // namespace ptx
+} // namespace ptx

@@ -8,22 +8,22 @@ namespace ptx {
 
 namespace {
 
-std::uintptr_t address_of(void const* p) { return reinterpret_cast<std::uintptr_t>(p); }
+std::uintptr_t address_of(void const* p) {
+  return reinterpret_cast<std::uintptr_t>(p);
+}
 
-}  // namespace
+} // namespace
 
-void memory::add(void const* begin,
-                 std::size_t bytes,
-                 bool initialised,
-                 std::string name,
-                 bool writable) {
+void memory::add(
+  void const* begin, std::size_t bytes, bool initialised, std::string name, bool writable) {
   auto const first = address_of(begin);
   auto const next = allocations_.lower_bound(first);
   bool const hits_next = next != allocations_.end() && next->first < first + bytes;
   bool const hits_previous = next != allocations_.begin() &&
                              std::prev(next)->second.begin + std::prev(next)->second.bytes > first;
   if (hits_next || hits_previous || allocations_.contains(first)) {
-    throw std::invalid_argument("ptx::memory::add: the range overlaps an allocation; remove it first");
+    throw std::invalid_argument(
+      "ptx::memory::add: the range overlaps an allocation; remove it first");
   }
   std::uint8_t const start = initialised ? state_initialised : 0;
   allocations_[first] =
@@ -92,4 +92,4 @@ std::vector<range> memory::take_touched(state which) {
   return out;
 }
 
-}  // namespace ptx
+} // namespace ptx

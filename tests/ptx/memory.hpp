@@ -27,7 +27,7 @@ struct allocation {
   std::size_t bytes = 0;
   std::string name;
   bool writable = true;
-  std::vector<std::uint8_t> state;  //!< one per byte, bits of ptx::state
+  std::vector<std::uint8_t> state; //!< one per byte, bits of ptx::state
 };
 
 //! @brief Map from process addresses to the allocations that kernels may touch.
@@ -35,11 +35,14 @@ struct allocation {
 //! Global memory of a kernel is the memory of the process: a pointer that a kernel dereferences
 //! must lie in an allocation registered here. Not thread safe: one launch or change at a time.
 class memory {
- public:
+public:
   //! @brief Registers `bytes` bytes at `begin`.
   //! @param initialised false: kernels may not read a byte before somebody wrote it
   //! @throws std::invalid_argument if the range overlaps an allocation
-  void add(void const* begin, std::size_t bytes, bool initialised = false, std::string name = {},
+  void add(void const* begin,
+           std::size_t bytes,
+           bool initialised = false,
+           std::string name = {},
            bool writable = true);
   //! @brief Forgets the allocation that starts at `begin`.
   //! @throws std::invalid_argument if none starts there
@@ -56,8 +59,8 @@ class memory {
   //! @brief Collects and clears what kernels have read (or written) since the last call.
   std::vector<range> take_touched(state which);
 
- private:
+private:
   std::map<std::uintptr_t, allocation> allocations_;
 };
 
-}  // namespace ptx
+} // namespace ptx

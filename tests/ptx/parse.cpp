@@ -11,7 +11,9 @@ namespace ptx {
 
 namespace {
 
-bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool blank(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
 
 std::vector<std::string> words(std::string_view text) {
   std::vector<std::string> out;
@@ -54,7 +56,7 @@ std::size_t number_after(std::string const& text, std::size_t at) {
 }
 
 class parser {
- public:
+public:
   explicit parser(std::string_view text) : text_(without_comments(text)) {}
 
   module_text run() {
@@ -64,7 +66,7 @@ class parser {
     return std::move(out_);
   }
 
- private:
+private:
   std::string text_;
   std::size_t at_ = 0;
   std::uint32_t line_ = 1;
@@ -325,9 +327,11 @@ class parser {
   }
 };
 
-}  // namespace
+} // namespace
 
-module_text parse(std::string_view text) { return parser(text).run(); }
+module_text parse(std::string_view text) {
+  return parser(text).run();
+}
 
 std::string trimmed(std::string_view text) {
   auto const first = text.find_first_not_of(" \t\r\n");
@@ -391,4 +395,4 @@ std::string statement::text() const {
   return out.size() > 120 ? out.substr(0, 117) + "..." : out;
 }
 
-}  // namespace ptx
+} // namespace ptx

@@ -13,13 +13,13 @@ namespace ptx {
 
 //! @brief A declared variable: register range, parameter, or memory in some state space.
 struct declaration {
-  std::string space;  //!< "reg", "param", "shared", "local", "global", "const"
-  std::string type;   //!< "b32", "f32", "pred", ...
+  std::string space; //!< "reg", "param", "shared", "local", "global", "const"
+  std::string type;  //!< "b32", "f32", "pred", ...
   std::string name;
   std::size_t alignment = 1;
   std::size_t element_bytes = 0;
-  std::size_t bytes = 0;    //!< 0 for an array of unknown size
-  std::size_t count = 0;    //!< of registers `name<count>`, else 0
+  std::size_t bytes = 0; //!< 0 for an array of unknown size
+  std::size_t count = 0; //!< of registers `name<count>`, else 0
   bool external = false;
   std::vector<std::string> initial;
 };
@@ -29,14 +29,14 @@ enum class statement_kind : std::uint8_t { instruction, label, declare, open, cl
 //! @brief One statement of a function body.
 struct statement {
   statement_kind kind = statement_kind::instruction;
-  std::uint32_t line = 0;         //!< in the PTX text
-  std::uint32_t source_file = 0;  //!< of the last .loc, 0 if there is none
+  std::uint32_t line = 0;        //!< in the PTX text
+  std::uint32_t source_file = 0; //!< of the last .loc, 0 if there is none
   std::uint32_t source_line = 0;
   bool guard_negated = false;
-  std::string guard;                  //!< predicate register or empty
-  std::string name;                   //!< full opcode or label
-  std::vector<std::string> parts;     //!< opcode split at dots
-  std::vector<std::string> operands;  //!< with their braces and brackets
+  std::string guard;                 //!< predicate register or empty
+  std::string name;                  //!< full opcode or label
+  std::vector<std::string> parts;    //!< opcode split at dots
+  std::vector<std::string> operands; //!< with their braces and brackets
   declaration declared;
   //! @brief True if one of the opcode's modifiers is `part`.
   bool has(std::string_view part) const;
@@ -51,7 +51,7 @@ struct function_text {
   std::uint32_t line = 0;
   std::vector<declaration> returns;
   std::vector<declaration> parameters;
-  std::string directives;  //!< text between parameters and body (.maxntid ...)
+  std::string directives; //!< text between parameters and body (.maxntid ...)
   std::vector<statement> body;
 };
 
@@ -59,7 +59,7 @@ struct function_text {
 struct module_text {
   std::vector<declaration> variables;
   std::vector<function_text> functions;
-  std::vector<std::string> files;  //!< by number of .file, [0] unused
+  std::vector<std::string> files; //!< by number of .file, [0] unused
 };
 
 //! @throws ptx::unsupported with the line, if the text is not PTX
@@ -74,4 +74,4 @@ std::size_t type_bytes(std::string_view type);
 //! @brief Without blanks at both ends.
 std::string trimmed(std::string_view text);
 
-}  // namespace ptx
+} // namespace ptx

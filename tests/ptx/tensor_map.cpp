@@ -22,7 +22,7 @@ std::string dimension_error(tile_shape const& in, unsigned d) {
   return {};
 }
 
-}  // namespace
+} // namespace
 
 std::string encode_tiled(tensor_map& out, tile_shape const& in) {
   if (in.rank == 0 || in.rank > 5) {
@@ -62,4 +62,4 @@ std::string encode_tiled(tensor_map& out, tile_shape const& in) {
   return {};
 }
 
-}  // namespace ptx
+} // namespace ptx

@@ -10,16 +10,16 @@ namespace ptx {
 
 //! @brief A tiled tensor map, kept in the 128 opaque bytes of a CUtensorMap.
 struct tensor_map {
-  std::uint64_t base = 0;           //!< global address
-  std::uint64_t stride[5] = {};     //!< bytes per step of each dimension; [0] = element size
-  std::uint32_t size[5] = {};       //!< elements of each dimension
-  std::uint16_t box[5] = {};        //!< elements of the box in each dimension
-  std::uint8_t rank = 0;            //!< 1 ... 5
-  std::uint8_t element_bytes = 0;   //!< 1, 2, 4, 8
-  std::uint8_t swizzle_bytes = 0;   //!< 0 (none), 32, 64, 128
-  std::uint8_t float_kind = 0;      //!< numbers for reductions: ptx::number
-  std::uint8_t nan_fill = 0;        //!< 1: outside the tensor reads give NaN, not zero
-  std::uint32_t mark = 0;           //!< tensor_map_mark if encoded
+  std::uint64_t base = 0;         //!< global address
+  std::uint64_t stride[5] = {};   //!< bytes per step of each dimension; [0] = element size
+  std::uint32_t size[5] = {};     //!< elements of each dimension
+  std::uint16_t box[5] = {};      //!< elements of the box in each dimension
+  std::uint8_t rank = 0;          //!< 1 ... 5
+  std::uint8_t element_bytes = 0; //!< 1, 2, 4, 8
+  std::uint8_t swizzle_bytes = 0; //!< 0 (none), 32, 64, 128
+  std::uint8_t float_kind = 0;    //!< numbers for reductions: ptx::number
+  std::uint8_t nan_fill = 0;      //!< 1: outside the tensor reads give NaN, not zero
+  std::uint32_t mark = 0;         //!< tensor_map_mark if encoded
 };
 inline constexpr std::uint32_t tensor_map_mark = 0x50414d54;
 static_assert(sizeof(tensor_map) <= 128);
@@ -36,7 +36,7 @@ struct tile_shape {
   std::uint64_t const* size = nullptr;
   std::uint64_t const* stride = nullptr;
   std::uint32_t const* box = nullptr;
-  std::uint32_t const* element_stride = nullptr;  //!< nullptr: all 1; other steps are refused
+  std::uint32_t const* element_stride = nullptr; //!< nullptr: all 1; other steps are refused
   unsigned swizzle_bytes = 0;
   bool nan_fill = false;
 };
@@ -45,4 +45,4 @@ struct tile_shape {
 //! @return empty, or the sentence that says which rule the arguments break
 std::string encode_tiled(tensor_map& out, tile_shape const& in);
 
-}  // namespace ptx
+} // namespace ptx

@@ -49,10 +49,9 @@ TEST_CASE("touched bytes come back as merged ranges, once") {
     m.find(base)->state[i] |= ptx::state_written;
   }
   m.find(base + 16)->state[0] |= ptx::state_written;
-  CHECK(m.take_touched(ptx::state_written) ==
-        std::vector<ptx::range>{{base + 2, base + 4},
-                                {base + 5, base + 6},
-                                {base + 15, base + 16},
-                                {base + 16, base + 17}});
+  CHECK(m.take_touched(ptx::state_written) == std::vector<ptx::range>{{base + 2, base + 4},
+                                                                      {base + 5, base + 6},
+                                                                      {base + 15, base + 16},
+                                                                      {base + 16, base + 17}});
   CHECK(m.take_touched(ptx::state_written).empty());
 }

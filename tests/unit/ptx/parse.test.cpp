@@ -43,7 +43,7 @@ $L__BB0_2:
 .file	1 "/somewhere/kernel.cu"
 )";
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a module is taken apart into variables, functions and statements") {
   auto const m = ptx::parse(sample);
@@ -74,8 +74,17 @@ TEST_CASE("statements keep their guard, modifiers, operands and places") {
   for (auto const& s : body) {
     kinds.push_back(s.kind);
   }
-  CHECK(kinds == std::vector{declare, declare, instruction, instruction, open, declare, instruction,
-                             close, label, instruction, instruction});
+  CHECK(kinds == std::vector{declare,
+                             declare,
+                             instruction,
+                             instruction,
+                             open,
+                             declare,
+                             instruction,
+                             close,
+                             label,
+                             instruction,
+                             instruction});
   CHECK(body[0].declared.count == 3);
   CHECK(body[2].line == 22);
   CHECK(body[2].source_line == 12);
@@ -90,7 +99,8 @@ TEST_CASE("statements keep their guard, modifiers, operands and places") {
 
 TEST_CASE("text that ends early or declares nothing known is refused with its line") {
   CHECK_THROWS_WITH_AS(static_cast<void>(ptx::parse(".version 9.0\n.entry x()\n{ ret;")),
-                       doctest::Contains("PTX line 3: "), ptx::unsupported);
+                       doctest::Contains("PTX line 3: "),
+                       ptx::unsupported);
   CHECK_THROWS_WITH_AS(static_cast<void>(ptx::parse("\n.surfref thing;")),
                        doctest::Contains("PTX line 2: a declaration that is not known"),
                        ptx::unsupported);
