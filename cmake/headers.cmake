@@ -49,12 +49,33 @@ set(PIPELINING_HEADERS_ATTENTION
 )
 
 set(PIPELINING_HEADERS_PLAN
+  plan/describe.hpp
+  plan/global_order.hpp
+  plan/item.hpp
+  plan/lower.hpp
+  plan/memory.hpp
+  plan/message.hpp
+  plan/plan.hpp
+  plan/policy.hpp
+  plan/program.hpp
+  plan/prove.hpp
+  plan/prove_slots.hpp
+  plan/sizes.hpp
+  plan/slots.hpp
+  plan/waits.hpp
 )
 
 set(PIPELINING_HEADERS_IO
 )
 
 set(PIPELINING_HEADERS_RUN
+  run/arena.hpp
+  run/context.hpp
+  run/error.hpp
+  run/execute.hpp
+  run/rendezvous.hpp
+  run/stage.hpp
+  run/threads.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

@@ -71,13 +71,13 @@ private:
   static constexpr void
   push(shape const& extents, pass_kind kind, int device, int turn, row_writer& out) {
     int const stages_here = extents.stages_per_device;
-    int const small = extents.microbatches / groups(extents);
-    int const larger = extents.microbatches % groups(extents); // groups of small + 1
-    int const turns_of_larger = larger * (small + 1) * stages_here;
+    int const smaller = extents.microbatches / groups(extents);
+    int const larger = extents.microbatches % groups(extents); // groups of smaller + 1
+    int const turns_of_larger = larger * (smaller + 1) * stages_here;
     bool const in_larger = turn < turns_of_larger;
-    int const size = in_larger ? small + 1 : small;
+    int const size = in_larger ? smaller + 1 : smaller;
     int const left = in_larger ? turn : turn - turns_of_larger;
-    int const first = left / (size * stages_here) * size + (in_larger ? 0 : larger * (small + 1));
+    int const first = left / (size * stages_here) * size + (in_larger ? 0 : larger * (smaller + 1));
     int const within = left % (size * stages_here);
     int const local = kind == pass_kind::forward ? within / size : stages_here - 1 - within / size;
     out.push(row_writer::make(kind, stage_of(extents, device, local), first + within % size));

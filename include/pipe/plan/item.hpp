@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The steps of a device's program and the buffers that they use. Header for
+//! pipelining::item.
+
+#include <pipe/core/pass.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
+enum class slot_class : std::uint8_t {
+  activation,        //!< what a forward pass keeps for its backward: from F to the end of B or W
+  received_input,    //!< an activation from another device: from its receive to the end of F
+  output,            //!< an activation made here: from F until it is sent, or read on this device
+  received_gradient, //!< a gradient from another device: from its receive to the end of B or I
+  input_gradient,    //!< a gradient made here: from B or I until it is sent, or read on this device
+  weight_input,      //!< what I keeps for W
+  sequence, //!< keys and values of a microbatch on a stage: first chunk's F to the end of its
+            //!< backward
+  sequence_gradient //!< their gradients, carried from the last chunk's backward to the first
+                    //!< chunk's
+};
+
+inline constexpr int slot_classes = 8;
+
+//! @brief The word of a class in sentences and tables.
+[[nodiscard]] constexpr char const* word(slot_class of) noexcept {
+  switch (of) {
+  case slot_class::activation: return "activation";
+  case slot_class::received_input: return "received_input";
+  case slot_class::output: return "output";
+  case slot_class::received_gradient: return "received_gradient";
+  case slot_class::input_gradient: return "input_gradient";
+  case slot_class::weight_input: return "weight_input";
+  case slot_class::sequence: return "sequence";
+  case slot_class::sequence_gradient: return "sequence_gradient";
+  }
+  return "unknown";
+}
+
+//! @brief No slot, no item, no peer.
+inline constexpr int nothing = -1;
+
+//! @brief One buffer of a device: a class and a number in it, or `nothing`.
+struct slot {
+  slot_class of = slot_class::activation;
+  int index = nothing;
+
+  friend constexpr bool operator==(slot const&, slot const&) = default;
+};
+
+//! @brief What a step of a device's program does.
+enum class operation : std::uint8_t { run, send, receive };
+
+//! @brief The word of an operation in sentences.
+[[nodiscard]] constexpr char const* word(operation what) noexcept {
+  return what == operation::run ? "run" : what == operation::send ? "send" : "receive";
+}
+
+//! @brief One step of a device's program: run a pass, or send or receive what a pass has made.
+//!
+//! A message is named by the pass that makes it; both of its ends carry that pass.
+struct item {
+  operation what = operation::run;
+  pass work;          //!< the pass to run, or the pass that makes the message
+  int peer = nothing; //!< the device at the other end of a message
+  int lane =
+    nothing; //!< the communicator of the message, numbered on this device; `nothing` for run
+  int group = nothing; //!< messages of one group are posted together; numbered on this device
+  int sequence =
+    nothing; //!< how many messages went the same way between the same devices before this one
+  slot in;   //!< run: the input or the incoming gradient; send: what is sent
+  slot out;  //!< run: the output or the outgoing gradient; receive: where it goes
+  int activation = nothing;     //!< slot of class activation
+  int weight_input = nothing;   //!< slot of class weight_input
+  int state = nothing;          //!< slot of class sequence
+  int state_gradient = nothing; //!< slot of class sequence_gradient
+  int first_wait = 0;           //!< into the plan's list of waits
+  int wait_count = 0;         //!< items of this device that must be complete before this one starts
+  std::int64_t in_bytes = 0;  //!< size of what is in `in`
+  std::int64_t out_bytes = 0; //!< size of what goes into `out`
+
+  friend constexpr bool operator==(item const&, item const&) = default;
+};
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A timetable lowered for execution. Header for pipelining::plan.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Where the slots of one class lie in the arena of a device.
+struct slot_layout {
+  int count = 0;           //!< slots, the most that are in use at once
+  std::int64_t bytes = 0;  //!< of one slot, a multiple of the alignment
+  std::int64_t offset = 0; //!< of slot 0 in the arena
+};
+
+//! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
+//! Owns nothing.
+struct plan_view {
+  shape extents;
+  char const* policy = "";
+  bool duplex_groups = true;                 //!< groups may hold messages of both directions
+  item const* items = nullptr;               //!< [offsets[P]]
+  int const* offsets = nullptr;              //!< [P + 1]
+  int const* waits = nullptr;                //!< numbers of items of the same device
+  int const* lanes = nullptr;                //!< [P], lanes of each device
+  slot_layout const* layouts = nullptr;      //!< [P][slot_classes]
+  std::int64_t const* arena_bytes = nullptr; //!< [P]
+
+  //! @brief The program of one device.
+  [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
+    return {items + offsets[device],
+            static_cast<std::size_t>(offsets[device + 1] - offsets[device])};
+  }
+  [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
+    return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
+  }
+  [[nodiscard]] constexpr slot_layout const& layout(int device, slot_class of) const noexcept {
+    return layouts[device * slot_classes + static_cast<int>(of)];
+  }
+};
+
+//! @brief Everything that is decided before the first step: programs, slots, waits and one arena
+//! layout per device.
+struct plan {
+  shape extents;
+  char const* policy = "";
+  bool duplex_groups = true;
+  std::vector<item> items;
+  std::vector<int> offsets;
+  std::vector<int> waits;
+  std::vector<int> lanes;
+  std::vector<slot_layout> layouts;
+  std::vector<std::int64_t> arena_bytes;
+  std::vector<std::uint16_t> custom_devices;
+
+  [[nodiscard]] plan_view view() const noexcept {
+    plan_view result{extents,
+                     policy,
+                     duplex_groups,
+                     items.data(),
+                     offsets.data(),
+                     waits.data(),
+                     lanes.data(),
+                     layouts.data(),
+                     arena_bytes.data()};
+    if (extents.where == placement::custom)
+      result.extents.custom_devices = custom_devices.data();
+    return result;
+  }
+  operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
+};
+
+} // namespace pipelining::inline v0_1

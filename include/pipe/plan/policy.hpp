@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which messages share a communicator. Header for the communication policies.
+//!
+//! A lane is a communicator as one device sees it: what it carries completes in the order in which
+//! it was posted. A policy is a type with `key(from, to)`: messages with equal keys share a lane.
+//! It also says whether a group may hold messages of both directions.
+
+#include <concepts>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief One communicator for the whole pipeline: the least memory; all messages of a device wait
+//! in one line.
+struct one_communicator {
+  static constexpr char const* name = "pipeline";
+  static constexpr bool duplex_groups = true;
+  [[nodiscard]] static constexpr std::int64_t key(int, int) noexcept { return 0; }
+};
+
+//! @brief One communicator for every two devices that talk: the default.
+struct communicator_per_pair {
+  static constexpr char const* name = "pair";
+  static constexpr bool duplex_groups = true;
+  [[nodiscard]] static constexpr std::int64_t key(int from, int to) noexcept {
+    return from < to ? std::int64_t{from} * 65536 + to : std::int64_t{to} * 65536 + from;
+  }
+};
+
+//! @brief One communicator for every direction between two devices: neither waits for the other.
+struct communicator_per_edge {
+  static constexpr char const* name = "edge";
+  static constexpr bool duplex_groups = false;
+  [[nodiscard]] static constexpr std::int64_t key(int from, int to) noexcept {
+    return std::int64_t{from} * 65536 + to;
+  }
+};
+
+//! @brief Any type that says which messages share a communicator.
+template <class Policy>
+concept communication_policy = requires(int from, int to) {
+  { Policy::key(from, to) } -> std::same_as<std::int64_t>;
+  { Policy::duplex_groups } -> std::convertible_to<bool>;
+  { Policy::name } -> std::convertible_to<char const*>;
+};
+
+} // namespace pipelining::inline v0_1

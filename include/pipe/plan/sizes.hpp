@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How large buffers are. Header for the concept pipelining::buffer_sizes and for
+//! pipelining::no_sizes.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/plan/item.hpp>
+
+#include <concepts>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of what the pass
+//! makes or keeps.
+//!
+//! For `output` and `input_gradient` the pass is the one that makes the message; the receiver's
+//! buffers follow from the sender's. For the sequence classes it is the pass of chunk 0 that opens
+//! the state. Zero bytes: the user keeps such buffers itself, indexed by the slot numbers. The
+//! answer may depend on stage, microbatch and chunk, and must be the same on all devices: both ends
+//! of a message know its size without asking.
+template <class Sizes>
+concept buffer_sizes = requires(Sizes const sizes, slot_class of, pass const what) {
+  { sizes.bytes(of, what) } -> std::convertible_to<std::int64_t>;
+};
+
+//! @brief Buffers of no bytes: the plan hands out slot numbers only.
+struct no_sizes {
+  [[nodiscard]] static constexpr std::int64_t bytes(slot_class, pass const&) noexcept { return 0; }
+};
+
+//! @brief One size for all messages, one for each class of kept buffers.
+struct uniform_sizes {
+  std::int64_t message = 0; //!< activations and gradients between stages
+  std::int64_t activation = 0;
+  std::int64_t weight_input = 0;
+  std::int64_t sequence = 0;
+  std::int64_t sequence_gradient = 0;
+
+  [[nodiscard]] constexpr std::int64_t bytes(slot_class of, pass const&) const noexcept {
+    switch (of) {
+    case slot_class::activation: return activation;
+    case slot_class::weight_input: return weight_input;
+    case slot_class::sequence: return sequence;
+    case slot_class::sequence_gradient: return sequence_gradient;
+    default: return message;
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input and
+//! pipelining::output.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief A buffer of the plan: its slot number and, where the size functions gave it bytes, its
+//! memory.
+//!
+//! A stage that keeps its own arrays indexes them by `slot`; at most `plan.layout(device,
+//! class).count` are in use.
+struct buffer {
+  int slot = -1;
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+
+  //! @brief The memory as elements of type T; bytes that fill no whole element are left out.
+  template <class T>
+  [[nodiscard]] std::span<T> as() const noexcept {
+    return {reinterpret_cast<T*>(data), static_cast<std::size_t>(bytes) / sizeof(T)};
+  }
+};
+
+//! @brief What a pass reads: the activation of the stage before it or the gradient of the stage
+//! after it. Empty, with
+//!        slot -1, on the first and last stage.
+struct input {
+  int slot = -1;
+  std::byte const* data = nullptr;
+  std::int64_t bytes = 0;
+
+  //! @brief The memory as elements of type T.
+  template <class T>
+  [[nodiscard]] std::span<T const> as() const noexcept {
+    return {reinterpret_cast<T const*>(data), static_cast<std::size_t>(bytes) / sizeof(T)};
+  }
+};
+
+//! @brief What a pass writes: its activation or its gradient. Empty, with slot -1, on the last and
+//! first stage.
+using output = buffer;
+
+//! @brief Which pass a stage functor is to compute, and the buffers that live longer than the pass.
+struct context {
+  int device = 0;
+  int stage = 0;
+  int microbatch = 0;
+  int chunk = 0;
+  buffer activation;   //!< kept from the forward pass to the end of its backward
+  buffer weight_input; //!< kept from backward_input to backward_weight
+  buffer state;        //!< with chunks: keys and values of the microbatch, from its first chunk on
+  buffer state_gradient; //!< with chunks: their gradients, from the last chunk's backward on
+  void* stream =
+    nullptr; //!< the CUDA stream to enqueue on; null where the pass runs on the calling thread
+};
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How a run can fail. Header for pipelining::run_error.
+
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief A run that ended early on all devices. `what()` is one or more lines that name device,
+//! pass and cause.
+//!
+//! Where a stage threw, the stage's own exception is nested (`std::rethrow_if_nested`).
+class run_error : public std::runtime_error {
+public:
+  run_error(std::string const& sentence, int device)
+      : std::runtime_error(sentence), device_(device) {}
+
+  //! @brief The device on which it failed first.
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+private:
+  int device_;
+};
+
+} // namespace pipelining::inline v0_1
