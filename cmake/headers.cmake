@@ -66,6 +66,14 @@ set(PIPELINING_HEADERS_PLAN
 )
 
 set(PIPELINING_HEADERS_IO
+  io/append.hpp
+  io/csv.hpp
+  io/details.hpp
+  io/json.hpp
+  io/shades.hpp
+  io/svg.hpp
+  io/text.hpp
+  io/trace.hpp
 )
 
 set(PIPELINING_HEADERS_RUN

@@ -30,6 +30,14 @@
 #include <pipe/run/stage.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/io/append.hpp>
+#include <pipe/io/csv.hpp>
+#include <pipe/io/details.hpp>
+#include <pipe/io/json.hpp>
+#include <pipe/io/shades.hpp>
+#include <pipe/io/svg.hpp>
+#include <pipe/io/text.hpp>
+#include <pipe/io/trace.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>

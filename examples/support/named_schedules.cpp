@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// How to add a schedule: see the top of named_schedules.hpp.
+#include "named_schedules.hpp"
+
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+template <class Make>
+named_schedule named(
+  std::string_view name, std::string_view line, option takes, Make, option needs = option::none) {
+  return {name,
+          line,
+          takes,
+          needs,
+          [](schedule_choice const& choice) {
+            return Make{}(choice).arrange(choice.devices, choice.microbatches);
+          },
+          [](schedule_choice const& choice, any_cost const& cost) {
+            return pp::make_orders(Make{}(choice), {choice.devices, choice.microbatches}, cost);
+          }};
+}
+
+std::vector<named_schedule> const& schedules() {
+  static std::vector<named_schedule> const all{
+    named("gpipe",
+          "GPipe: all forward passes, then all backward passes",
+          option::none,
+          [](schedule_choice const&) { return pp::GPipe{}; }),
+    named("1f1b",
+          "one forward, one backward in turn (PipeDream-Flush)",
+          option::none,
+          [](schedule_choice const&) { return pp::OneFOneB{}; }),
+    named("seq1f1b",
+          "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::Seq1F1B<pp::dynamic>{.chunks = c.chunks.value_or(4)};
+          }),
+  };
+  return all;
+}
+
+struct given_option {
+  option which;
+  std::string_view name;
+  bool given;
+};
+
+void check_options(named_schedule const& schedule, schedule_choice const& choice) {
+  given_option const options[] = {
+    {option::chunks, "--chunks", choice.chunks.has_value()},
+    {option::stages_per_device, "--stages-per-device", choice.stages_per_device.has_value()},
+    {option::group, "--group", choice.group.has_value()},
+    {option::memory_limit, "--memory-limit", choice.memory_limit.has_value()},
+    {option::eager, "--eager", choice.eager},
+    {option::unfused, "--unfused", choice.unfused},
+  };
+  for (given_option const& each : options) {
+    // One chunk is what a schedule without chunks has.
+    bool const harmless = each.which == option::chunks && choice.chunks == 1;
+    if (each.given && !has(schedule.takes, each.which) && !harmless)
+      throw std::invalid_argument(std::string(schedule.name) + " does not have the option " +
+                                  std::string(each.name));
+    if (!each.given && has(schedule.needs, each.which))
+      throw std::invalid_argument(std::string(schedule.name) + " needs the option " +
+                                  std::string(each.name));
+  }
+}
+
+//! Insertions, deletions, replacements and swaps of neighbours that make one text the other.
+std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      bool const same = a[i - 1] == b[j - 1];
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + !same});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+} // namespace
+
+std::span<named_schedule const> named_schedules() {
+  return schedules();
+}
+
+std::string quoted(std::string_view word) {
+  std::string text = "'" + std::string(word.substr(0, 60)) + (word.size() > 60 ? "...'" : "'");
+  std::replace_if(
+    text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return text;
+}
+
+std::string near_names(std::string_view name, std::span<std::string_view const> all) {
+  std::vector<std::pair<std::size_t, std::string_view>> found;
+  if (name.size() > 64)
+    return {};
+  std::string lower(name);
+  for (char& c : lower)
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  name = lower;
+  for (std::string_view const other : all) {
+    std::size_t const shorter = std::min(name.size(), other.size());
+    bool const begins_alike = shorter >= 3 && name.substr(0, shorter) == other.substr(0, shorter);
+    std::size_t const distance = edits(name, other);
+    if (begins_alike || (distance < shorter && distance <= std::max<std::size_t>(2, shorter / 3)))
+      found.emplace_back(distance, other);
+  }
+  std::stable_sort(
+    found.begin(), found.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
+  std::string text;
+  for (std::size_t i = 0; i < found.size() && i < 3; ++i)
+    text += (i == 0                                            ? ""
+             : i + 1 == std::min<std::size_t>(found.size(), 3) ? " or "
+                                                               : ", ") +
+            std::string(found[i].second);
+  return text;
+}
+
+named_schedule const& find_schedule(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (named_schedule const& each : schedules()) {
+    if (each.name == name)
+      return each;
+    names.push_back(each.name);
+  }
+  std::string const near = near_names(name, names);
+  throw std::invalid_argument("there is no schedule " + quoted(name) +
+                              (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+pp::shape arrange(schedule_choice const& choice) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  check_options(schedule, choice);
+  pp::check_extents({.devices = choice.devices, .microbatches = choice.microbatches});
+  pp::shape const extents = schedule.arrange(choice);
+  pp::check_extents(extents);
+  return extents;
+}
+
+pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& cost) {
+  static_cast<void>(arrange(choice));
+  pp::dynamic_timetable table = pp::simulate(find_schedule(choice.name).orders(choice, cost), cost);
+  if (pp::report const verdict = pp::verify(table); !verdict)
+    throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
+  return table;
+}
+
+} // namespace examples

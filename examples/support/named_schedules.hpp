@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Schedules by name, for programs that learn the name from their command line.
+//!
+//! The library's schedules are types; a program that is told "v-half" at run time needs the way
+//! from the name to the type. It is compiled once, in named_schedules.cpp, for all examples. To add
+//! a schedule, add its header and one entry to `named_schedules` there:
+//!
+//!   named("interleaved", "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
+//!         option::stages_per_device | option::group,
+//!         [](schedule_choice const& c) {
+//!           return pp::Interleaved<pp::dynamic>{.stages_per_device =
+//!           c.stages_per_device.value_or(2),
+//!                                               .group = c.group.value_or(c.devices)};
+//!         }),
+//!
+//! The function returns the schedule, which may be any type with the concept `schedule`; defaults
+//! of options are the `value_or` in it and belong into the line of text. Options without which the
+//! schedule cannot be made are named once more behind the function. Everything else (the command
+//! line, --list, --help, errors, the tests over all names) follows from the entry.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace examples {
+
+//! Options that only some schedules have. Values are bits.
+enum class option : unsigned {
+  none = 0,
+  chunks = 1,            //!< --chunks C
+  stages_per_device = 2, //!< --stages-per-device V
+  group = 4,             //!< --group N
+  memory_limit = 8,      //!< --memory-limit X, in whole microbatches of one stage
+  eager = 16,            //!< --eager
+  unfused = 32,          //!< --unfused
+  pair_cost = 64         //!< --pair-cost T, for schedules with overlapped pairs
+};
+[[nodiscard]] constexpr option operator|(option a, option b) noexcept {
+  return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+[[nodiscard]] constexpr bool has(option all, option one) noexcept {
+  return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
+}
+
+//! Which schedule, how large, and with which of its options.
+struct schedule_choice {
+  std::string name;
+  int devices = 1;
+  int microbatches = 1;
+  std::optional<int> chunks;
+  std::optional<int> stages_per_device;
+  std::optional<int> group;
+  std::optional<double> memory_limit;
+  bool eager = false;
+  bool unfused = false;
+};
+
+//! A cost model of any type behind one type, so that every schedule is compiled once.
+class any_cost {
+public:
+  template <class Cost>
+  requires(pipelining::cost_model<Cost> && !std::same_as<Cost, any_cost>)
+    any_cost(Cost const& cost) // NOLINT(google-explicit-constructor): any cost model will do
+      : duration_([cost](pipelining::pass const& what) { return double{cost.duration(what)}; }),
+        pair_([cost](pipelining::pass const& first, pipelining::pass const& second) {
+          return pipelining::pair_duration(cost, first, second);
+        }),
+        latency_(cost.latency()) {}
+
+  [[nodiscard]] double duration(pipelining::pass const& what) const { return duration_(what); }
+  [[nodiscard]] double latency() const noexcept { return latency_; }
+  [[nodiscard]] double pair_duration(pipelining::pass const& first,
+                                     pipelining::pass const& second) const {
+    return pair_(first, second);
+  }
+
+private:
+  std::function<double(pipelining::pass const&)> duration_;
+  std::function<double(pipelining::pass const&, pipelining::pass const&)> pair_;
+  double latency_;
+};
+
+//! One schedule with a name.
+struct named_schedule {
+  std::string_view name;
+  std::string_view line;       //!< what it is, its defaults
+  option takes = option::none; //!< the options that it has
+  option needs = option::none; //!< those without which it cannot be made
+  pipelining::shape (*arrange)(schedule_choice const&) = nullptr;
+  pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
+};
+
+//! All of them, in the order in which people should read about them.
+[[nodiscard]] std::span<named_schedule const> named_schedules();
+
+//! The schedule of a name.
+//! @throws std::invalid_argument that names the nearest ones when there is none.
+[[nodiscard]] named_schedule const& find_schedule(std::string_view name);
+
+//! A word of the user in quotes for one line of a message: cut short, without control characters.
+[[nodiscard]] std::string quoted(std::string_view word);
+
+//! Names that look like `name`, nearest first, at most three.
+[[nodiscard]] std::string near_names(std::string_view name, std::span<std::string_view const> all);
+
+//! How the pipeline of a choice is laid out: what a cost per stage or chunk must know first.
+//! @throws std::invalid_argument for an unknown name, an option that the schedule does not have or
+//!         lacks, or extents that it cannot have.
+[[nodiscard]] pipelining::shape arrange(schedule_choice const& choice);
+
+//! The verified timetable of a choice.
+//! @throws std::invalid_argument as `arrange` does.
+[[nodiscard]] pipelining::dynamic_timetable make_named_timetable(schedule_choice const& choice,
+                                                                 any_cost const& cost);
+
+} // namespace examples

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "command_line.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace examples {
+namespace {
+
+constexpr std::string_view formats[] = {"text", "csv", "json", "svg", "trace"};
+
+template <class Number>
+Number read_number(std::string_view option, std::string_view word, char const* wanted) {
+  Number value{};
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  bool const too_large = error == std::errc::result_out_of_range;
+  if ((error != std::errc() && !too_large) || end != word.data() + word.size())
+    throw usage_error(std::string(option) + " wants " + wanted + ", not " + quoted(word));
+  if (too_large)
+    throw usage_error(std::string(option) + ": the number " + quoted(word) + " is out of range");
+  return value;
+}
+
+int read_extent(std::string_view option, std::string_view word) {
+  int const value = read_number<int>(option, word, "a whole number");
+  if (value < 1)
+    throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
+  return value;
+}
+
+double read_time(std::string_view option, std::string_view word) {
+  double const value = read_number<double>(option, word, "a number");
+  if (!std::isfinite(value) || value < 0 || value > 1e12)
+    throw usage_error(std::string(option) + ": a time must be between 0 and 1e12, not " +
+                      quoted(word));
+  return value;
+}
+
+pipelining::uniform_cost read_cost(std::string_view option, std::string_view word) {
+  std::vector<std::string_view> parts;
+  for (std::string_view rest = word; parts.size() < 6;) {
+    std::size_t const comma = rest.find(',');
+    parts.push_back(rest.substr(0, comma));
+    if (comma == std::string_view::npos)
+      break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (parts.size() != 3 && parts.size() != 4)
+    throw usage_error(std::string(option) + " wants 3 or 4 times, F,I,W or F,I,W,COMM, not " +
+                      quoted(word));
+  pipelining::uniform_cost cost;
+  cost.forward = read_time(option, parts[0]);
+  cost.backward_input = read_time(option, parts[1]);
+  cost.backward_weight = read_time(option, parts[2]);
+  cost.communication = parts.size() == 4 ? read_time(option, parts[3]) : 0;
+  if (cost.forward + cost.backward_input + cost.backward_weight <= 0)
+    throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
+  return cost;
+}
+
+std::string read_format(std::string_view option, std::string_view word) {
+  if (std::find(std::begin(formats), std::end(formats), word) == std::end(formats)) {
+    std::string all;
+    for (std::string_view const each : formats)
+      all += (all.empty() ? "" : each == std::end(formats)[-1] ? " or " : ", ") + std::string(each);
+    throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
+  }
+  return std::string(word);
+}
+
+//! One option: its name, whether a value follows, and what it does.
+struct option_reader {
+  std::string_view name;
+  bool has_value;
+  void (*read)(command&, std::string_view option, std::string_view word);
+};
+
+constexpr option_reader options[] = {
+  {"--devices",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.devices = read_extent(option, word);
+   }},
+  {"--microbatches",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.microbatches = read_extent(option, word);
+   }},
+  {"--chunks",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.chunks = read_extent(option, word);
+   }},
+  {"--stages-per-device",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.stages_per_device = read_extent(option, word);
+   }},
+  {"--group",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.group = read_extent(option, word);
+   }},
+  {"--memory-limit",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     double const limit = read_number<double>(option, word, "a number");
+     if (!(limit > 0) || limit > 1e9)
+       throw usage_error(std::string(option) + " must be above 0 and at most 1e9, not " +
+                         quoted(word));
+     c.choice.memory_limit = limit;
+   }},
+  {"--eager", false, [](command& c, std::string_view, std::string_view) { c.choice.eager = true; }},
+  {"--unfused",
+   false,
+   [](command& c, std::string_view, std::string_view) { c.choice.unfused = true; }},
+  {"--pair-cost",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.overlapped_pair = read_time(option, word);
+   }},
+  {"--cost",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     double const pair = c.cost.overlapped_pair;
+     c.cost = read_cost(option, word);
+     c.cost.overlapped_pair = pair;
+   }},
+  {"--format",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.format = read_format(option, word);
+   }},
+  {"--width",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.width = read_extent(option, word);
+     if (c.width > 10000)
+       throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
+   }},
+};
+
+option_reader const& find_option(std::string_view word) {
+  std::vector<std::string_view> names;
+  for (option_reader const& each : options) {
+    if (each.name == word)
+      return each;
+    names.push_back(each.name);
+  }
+  std::string const near = near_names(word, names);
+  throw usage_error("there is no option " + quoted(word) +
+                    (near.empty() ? "; see --help" : "; did you mean " + near + "?"));
+}
+
+void check(command const& result, std::vector<std::string_view> const& given) {
+  auto const has_option = [&given](std::string_view name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  named_schedule const& schedule = find_schedule(result.choice.name);
+  for (std::string_view const name : {"--devices", "--microbatches"})
+    if (!has_option(name))
+      throw usage_error(std::string(name) + " is missing; see --help");
+  if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost))
+    throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
+  if (has_option("--width") && result.format != "text")
+    throw usage_error("--width is for the format text only");
+}
+
+} // namespace
+
+command read_command_line(int count, char const* const* words) {
+  command result;
+  std::vector<std::string_view> names;
+  std::vector<std::string_view> given;
+  for (int i = 1; i < count; ++i) {
+    std::string_view word = words[i];
+    if (word == "--help" || word == "-h" || word == "--list") {
+      if (count > 2)
+        throw usage_error(quoted(word) + " stands alone");
+      result.what = word == "--list" ? command::task::list : command::task::help;
+      return result;
+    }
+    if (word.empty() || word.front() != '-') {
+      names.push_back(word);
+      continue;
+    }
+    std::size_t const equals = word.find('=');
+    option_reader const& reader = find_option(word.substr(0, equals));
+    if (std::find(given.begin(), given.end(), reader.name) != given.end())
+      throw usage_error(std::string(reader.name) + " stands twice");
+    given.push_back(reader.name);
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      if (!reader.has_value)
+        throw usage_error(std::string(reader.name) + " takes no value");
+      value = word.substr(equals + 1);
+    } else if (reader.has_value) {
+      if (i + 1 == count || std::string_view(words[i + 1]).substr(0, 2) == "--")
+        throw usage_error(std::string(reader.name) + " needs a value");
+      value = words[++i];
+    }
+    reader.read(result, reader.name, value);
+  }
+  if (names.empty())
+    throw usage_error("the name of a schedule is missing; --list shows all, --help the options");
+  if (names.size() > 1)
+    throw usage_error("more than the name of a schedule: " + quoted(names[1]));
+  result.choice.name = std::string(names[0]);
+  check(result, given);
+  return result;
+}
+
+std::string help_text() {
+  return "usage: timetable NAME --devices P --microbatches M [option ...]\n"
+         "       timetable --list\n"
+         "\n"
+         "Prints the timetable of a pipeline schedule: which device runs which pass when.\n"
+         "\n"
+         "  --devices P            devices of the pipeline\n"
+         "  --microbatches M       microbatches of one step\n"
+         "  --cost F,I,W[,COMM]    times of one forward, one backward for the input and one\n"
+         "                         for the weights of one stage (of one chunk where there are\n"
+         "                         chunks), and of one message; a fused backward takes I + W;\n"
+         "                         default 1,1,1,0\n"
+         "  --format FORMAT        text (default), csv (one line per pass), json, svg, or\n"
+         "                         trace (for ui.perfetto.dev and chrome://tracing)\n"
+         "  --width N              columns of text; default: those of the terminal, else 100\n"
+         "\n"
+         "Options of some schedules (--list says which, and their defaults):\n"
+         "\n"
+         "  --chunks C             chunks of a sequence\n"
+         "  --stages-per-device V  stages of the model on each device\n"
+         "  --group N              microbatches that travel together\n"
+         "  --memory-limit X       activations of a device, in microbatches of one stage\n"
+         "  --eager                forward passes as early as possible, to hide messages\n"
+         "  --unfused              overlapped pairs as two passes\n"
+         "  --pair-cost T          time of an overlapped pair; default: the sum of both passes\n";
+}
+
+} // namespace examples

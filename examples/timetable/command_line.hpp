@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the timetable tool: what it says, read strictly.
+
+#include <pipe/timetable/cost.hpp>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "../support/named_schedules.hpp"
+
+namespace examples {
+
+//! What the user asked for.
+struct command {
+  enum class task { timetable, help, list };
+  task what = task::timetable;
+  schedule_choice choice;
+  std::string file; //!< of the schedule "csv"
+  pipelining::uniform_cost cost;
+  std::string format = "text";
+  int width = 0; //!< columns of text, 0 for those of the terminal
+};
+
+//! A command line that cannot be followed: one line for the user.
+struct usage_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+//! @throws usage_error
+[[nodiscard]] command read_command_line(int count, char const* const* words);
+
+//! The text of --help.
+[[nodiscard]] std::string help_text();
+
+} // namespace examples

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Prints the timetable of a schedule as text, CSV, JSON or SVG. `timetable --help` says how.
+#include <pipe/io/csv.hpp>
+#include <pipe/io/details.hpp>
+#include <pipe/io/json.hpp>
+#include <pipe/io/svg.hpp>
+#include <pipe/io/text.hpp>
+#include <pipe/io/trace.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "../support/named_schedules.hpp"
+#include "command_line.hpp"
+
+namespace pp = pipelining;
+
+namespace {
+
+//! What the writers of the library append to.
+struct standard_output {
+  void append(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+};
+
+//! Timetables beyond this take more memory than a small machine has, pictures more than a viewer.
+constexpr std::int64_t most_passes = std::int64_t{1} << 25;
+constexpr std::int64_t most_cells = std::int64_t{1} << 19;
+
+void check_size(pp::shape const& extents, std::string const& format) {
+  if (pp::pass_indices(extents) > most_passes)
+    throw examples::usage_error("this timetable would have up to " +
+                                std::to_string(pp::pass_indices(extents)) + " passes; at most " +
+                                std::to_string(most_passes) + " are made here");
+  if (format == "svg" && pp::pass_indices(extents) > most_cells)
+    throw examples::usage_error("a picture of up to " + std::to_string(pp::pass_indices(extents)) +
+                                " passes opens in no viewer; at most " +
+                                std::to_string(most_cells) + " are drawn");
+}
+
+pp::text_options terminal(int width) {
+  pp::text_options options;
+  bool const terminal = isatty(STDOUT_FILENO) != 0;
+  winsize size{};
+  if (width > 0)
+    options.width = width;
+  else if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    options.width = size.ws_col;
+  options.colour = terminal && std::getenv("NO_COLOR") == nullptr;
+  return options;
+}
+
+void write(examples::command const& asked, pp::timetable_view table) {
+  standard_output out;
+  pp::timetable_details const about{asked.choice.name, asked.cost, {}};
+  if (asked.format == "csv")
+    pp::write_csv(out, table);
+  else if (asked.format == "json")
+    pp::write_json(out, table, about);
+  else if (asked.format == "svg")
+    pp::write_svg(out, table, about);
+  else if (asked.format == "trace")
+    pp::write_trace(out, table, about);
+  else
+    pp::write_text(out, table, about, terminal(asked.width));
+}
+
+void write_list() {
+  standard_output out;
+  std::size_t longest = 0;
+  for (examples::named_schedule const& each : examples::named_schedules())
+    longest = each.name.size() > longest ? each.name.size() : longest;
+  for (examples::named_schedule const& each : examples::named_schedules()) {
+    std::string name(each.name);
+    name.resize(longest + 2, ' ');
+    pp::append(out, name, each.line, "\n");
+  }
+}
+
+void follow(examples::command const& asked) {
+  if (asked.what == examples::command::task::help) {
+    standard_output().append(examples::help_text());
+    return;
+  }
+  if (asked.what == examples::command::task::list) {
+    write_list();
+    return;
+  }
+  check_size(examples::arrange(asked.choice), asked.format);
+  write(asked, examples::make_named_timetable(asked.choice, asked.cost));
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  try {
+    follow(examples::read_command_line(count, words));
+  } catch (std::bad_alloc const&) {
+    std::fprintf(stderr, "timetable: not enough memory for a timetable of this size\n");
+    return 2;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "timetable: %s\n", error.what());
+    return 2;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "timetable: could not write the output\n");
+    return 1;
+  }
+  return 0;
+}

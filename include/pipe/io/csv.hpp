@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Timed passes as comma-separated values. Header for pipelining::write_csv.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/io/append.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <string_view>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Writes one line per pass, device after device, under the heading
+//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter: F, B, I or W.
+//! @complexity O(n) for n passes.
+template <text_sink Sink>
+void write_csv(Sink& out, timetable_view table) {
+  out.append(std::string_view("device,kind,stage,microbatch,chunk,start,end\n"));
+  for (int device = 0; device < table.extents.devices; ++device) {
+    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+      pass const& what = table.passes[i];
+      char const kind[] = {letter(what.kind), '\0'};
+      append(out, device, ",", kind, ",", what.stage, ",", what.microbatch, ",", what.chunk, ",");
+      append(out, table.starts[i], ",", table.ends[i], "\n");
+    }
+  }
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a writer must be told beside the timetable. Header for
+//! pipelining::timetable_details.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Facts about a timetable that its passes do not show.
+struct timetable_details {
+  std::string_view schedule; //!< the name to print
+  uniform_cost cost;         //!< the costs it was made with
+  //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
+  //! shares. Not owned.
+  std::span<double const> chunk_shares;
+};
+
+//! @brief The share of one chunk in the tokens of its sequence.
+[[nodiscard]] constexpr double
+chunk_share(timetable_view table, timetable_details const& about, int chunk) noexcept {
+  return about.chunk_shares.empty() ? 1.0 / table.extents.chunks
+                                    : about.chunk_shares[static_cast<std::size_t>(chunk)];
+}
+
+//! @brief Peak activations of one device in whole microbatches of one stage.
+[[nodiscard]] constexpr double
+peak_activations(timetable_view table, int device, timetable_details const& about) noexcept {
+  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
+                                    : peak_activations(table, device, about.chunk_shares);
+}
+
+//! @brief Which of its device's stages each stage is: 0 for the first in forward order.
+//! @return [S]
+[[nodiscard]] inline std::vector<int> local_stages(shape const& extents) {
+  std::vector<int> held(static_cast<std::size_t>(extents.devices));
+  std::vector<int> result;
+  for (int stage = 0; stage < stages(extents); ++stage)
+    result.push_back(held[static_cast<std::size_t>(device_of(extents, stage))]++);
+  return result;
+}
+
+//! @brief Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
+//! @param locals what `local_stages` gives for `extents`.
+[[nodiscard]] inline int
+local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
+  if (extents.where == placement::bidirectional)
+    return enters_at_end(extents, what.microbatch) ? 1 : 0;
+  return locals[what.stage];
+}
+
+//! @brief The most stages that one device holds, directions of a bidirectional pipeline included.
+[[nodiscard]] inline int most_local_stages(shape const& extents, std::vector<int> const& locals) {
+  int most = extents.where == placement::bidirectional ? 2 : 1;
+  for (int const local : locals)
+    most = local + 1 > most ? local + 1 : most;
+  return most;
+}
+
+//! @brief The kinds that stand in a timetable, in the order of `pass_kind`.
+//! @complexity O(n) for n passes.
+[[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
+  unsigned found = 0;
+  for (int i = 0; i < table.size(); ++i)
+    found |= 1u << static_cast<unsigned>(table.passes[i].kind);
+  std::vector<pass_kind> result;
+  for (pass_kind const kind : {pass_kind::forward,
+                               pass_kind::backward,
+                               pass_kind::backward_input,
+                               pass_kind::backward_weight})
+    if ((found >> static_cast<unsigned>(kind) & 1u) != 0)
+      result.push_back(kind);
+  return result;
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The colours of pictures. Header for pipelining::shade.
+
+#include <pipe/core/pass.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Red, green and blue, 0 to 255.
+struct colour {
+  int red = 0;
+  int green = 0;
+  int blue = 0;
+
+  friend constexpr bool operator==(colour const&, colour const&) = default;
+};
+
+//! @brief "#rrggbb" with an end mark.
+[[nodiscard]] constexpr std::array<char, 8> hexadecimal(colour c) noexcept {
+  constexpr char digits[] = "0123456789abcdef";
+  return {'#',
+          digits[c.red / 16],
+          digits[c.red % 16],
+          digits[c.green / 16],
+          digits[c.green % 16],
+          digits[c.blue / 16],
+          digits[c.blue % 16],
+          '\0'};
+}
+
+//! @brief The plain colour of a kind: four that people with any common colour blindness tell apart.
+//! @source Okabe and Ito, "Color Universal Design", 2008: sky blue, vermilion, orange, bluish
+//! green.
+[[nodiscard]] constexpr colour plain_colour(pass_kind kind) noexcept {
+  switch (kind) {
+  case pass_kind::forward: return {86, 180, 233};
+  case pass_kind::backward: return {213, 94, 0};
+  case pass_kind::backward_input: return {230, 159, 0};
+  case pass_kind::backward_weight: return {0, 158, 115};
+  }
+  return {};
+}
+
+//! @brief Moves a colour towards another; 0 keeps it, 1 gives the other.
+[[nodiscard]] constexpr colour mix(colour from, colour to, double part) noexcept {
+  auto const between = [part](int a, int b) { return static_cast<int>(a + (b - a) * part + 0.5); };
+  return {between(from.red, to.red), between(from.green, to.green), between(from.blue, to.blue)};
+}
+
+//! @brief The colour of a pass: stages of a device and chunks of a sequence from light to dark,
+//! each stage with a range of its own.
+//! @param local which of its device's `local_count` stages. @param chunk which of `chunks` chunks.
+[[nodiscard]] constexpr colour
+shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcept {
+  double const in_range = chunks > 1 ? static_cast<double>(chunk) / (chunks - 1) : 0.3;
+  double const darkness = (local + 0.75 * in_range) / (local_count - 0.25);
+  colour const plain = plain_colour(kind);
+  constexpr double turn = 0.5; // the darkness of the plain colour
+  return darkness < turn ? mix(plain, {255, 255, 255}, 0.72 * (turn - darkness) / turn)
+                         : mix(plain, {0, 0, 0}, 0.4 * (darkness - turn) / (1 - turn));
+}
+
+//! @brief True when white is easier to read than black on this colour.
+//! @source luminance with the weights of ITU-R BT.709, gamma taken as 2.
+[[nodiscard]] constexpr bool text_is_light_on(colour c) noexcept {
+  double const luminance =
+    (0.2126 * c.red * c.red + 0.7152 * c.green * c.green + 0.0722 * c.blue * c.blue) / (255 * 255);
+  return luminance < 0.2;
+}
+
+//! @brief The name of a kind in legends.
+[[nodiscard]] constexpr std::string_view legend_word(pass_kind kind) noexcept {
+  switch (kind) {
+  case pass_kind::forward: return "forward";
+  case pass_kind::backward: return "backward (input and weights)";
+  case pass_kind::backward_input: return "backward for the input";
+  case pass_kind::backward_weight: return "backward for the weights";
+  }
+  return "";
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the timetable tool as users do, and recomputes every figure that it prints from the passes alone.
+
+usage: timetable_test.py PROGRAM [unittest argument ...]
+"""
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree
+
+PROGRAM = ""
+
+
+def run(*words):
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def output(*words):
+    result = run(*words)
+    if result.returncode != 0 or result.stderr:
+        raise AssertionError(f"{words}: exit status {result.returncode}, {result.stderr}")
+    return result.stdout
+
+
+def table(*words):
+    return json.loads(output(*words, "--format", "json"))
+
+
+def names():
+    return [line.split()[0] for line in output("--list").splitlines()]
+
+
+def with_needed_options(name, *words):
+    """The words, and the options that the tool asks for."""
+    words = [name, *words]
+    for option, value in (("--memory-limit", 8),):
+        if f"needs the option {option}" in run(*words).stderr:
+            words += [option, value]
+    return words
+
+
+def entries(found):
+    for device, row in enumerate(found["passes"]):
+        for entry in row:
+            yield device, entry
+
+
+def unit(entry):
+    return entry["stage"], entry["microbatch"], entry["chunk"]
+
+
+def ends_by_kind(found):
+    """(kind, unit) -> (end, device); a fused backward stands for both of its halves."""
+    ends = {}
+    for device, entry in entries(found):
+        kinds = "IW" if entry["kind"] == "B" else entry["kind"]
+        for kind in kinds:
+            assert (kind, unit(entry)) not in ends, f"{entry} stands twice"
+            ends[kind, unit(entry)] = (entry["end"], device)
+    return ends
+
+
+def check_rules(case, found):
+    ends = ends_by_kind(found)
+    every = {(s, m, c) for s in range(found["stages"]) for m in range(found["microbatches"])
+             for c in range(found["chunks"])}
+    case.assertEqual(set(ends), {(kind, u) for kind in "FIW" for u in every})
+    latency = found["cost"]["communication"]
+    for device, entry in entries(found):
+        stage, microbatch, chunk = unit(entry)
+        if entry["kind"] == "F":
+            waits = [("F", (stage - 1, microbatch, chunk)), ("F", (stage, microbatch, chunk - 1))]
+        elif entry["kind"] == "W":
+            waits = [("I", unit(entry))]
+        else:
+            waits = [("I", (stage + 1, microbatch, chunk)), ("I", (stage, microbatch, chunk + 1)), ("F", unit(entry))]
+        for needed in waits:
+            if needed in ends:
+                end, where = ends[needed]
+                case.assertGreaterEqual(entry["start"], end + (latency if where != device else 0), (entry, needed))
+    for row in found["passes"]:
+        for before, after in zip(row, row[1:]):
+            pair = (before["start"], before["end"]) == (after["start"], after["end"])
+            case.assertTrue(pair or after["start"] >= before["end"], (before, after))
+
+
+def check_durations(case, found):
+    cost = found["cost"]
+    times = {"F": cost["forward"], "I": cost["backward_input"], "W": cost["backward_weight"]}
+    times["B"] = times["I"] + times["W"]
+    for row in found["passes"]:
+        for index, entry in enumerate(row):
+            neighbours = row[max(0, index - 1):index] + row[index + 1:index + 2]
+            alone = all(other["start"] != entry["start"] for other in neighbours)
+            if alone:
+                case.assertAlmostEqual(entry["end"] - entry["start"], times[entry["kind"]], places=9)
+
+
+def check_figures(case, found):
+    rows = found["passes"]
+    starts = [row[0]["start"] for row in rows]
+    stops = [row[-1]["end"] for row in rows]
+    busy = [sum(end - start for start, end in {(e["start"], e["end"]) for e in row}) for row in rows]
+    span = max(stop - start for start, stop in zip(starts, stops))
+    case.assertEqual(len(rows), found["devices"])
+    case.assertAlmostEqual(found["makespan"], max(stops) - min(starts))
+    case.assertAlmostEqual(found["span"], span)
+    case.assertAlmostEqual(found["bubble_rate"], 1 - sum(busy) / len(busy) / span)
+    case.assertAlmostEqual(sum(found["chunk_shares"]), 1)
+    case.assertEqual(len(found["chunk_shares"]), found["chunks"])
+    for row, peak in zip(rows, found["peak_activations"]):
+        live, most = 0, 0
+        for entry in row:
+            share = found["chunk_shares"][entry["chunk"]]
+            live += share if entry["kind"] == "F" else -share if entry["kind"] in "BW" else 0
+            most = max(most, live)
+        case.assertAlmostEqual(peak, most)
+
+
+class Timetables(unittest.TestCase):
+    def test_every_schedule_at_several_sizes(self):
+        for name in names():
+            for devices, microbatches, cost in ((4, 8, "1,1,1"), (4, 8, "1,1.25,0.75,0.5"), (1, 1, "2,3,4,1"),
+                                                (2, 4, "1,1,1,0"), (8, 16, "10,12,8,1"), (3, 2, "1,2,1")):
+                words = with_needed_options(name, "--devices", devices, "--microbatches", microbatches, "--cost", cost)
+                with self.subTest(words=words):
+                    result = run(*words)
+                    if result.returncode == 2 and devices != 4:  # a precondition of the schedule
+                        self.assertEqual(result.stdout, "")
+                        continue
+                    found = table(*words)
+                    self.assertEqual((found["schedule"], found["devices"], found["microbatches"]),
+                                     (name, devices, microbatches))
+                    self.assertEqual(list(found), ["schedule", "devices", "stages", "microbatches", "chunks", "cost",
+                                                   "chunk_shares", "makespan", "span", "bubble_rate",
+                                                   "peak_activations", "passes"])
+                    check_rules(self, found)
+                    check_durations(self, found)
+                    check_figures(self, found)
+
+    def test_figures_of_the_papers(self):
+        found = table("1f1b", "--devices", 8, "--microbatches", 32, "--cost", "10,12,8")
+        self.assertEqual(found["makespan"], (32 + 7) * 30)
+        self.assertEqual(found["peak_activations"], [8, 7, 6, 5, 4, 3, 2, 1])
+        self.assertEqual(found["cost"], {"forward": 10, "backward_input": 12, "backward_weight": 8,
+                                         "communication": 0})
+        found = table("seq1f1b", "--devices", 8, "--microbatches", 32, "--chunks", 4)
+        self.assertEqual(found["peak_activations"][0], 11 / 4)
+        self.assertEqual(found["makespan"], (32 * 4 + 7) * 3)
+        self.assertEqual(found["chunks"], 4)
+        self.assertEqual(table("gpipe", "--devices", 4, "--microbatches", 6)["peak_activations"], [6] * 4)
+
+    def test_default_cost_and_one_chunk_for_all(self):
+        words = ("1f1b", "--devices", 2, "--microbatches", 3)
+        self.assertEqual(table(*words), table(*words, "--cost", "1,1,1,0"))
+        self.assertEqual(table(*words), table(*words, "--chunks", "1"))
+
+    def test_value_behind_an_equals_sign(self):
+        self.assertEqual(output("1f1b", "--devices=2", "--microbatches=3", "--format=csv"),
+                         output("1f1b", "--devices", 2, "--microbatches", 3, "--format", "csv"))
+
+    def test_csv_has_the_passes_of_the_json(self):
+        words = ("seq1f1b", "--devices", 3, "--microbatches", 4, "--chunks", 2, "--cost", "0.1,0.2,0.3,0.05")
+        rows = list(csv.DictReader(io.StringIO(output(*words, "--format", "csv"))))
+        wanted = [{"device": device, **entry} for device, entry in entries(table(*words))]
+        self.assertEqual(len(rows), len(wanted))
+        for row, entry in zip(rows, wanted):
+            for key, value in entry.items():
+                self.assertEqual(row[key], value) if key == "kind" else self.assertEqual(float(row[key]), value)
+
+    def test_trace_has_the_passes_of_the_json(self):
+        words = ("1f1b", "--devices", 3, "--microbatches", 4)
+        events = json.loads(output(*words, "--format", "trace"))["traceEvents"]
+        drawn = sorted((e["tid"], e["ts"] / 1000, (e["ts"] + e["dur"]) / 1000) for e in events if e["ph"] == "X")
+        self.assertEqual(drawn, sorted((d, e["start"], e["end"]) for d, e in entries(table(*words))))
+
+    def test_svg_is_well_formed_and_has_a_cell_per_pass(self):
+        for name in names():
+            words = with_needed_options(name, "--devices", 4, "--microbatches", 8)
+            with self.subTest(words=words):
+                root = xml.etree.ElementTree.fromstring(output(*words, "--format", "svg"))
+                space = "{http://www.w3.org/2000/svg}"
+                self.assertEqual(root.tag, space + "svg")
+                self.assertEqual({e.tag for e in root.iter()}, {space + tag for tag in
+                                                               ("svg", "rect", "text", "g", "title")})
+                cells = [e for e in root.iter(space + "rect") if e.find(space + "title") is not None]
+                self.assertEqual(len(cells), sum(map(len, table(*words)["passes"])))
+
+    def test_text_fits_the_width(self):
+        for width in (40, 77, 200):
+            lines = output("1f1b", "--devices", 12, "--microbatches", 40, "--width", width).splitlines()
+            rows = [line for line in lines if re.match(r"device \d+ +\|", line)]
+            self.assertEqual(len(rows), 12)
+            self.assertLessEqual(max(map(len, rows)), width)
+
+    def test_help_and_list(self):
+        self.assertIn("--microbatches M", output("--help"))
+        self.assertLessEqual({"gpipe", "1f1b", "seq1f1b"}, set(names()))
+        for line in output("--list").splitlines():
+            self.assertRegex(line, r"^\S+ +\S.{10,110}$")
+
+
+class Mistakes(unittest.TestCase):
+    GOOD = ("1f1b", "--devices", "4", "--microbatches", "8")
+
+    def refused(self, *words, reason):
+        result = run(*words)
+        with self.subTest(words=words):
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stdout, "")
+            self.assertRegex(result.stderr, r"\Atimetable: [^\n]+\n\Z")
+            self.assertIn(reason, result.stderr)
+
+    def test_names(self):
+        self.refused(reason="the name of a schedule is missing")
+        self.refused("--devices", 4, "--microbatches", 8, reason="name of a schedule is missing")
+        self.refused("1b1f", *self.GOOD[1:], reason="did you mean 1f1b")
+        self.refused("gpip", *self.GOOD[1:], reason="did you mean gpipe?")
+        self.refused("nothing-like-it", *self.GOOD[1:], reason="there is no schedule 'nothing-like-it'")
+        self.refused("", *self.GOOD[1:], reason="there is no schedule ''")
+        self.refused(*self.GOOD, "gpipe", reason="more than the name")
+        self.refused("1f1b\nx", *self.GOOD[1:], reason="there is no schedule")
+
+    def test_extents(self):
+        for bad, reason in (("0", "at least 1"), ("-3", "at least 1"), ("x", "whole number"), ("4x", "whole number"),
+                            ("4.5", "whole number"), ("", "whole number"), (" 4", "whole number"),
+                            ("+4", "whole number"), ("99999999999999999999", "out of range")):
+            self.refused("1f1b", "--devices", bad, "--microbatches", "8", reason=reason)
+            self.refused("1f1b", "--devices", "4", "--microbatches", bad, reason=reason)
+            self.refused("seq1f1b", *self.GOOD[1:], "--chunks", bad, reason=reason)
+        self.refused("1f1b", "--devices", "4", reason="--microbatches is missing")
+        self.refused("1f1b", "--microbatches", "4", reason="--devices is missing")
+
+    def test_absurd_sizes(self):
+        self.refused("1f1b", "--devices", "2000000000", "--microbatches", "2000000000", reason="65535")
+        self.refused("1f1b", "--devices", "60000", "--microbatches", "60000", reason="2^28")
+        self.refused("1f1b", "--devices", "8000", "--microbatches", "8000", reason="passes")
+        self.refused("seq1f1b", "--devices", "64", "--microbatches", "60000", "--chunks", "60000", reason="2^28")
+        self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "svg", reason="viewer")
+
+    def test_options(self):
+        self.refused(*self.GOOD, "--device", "4", reason="did you mean --devices")
+        self.refused(*self.GOOD, "--frobnicate", reason="there is no option")
+        self.refused(*self.GOOD, "-x", reason="there is no option")
+        self.refused(*self.GOOD, "--devices", "4", reason="stands twice")
+        self.refused(*self.GOOD, "--format", reason="needs a value")
+        self.refused("1f1b", "--devices", "--microbatches", "8", reason="--devices needs a value")
+        self.refused(*self.GOOD, "--format", "png", reason="text, csv, json")
+        self.refused(*self.GOOD, "--chunks", "2", reason="1f1b does not have the option --chunks")
+        self.refused(*self.GOOD, "--eager", reason="1f1b does not have the option --eager")
+        self.refused(*self.GOOD, "--eager=1", reason="takes no value")
+        self.refused(*self.GOOD, "--pair-cost", "3", reason="does not have the option --pair-cost")
+        self.refused(*self.GOOD, "--memory-limit", "3", reason="does not have the option --memory-limit")
+        self.refused(*self.GOOD, "--memory-limit", "-3", reason="above 0")
+        self.refused(*self.GOOD, "--memory-limit", "nan", reason="above 0")
+        self.refused(*self.GOOD, "--width", "3", "--format", "csv", reason="text only")
+        self.refused(*self.GOOD, "--help", reason="stands alone")
+
+    def test_costs(self):
+        for bad, reason in (("1,1", "3 or 4 times"), ("1,1,1,1,1", "3 or 4 times"), ("1,,1", "wants a number"),
+                            ("1,1,1,", "wants a number"), ("1,1,x", "wants a number"), ("-1,1,1", "between 0"),
+                            ("1,nan,1", "between 0"), ("1,inf,1", "between 0"), ("1,1e13,1", "between 0"),
+                            ("1,1e999,1", "out of range"), ("0,0,0", "above 0"), ("1;1;1", "3 or 4 times"),
+                            ("1, 1,1", "wants a number"), ("", "3 or 4 times")):
+            self.refused(*self.GOOD, "--cost", bad, reason=reason)
+
+    def test_full_disk(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([PROGRAM, *self.GOOD], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("could not write", result.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

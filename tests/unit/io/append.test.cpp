@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/append.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <string_view>
+
+namespace pp = pipelining;
+
+namespace {
+
+std::string shortest(double value) {
+  std::string text;
+  pp::append_number(text, value);
+  return text;
+}
+
+std::string rounded(double value, int decimals) {
+  std::string text;
+  pp::append_rounded(text, value, decimals);
+  return text;
+}
+
+} // namespace
+
+TEST_CASE("numbers are the shortest that read back equal") {
+  CHECK(shortest(0.1) == "0.1");
+  CHECK(shortest(3) == "3");
+  CHECK(shortest(-500000) == "-500000");
+  CHECK(shortest(1e15) == "1000000000000000");
+  CHECK(shortest(1e16) == "1e+16");
+  CHECK(shortest(0.00001) == "0.00001");
+  CHECK(shortest(0.000001) == "1e-06");
+  CHECK(shortest(0.1 + 0.2) == "0.30000000000000004");
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 10000; ++i) {
+    double const value =
+      std::ldexp(static_cast<double>(random()), static_cast<int>(random() % 200) - 130);
+    CHECK(std::strtod(shortest(value).c_str(), nullptr) == value);
+  }
+}
+
+TEST_CASE("rounded numbers have no zeros behind them and no negative zero") {
+  CHECK(rounded(27.2727, 2) == "27.27");
+  CHECK(rounded(27.999, 2) == "28");
+  CHECK(rounded(100, 0) == "100");
+  CHECK(rounded(100, 3) == "100");
+  CHECK(rounded(-0.001, 2) == "0");
+  CHECK(rounded(1e300, 2).size() == 301);
+}
+
+TEST_CASE("texts and numbers follow each other") {
+  std::string text;
+  std::string_view const view = "b";
+  pp::append(text, "a", view, std::string("c"), 1, std::uint16_t{2}, -3, 0.5);
+  CHECK(text == "abc12-30.5");
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/svg.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <string_view>
+
+namespace pp = pipelining;
+
+namespace {
+
+std::string picture(pp::timetable_view table, std::string_view name = "name") {
+  std::string text;
+  pp::write_svg(text, table, {name, {}, {}});
+  return text;
+}
+
+int count(std::string_view text, std::string_view part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1))
+    ++found;
+  return found;
+}
+
+} // namespace
+
+// That XML parsers read it is checked in tests/examples.
+TEST_CASE("a cell per pass, its microbatch as a number where it is legible") {
+  std::string const text = picture(pp::make_timetable<pp::OneFOneB>({3, 4}));
+  CHECK(count(text, "<title>") == 3 * 4 * 2);
+  CHECK(count(text, ">3</text>") == 3 * 2 + 1); // and once as a peak
+  CHECK(text.find("backward of stage 2, microbatch 1: 6 to 8") != text.npos);
+  CHECK(text.find("bubble 33.3 %, peak activations 3 microbatches of one stage, makespan 18") !=
+        text.npos);
+}
+
+TEST_CASE("numbers that would not be legible are left out, and the width is bounded") {
+  std::string const text = picture(pp::make_timetable<pp::GPipe>({2, 1000}));
+  CHECK(count(text, ">999</text>") == 0);
+  CHECK(count(text, " width=\"2026\"") == 1);
+}
+
+TEST_CASE("what XML reserves is escaped") {
+  std::string const text = picture(pp::make_timetable<pp::GPipe>({1, 1}), "<&>\"\x07");
+  CHECK(text.find(">&lt;&amp;&gt;&quot;: 1 device, 1 microbatch</text>") != text.npos);
+}
+
+TEST_CASE("an overlapped pair shares its time as two halves of a cell") {
+  auto table = pp::make_timetable<pp::GPipe>({1, 2});
+  // F0, then F1 beside B0, then B1.
+  table.passes = {{pp::pass_kind::forward, false, 0, 0, 0},
+                  {pp::pass_kind::forward, false, 0, 1, 0},
+                  {pp::pass_kind::backward, true, 0, 0, 0},
+                  {pp::pass_kind::backward, false, 0, 1, 0}};
+  table.starts = {0, 1, 1, 4};
+  table.ends = {1, 4, 4, 6};
+  std::string const text = picture(table);
+  CHECK(count(text, " height=\"30\"") == 3); // the row and the two whole cells
+  CHECK(count(text, " height=\"15\"") == 1);
+  CHECK(count(text, " height=\"14.2\"") == 1);
+}
+
+TEST_CASE("passes that take no time have no cell") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, pp::uniform_cost{0, 1, 1, 0});
+  CHECK(count(picture(table), "<title>") == 4);
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/text.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <string_view>
+
+namespace pp = pipelining;
+
+namespace {
+
+std::string written(pp::timetable_view table, pp::text_options options = {}) {
+  std::string text;
+  pp::write_text(text, table, {"name", {}, {}}, options);
+  return text;
+}
+
+} // namespace
+
+TEST_CASE("figures, one row per device, legend") {
+  CHECK(written(pp::make_timetable<pp::OneFOneB>({2, 3})) ==
+        "name: devices 2, stages 2, microbatches 3, chunks 1\n"
+        "cost: forward 1, backward_input 1, backward_weight 1, communication 0\n"
+        "makespan 12, span 12, bubble 25 %, peak activations 2 microbatches of one stage\n"
+        "\n"
+        "                                               peak\n"
+        "device 0 |F0 F1 ......B0--- F2 B1--- ...B2--- | 2\n"
+        "device 1 |...F0 B0--- F1 B1--- F2 B2--- ......| 1\n"
+        "\n"
+        "F forward, B backward, microbatch, . idle\n");
+}
+
+TEST_CASE("chunks have a number of their own") {
+  std::string const text = written(pp::make_timetable<pp::Seq1F1B<2>>({1, 2}));
+  CHECK(text.find("|F0.0 F0.1 B0.1----- F1.0 B0.0----- F1.1 B1.1----- B1.0----- | 1") != text.npos);
+}
+
+TEST_CASE("where columns are few, each shows the kind that runs at its middle") {
+  std::string const text = written(pp::make_timetable<pp::GPipe>({1, 40}), {.width = 40});
+  CHECK(text.find("device 0 |FFFFFFFBBBBBBBBBBBBB| 40") != text.npos);
+}
+
+TEST_CASE("colour marks the same cells") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
+  std::string text = written(table, {.colour = true});
+  CHECK(text.find("\x1b[38;5;16;48;5;117mF0\x1b[0m ") != text.npos);
+  for (std::size_t at = text.find('\x1b'); at != text.npos; at = text.find('\x1b'))
+    text.erase(at, text.find('m', at) + 1 - at);
+  CHECK(text == written(table));
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/trace.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <string_view>
+
+namespace pp = pipelining;
+
+namespace {
+
+int count(std::string_view text, std::string_view part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1))
+    ++found;
+  return found;
+}
+
+} // namespace
+
+// That JSON parsers read it is checked in tests/examples.
+TEST_CASE("planned and measured passes are two processes with one track per device") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
+  pp::measured_pass const ran[] = {{1, {pp::pass_kind::backward, false, 1, 2, 0}, 0.5, 0.75}};
+  std::string text;
+  pp::write_trace(text, table, {"1f1b", {}, {}}, ran);
+  CHECK(count(text, "\"ph\":\"X\"") == 12 + 1);
+  CHECK(count(text, "\"process_name\"") == 2);
+  CHECK(count(text, "\"thread_name\"") == 4);
+  CHECK(count(text, "{\"name\":\"1f1b, planned\"}") == 1);
+  CHECK(text.find("{\"ph\":\"X\",\"name\":\"B2\",\"cat\":\"backward\",\"pid\":2,\"tid\":1,"
+                  "\"ts\":500000,\"dur\":250000,\"args\":{\"stage\":1,\"microbatch\":2,"
+                  "\"chunk\":0}}") != text.npos);
+}
+
+TEST_CASE("arrows join the passes that a message joins") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
+  std::string text;
+  pp::write_trace(text, table, {"1f1b", {}, {}}, {}, {.arrows = true});
+  // Each of 3 microbatches crosses forwards and backwards once.
+  CHECK(count(text, "\"ph\":\"s\"") == 6);
+  CHECK(count(text, "\"ph\":\"f\"") == 6);
+  // F0 of device 0 runs from 0 to 1, of device 1 from 1 to 2.
+  CHECK(text.find("{\"ph\":\"s\",\"name\":\"message\",\"cat\":\"message\",\"id\":3,\"pid\":1,"
+                  "\"tid\":0,\"ts\":500}") != text.npos);
+  CHECK(text.find("\"id\":3,\"pid\":1,\"tid\":1,\"ts\":1500,\"bp\":\"e\"}") != text.npos);
+}
