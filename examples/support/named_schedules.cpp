@@ -2,9 +2,12 @@
 // How to add a schedule: see the top of named_schedules.hpp.
 #include "named_schedules.hpp"
 
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -13,12 +16,22 @@
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace examples {
 namespace {
+
+//! Calls `use` with the schedule, or with the one that a variant of schedules holds.
+template <class Schedule, class Use>
+auto with(Schedule const& one, Use use) {
+  if constexpr (pp::schedule<Schedule>)
+    return use(one);
+  else
+    return std::visit(use, one);
+}
 
 template <class Make>
 named_schedule named(
@@ -28,11 +41,23 @@ named_schedule named(
           takes,
           needs,
           [](schedule_choice const& choice) {
-            return Make{}(choice).arrange(choice.devices, choice.microbatches);
+            return with(Make{}(choice), [&choice](auto const& schedule) -> pp::shape {
+              return schedule.arrange(choice.devices, choice.microbatches);
+            });
           },
           [](schedule_choice const& choice, any_cost const& cost) {
-            return pp::make_orders(Make{}(choice), {choice.devices, choice.microbatches}, cost);
+            return with(Make{}(choice), [&](auto const& schedule) {
+              return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
+            });
           }};
+}
+
+//! One of two types, for schedules that have an option in their type.
+template <class Yes, class No>
+std::variant<Yes, No> either(bool condition) {
+  if (condition)
+    return Yes{};
+  return No{};
 }
 
 std::vector<named_schedule> const& schedules() {
@@ -50,6 +75,35 @@ std::vector<named_schedule> const& schedules() {
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1B<pp::dynamic>{.chunks = c.chunks.value_or(4)};
+          }),
+    named("zb-h1",
+          "ZB-H1: split backward, the memory of 1F1B",
+          option::none,
+          [](schedule_choice const&) { return pp::ZeroBubbleH1{}; }),
+    named("zb-h2",
+          "ZB-H2: split backward, twice the memory, no bubble in steady state",
+          option::none,
+          [](schedule_choice const&) { return pp::ZeroBubbleH2{}; }),
+    named("zb-interleaved",
+          "ZB-H1 over interleaved stages; 2 stages per device",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::ZeroBubbleInterleaved<pp::dynamic>{.stages_per_device =
+                                                            c.stages_per_device.value_or(2)};
+          }),
+    named("dualpipe",
+          "DualPipe: microbatches from both ends, forward beside backward",
+          option::unfused | option::pair_cost,
+          [](schedule_choice const& c) {
+            return either<pp::DualPipe<pp::pairs::in_turn>, pp::DualPipe<pp::pairs::overlapped>>(
+              c.unfused);
+          }),
+    named("dualpipe-v",
+          "DualPipe folded into a V, weights held once",
+          option::unfused | option::pair_cost,
+          [](schedule_choice const& c) {
+            return either<pp::DualPipeV<pp::pairs::in_turn>, pp::DualPipeV<pp::pairs::overlapped>>(
+              c.unfused);
           }),
   };
   return all;

@@ -155,6 +155,14 @@ class Timetables(unittest.TestCase):
         self.assertEqual(found["chunks"], 4)
         self.assertEqual(table("gpipe", "--devices", 4, "--microbatches", 6)["peak_activations"], [6] * 4)
 
+    def test_overlapped_pairs_take_the_time_of_their_option(self):
+        words = ("dualpipe-v", "--devices", 2, "--microbatches", 4)
+        durations = {round(e["end"] - e["start"], 9) for _, e in entries(table(*words, "--pair-cost", "2.25"))}
+        self.assertEqual(durations, {1, 2, 2.25})
+        for each, pairs in ((table(*words), True), (table(*words, "--unfused"), False)):
+            together = any(a["start"] == b["start"] for row in each["passes"] for a, b in zip(row, row[1:]))
+            self.assertEqual(together, pairs)
+
     def test_default_cost_and_one_chunk_for_all(self):
         words = ("1f1b", "--devices", 2, "--microbatches", 3)
         self.assertEqual(table(*words), table(*words, "--cost", "1,1,1,0"))
