@@ -63,8 +63,9 @@ struct thread_board {
 
   std::mutex guard;
   std::condition_variable changed;
-  long generation = 0; // steps started
-  int running = 0;     // devices that have not ended the step
+  long generation = 0;       // steps started
+  int running = 0;           // devices that have not ended the step
+  std::vector<char> at_home; // [P], 1 for a device that has ended the step
   bool closing = false;
   int failed_device = nothing;
   std::exception_ptr failure;
@@ -82,6 +83,7 @@ struct thread_board {
       ends.emplace_back(view.program_of(device).size());
       position[d] = 0;
       waits_on[d] = nothing;
+      at_home.push_back(1);
     }
   }
 
@@ -109,6 +111,14 @@ struct thread_board {
       failure = std::move(cause);
     }
     messages.abort();
+  }
+
+  //! A device that has not ended the step.
+  [[nodiscard]] int unreturned() const {
+    int device = 0;
+    while (device + 1 < view.extents.devices && at_home[static_cast<std::size_t>(device)] != 0)
+      ++device;
+    return device;
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
@@ -267,15 +277,19 @@ public:
   thread_runner(thread_runner const&) = delete;
   thread_runner& operator=(thread_runner const&) = delete;
 
-  //! @brief Ends the threads. A thread whose stage never returned is left to itself.
+  //! @brief Ends the threads. While a stage has not returned, the threads are left to themselves,
+  //! and the stages
+  //!        must live on.
   ~thread_runner() {
+    bool stuck = false;
     {
       std::lock_guard const lock(board_->guard);
       board_->closing = true;
+      stuck = board_->running != 0;
     }
     board_->changed.notify_all();
     for (std::thread& worker : workers_) {
-      if (stuck_)
+      if (stuck)
         worker.detach();
       else
         worker.join();
@@ -288,12 +302,14 @@ public:
   //! @sync returns when all devices have ended the step.
   void step() {
     detail::thread_board& board = *board_;
-    if (stuck_)
-      throw run_error("run: a stage of an earlier step has never returned; make a new runner",
-                      stuck_device_);
     std::unique_lock lock(board.guard);
+    if (board.running != 0)
+      throw run_error("run: a stage of an earlier step has not returned yet, on device " +
+                        std::to_string(stuck_device_) + "; nothing can run before it does",
+                      stuck_device_);
     board.begin_step();
     board.running = board.view.extents.devices;
+    board.at_home.assign(board.at_home.size(), 0);
     ++board.generation;
     lock.unlock();
     board.changed.notify_all();
@@ -305,10 +321,8 @@ public:
     // of the step.
     bool const ended =
       board.changed.wait_for(lock, board.options.deadline, [&] { return board.running == 0; });
-    if (!ended) {
-      stuck_ = true;
-      stuck_device_ = board.failed_device;
-    }
+    if (!ended)
+      stuck_device_ = board.unreturned();
     raise(board.failure_text, board.failed_device, board.failure);
   }
 
@@ -351,6 +365,7 @@ private:
       {
         std::lock_guard const lock(board.guard);
         --board.running;
+        board.at_home[static_cast<std::size_t>(device)] = 1;
       }
       board.changed.notify_all();
     }
@@ -389,7 +404,6 @@ private:
 
   std::shared_ptr<detail::thread_board> board_;
   std::vector<std::thread> workers_;
-  bool stuck_ = false;
   int stuck_device_ = nothing;
 };
 
