@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "standin.hpp"
+
+#include <array>
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+namespace {
+
+using standin::finding;
+
+constexpr std::size_t bytes = 128;
+
+struct machine {
+  machine() {
+    standin::configure({});
+    for (cudaStream_t* s : {&first, &second}) cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    for (void** p : {&a, &b}) cudaMalloc(p, bytes);
+    cudaEventCreate(&event);
+  }
+  cudaStream_t first{}, second{};
+  void *a = nullptr, *b = nullptr;
+  cudaEvent_t event{};
+};
+
+}  // namespace
+
+TEST_CASE("a copy of memory nobody wrote is reported, byte by byte") {
+  machine m;
+  cudaMemsetAsync(m.a, 0, bytes - 8, m.first);
+  cudaMemcpyAsync(m.b, m.a, bytes - 8, cudaMemcpyDeviceToDevice, m.first);
+  cudaStreamSynchronize(m.first);
+  CHECK(standin::summary() == "");
+  cudaMemcpyAsync(m.b, m.a, bytes, cudaMemcpyDeviceToDevice, m.first);
+  cudaStreamSynchronize(m.first);
+  REQUIRE(standin::found(finding::uninitialised_read));
+  CHECK(standin::reports().front().text.find("8 bytes of allocation 0 of device 0 + 120") != std::string::npos);
+}
+
+TEST_CASE("a copy past the end of an allocation is refused and reported") {
+  machine m;
+  CHECK(cudaMemsetAsync(m.a, 0, bytes + 1, m.first) == cudaErrorInvalidValue);
+  CHECK(standin::found(finding::out_of_bounds));
+}
+
+TEST_CASE("freed memory may not be used, nor freed again") {
+  machine m;
+  cudaMemsetAsync(m.a, 0, bytes, m.first);
+  CHECK(cudaFree(m.a) == cudaSuccess);  // waits for the device, so this is correct
+  CHECK(standin::summary() == "");
+  CHECK(cudaFree(m.a) == cudaErrorInvalidValue);
+  CHECK(standin::found(finding::double_free));
+  cudaMemsetAsync(m.a, 0, bytes, m.first);
+  cudaStreamSynchronize(m.first);
+  CHECK(standin::found(finding::use_after_free));
+  CHECK(cudaFree(nullptr) == cudaSuccess);
+}
+
+TEST_CASE("cudaFree does not wait for another device that still uses the memory") {
+  for (bool waits : {false, true}) {
+    machine m;
+    cudaMemsetAsync(m.a, 0, bytes, m.first);
+    cudaStreamSynchronize(m.first);
+    cudaSetDevice(1);
+    cudaStream_t other{};
+    void* c = nullptr;
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaMalloc(&c, bytes);
+    cudaMemcpyPeerAsync(c, 1, m.a, 0, bytes, other);
+    if (waits) cudaStreamSynchronize(other);
+    cudaSetDevice(0);
+    CHECK(cudaFree(m.a) == cudaSuccess);
+    cudaSetDevice(1);
+    cudaDeviceSynchronize();
+    CHECK(standin::summary().empty() == waits);
+  }
+}
+
+TEST_CASE("stream-ordered allocation: use needs order after the allocation and before the release") {
+  for (int planted = 0; planted < 3; ++planted) {
+    CAPTURE(planted);
+    machine m;
+    void* p = nullptr;
+    cudaMallocAsync(&p, bytes, m.first);
+    cudaEventRecord(m.event, m.first);
+    if (planted != 1) cudaStreamWaitEvent(m.second, m.event, 0);
+    cudaMemsetAsync(p, 1, bytes, m.second);
+    cudaEventRecord(m.event, m.second);
+    if (planted != 2) cudaStreamWaitEvent(m.first, m.event, 0);
+    cudaFreeAsync(p, m.first);
+    cudaDeviceSynchronize();
+    CHECK(standin::summary().empty() == (planted == 0));
+  }
+}
+
+TEST_CASE("copies to and from pageable memory keep the host waiting, those of pinned memory do not") {
+  machine m;
+  std::array<char, bytes> pageable{};
+  cudaMemcpyAsync(m.a, pageable.data(), bytes, cudaMemcpyHostToDevice, m.first);
+  CHECK(standin::counters().steps == 1);
+  void* pinned = nullptr;
+  cudaMallocHost(&pinned, bytes);
+  cudaMemcpyAsync(m.a, pinned, bytes, cudaMemcpyHostToDevice, m.first);
+  CHECK(standin::counters().steps == 1);
+  cudaDeviceSynchronize();
+  CHECK(standin::summary() == "");
+}
+
+TEST_CASE("the kind of a copy must fit its pointers") {
+  machine m;
+  std::array<char, bytes> host{};
+  CHECK(cudaMemcpyAsync(host.data(), m.a, bytes, cudaMemcpyHostToDevice, m.first) == cudaErrorInvalidValue);
+  CHECK(standin::found(finding::misuse));
+  cudaPointerAttributes facts{};
+  cudaPointerGetAttributes(&facts, m.a);
+  CHECK(facts.type == cudaMemoryTypeDevice);
+  cudaPointerGetAttributes(&facts, host.data());
+  CHECK(facts.type == cudaMemoryTypeUnregistered);
+}
+
+TEST_CASE("rows of a two-dimensional copy are checked one by one") {
+  machine m;
+  cudaMemsetAsync(m.b, 9, bytes, m.first);
+  cudaMemsetAsync(m.a, 1, bytes, m.first);
+  cudaMemcpy2DAsync(m.a, 32, m.b, 32, 16, 4, cudaMemcpyDeviceToDevice, m.first);
+  cudaStreamSynchronize(m.first);
+  auto const* seen = static_cast<unsigned char*>(m.a);
+  CHECK(seen[15] == 9);
+  CHECK(seen[16] == 1);
+  CHECK(seen[32 * 3 + 15] == 9);
+  CHECK(cudaMemcpy2DAsync(m.a, 32, m.b, 32, 33, 1, cudaMemcpyDeviceToDevice, m.first) ==
+        cudaErrorInvalidPitchValue);
+}
+
+TEST_CASE("set-up after freeze() and what was not given back are reported on request") {
+  machine m;
+  standin::freeze();
+  cudaMemsetAsync(m.a, 0, bytes, m.first);
+  CHECK(standin::summary() == "");
+  void* late = nullptr;
+  cudaMalloc(&late, bytes);
+  CHECK(standin::found(finding::late_setup));
+  CHECK(!standin::found(finding::leak));
+  standin::report_leaks();
+  CHECK(standin::found(finding::leak));
+}

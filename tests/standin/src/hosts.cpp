@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "model.hpp"
+
+#include <thread>
+
+namespace standin::detail {
+
+namespace {
+
+// A thread that holds the turn but waits for something outside the model is overtaken after this much real time.
+constexpr auto patience = std::chrono::milliseconds(500);
+constexpr int most_timeouts = 60;
+
+thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
+
+}  // namespace
+
+thread_place& place() {
+  thread_local thread_place here;
+  return here;
+}
+
+thread_place::~thread_place() {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  if (who && epoch == m.epoch) m.end_host();
+}
+
+host& model::self() { return *place().who; }
+
+host& model::add_host(int rank) {
+  auto fresh = std::make_unique<host>();
+  fresh->id = static_cast<int>(hosts.size());
+  fresh->rank = rank;
+  fresh->agent = next_agent++;
+  fresh->clock.advance(fresh->agent);
+  hosts.push_back(std::move(fresh));
+  return *hosts.back();
+}
+
+void model::enter(std::unique_lock<std::mutex>& held) {
+  held_lock = &held;
+  thread_place& here = place();
+  if (!here.who || here.epoch != epoch) {
+    here.who = &add_host(-1);
+    here.epoch = epoch;
+  }
+  host& me = *here.who;
+  while (turn != &me) {
+    if (!turn) {
+      turn = &me;
+      break;
+    }
+    std::uint64_t const before = total_calls;
+    bool const came =
+        me.turn_came.wait_for(held, patience, [&] { return turn == &me || !turn || total_calls != before; });
+    if (!came) {
+      ++counts.stolen_turns;
+      turn = &me;
+    }
+  }
+}
+
+void model::leave() {
+  host& me = self();
+  if (config.execution == order::random && hosts.size() > 1 && random() % 4 == 0) hand_to_someone(me);
+}
+
+bool model::can_run(host const& h) const {
+  switch (h.state) {
+    case host_state::running: return true;
+    case host_state::ended: return false;
+    case host_state::parked: return h.woken;
+    case host_state::sleeping: return h.woken || deadlocked;
+    case host_state::waiting: return (deadlocked && !h.joining) || (*h.condition)();
+  }
+  return false;
+}
+
+bool model::hand_to_someone(host& me) {
+  std::vector<host*> able;
+  for (auto const& h : hosts)
+    if (h.get() != &me && can_run(*h)) able.push_back(h.get());
+  if (able.empty()) return false;
+  std::size_t which = 0;
+  if (config.execution == order::random) {
+    which = static_cast<std::size_t>(choose(able.size()));
+  } else {
+    while (which + 1 < able.size() && able[which]->id < me.id) ++which;  // round robin
+  }
+  hand_to(me, *able[which]);
+  return true;
+}
+
+void model::hand_to(host& me, host& other) {
+  turn = &other;
+  other.turn_came.notify_all();
+  if (me.state == host_state::ended) return;
+  for (int timeouts = 0; turn != &me;) {
+    std::uint64_t const before = total_calls + progress;
+    if (me.turn_came.wait_for(*held_lock, patience, [&] { return turn == &me; })) return;
+    if (total_calls + progress != before) {
+      timeouts = 0;
+      continue;
+    }
+    ++counts.stolen_turns;
+    if (++timeouts > most_timeouts && !deadlocked) {
+      report_finding(finding::deadlock, "a host thread waits outside the model while all others wait for it",
+                     who_waits());
+      deadlocked = true;
+    }
+    if (turn && turn->state == host_state::running && !can_run(me)) continue;
+    turn = &me;
+  }
+}
+
+host* model::earliest_sleeper() {
+  host* first = nullptr;
+  for (auto const& h : hosts)
+    if (h->state == host_state::sleeping && !h->woken && (!first || h->wake < first->wake)) first = h.get();
+  return first;
+}
+
+// A parked thread goes on, to unwind, when nobody is left whom it could disturb.
+host* model::releasable() {
+  host* first = nullptr;
+  for (auto const& h : hosts) {
+    if (h->state == host_state::ended || h->joining) continue;
+    if (h->state != host_state::parked) return nullptr;
+    if (!first && !h->woken) first = h.get();
+  }
+  return first;
+}
+
+bool model::wait_for_newcomer() {
+  if (!config.expect_more_threads) return false;
+  std::size_t const before = hosts.size();
+  std::condition_variable_any pause;
+  return pause.wait_for(*held_lock, patience, [&] { return hosts.size() != before; });
+}
+
+// The caller cannot go on. Something else happens, or the model is found to be stuck.
+void model::turn_over(host& me) {
+  bool const hosts_first = config.execution == order::lazy || config.execution == order::scripted;
+  if (hosts_first && hand_to_someone(me)) return;
+  if (step()) {
+    if (config.execution == order::random && random() % 4 == 0) hand_to_someone(me);
+    return;
+  }
+  if (hand_to_someone(me)) return;
+  host* next = earliest_sleeper();
+  if (!next && wait_for_newcomer()) return;
+  if (!next) next = releasable();
+  if (!next) {
+    declare_deadlock();
+    return;
+  }
+  next->woken = true;
+  if (next != &me) hand_to(me, *next);
+}
+
+bool model::wait(std::string why, std::function<bool()> const& condition, operation_ptr target) {
+  host& me = self();
+  if (!condition()) {
+    me.state = host_state::waiting;
+    me.condition = &condition;
+    me.why = std::move(why);
+    me.target = std::move(target);
+    while (!(deadlocked && !me.joining) && !condition()) turn_over(me);
+    me.state = host_state::running;
+    me.condition = nullptr;
+    me.target = nullptr;
+  }
+  me.fruitless = me.idle = 0;
+  return condition();
+}
+
+// A query. The first one that fails costs nothing; those that follow force the machine on, then the clock.
+bool model::poll(std::function<bool()> const& condition) {
+  host& me = self();
+  bool const scripted = config.execution == order::scripted;
+  if (!condition() && !deadlocked) {
+    if (config.execution == order::random && random() % 2 == 0) step();
+    if (config.execution == order::lazy && me.fruitless > 0) step();
+    if (scripted && (me.fruitless > 1 || choose(2) == 1)) step();
+  }
+  bool const reached = condition();
+  me.seen = mix(me.seen, reached ? 1 : 2);
+  remember(mix(static_cast<std::uint64_t>(me.id), me.seen));
+  if (reached) {
+    me.fruitless = me.idle = 0;
+    return true;
+  }
+  ++me.fruitless;
+  if (me.progress_seen != progress) me.idle = 0;
+  me.progress_seen = progress;
+  if (me.fruitless > 1) hand_to_someone(me);
+  if (me.progress_seen != progress || deadlocked) return false;
+  ++me.idle;
+  me.now += std::chrono::microseconds(1) * (std::uint64_t{1} << std::min<std::uint64_t>(me.idle, 10));
+  host* sleeper = earliest_sleeper();
+  if (sleeper && sleeper->wake <= me.now) {
+    sleeper->woken = true;
+    hand_to(me, *sleeper);
+  }
+  if (me.idle > 100'000) {
+    me.why = "a poll that can never succeed";
+    declare_deadlock();
+  }
+  return false;
+}
+
+void model::sleep_until(nanoseconds when) {
+  host& me = self();
+  if (when <= me.now) return;
+  me.wake = when;
+  me.woken = false;
+  me.state = host_state::sleeping;
+  me.why = "sleep";
+  while (!me.woken && !deadlocked) turn_over(me);
+  me.state = host_state::running;
+  me.now = when;
+}
+
+void model::park() {
+  host& me = self();
+  me.woken = false;
+  me.state = host_state::parked;
+  while (!me.woken) turn_over(me);
+  me.state = host_state::running;
+}
+
+void model::kill(host& who) {
+  who.dead = true;
+  if (!config.peers_notice_death) return;
+  for (auto const& [handle, comm] : communicators) {
+    if (comm->by != &who) continue;
+    for (communicator* other : comm->members->ranks)
+      if (other && other != comm.get() && !other->aborted) other->state = ncclRemoteError;
+  }
+}
+
+bool model::all_ranks_ended() const {
+  for (auto const& h : hosts)
+    if (h->rank >= 0 && h->state != host_state::ended) return false;
+  return true;
+}
+
+void model::end_host() {
+  host& me = self();
+  me.state = host_state::ended;
+  ++progress;
+  place().who = nullptr;
+  if (turn != &me) return;
+  turn = nullptr;
+  while (!turn) {
+    if (hand_to_someone(me)) return;
+    host* next = earliest_sleeper();
+    bool const anyone = std::any_of(hosts.begin(), hosts.end(),
+                                    [](auto const& h) { return h->state != host_state::ended; });
+    if (!anyone) return;
+    if (!next && step()) continue;
+    if (!next) next = releasable();
+    if (next) {
+      next->woken = true;
+      hand_to(me, *next);
+      return;
+    }
+    if (config.expect_more_threads) return;
+    declare_deadlock();
+  }
+}
+
+void model::start_ranks(std::vector<host*> const& ranks) {
+  host& me = self();
+  for (host* rank : ranks) {
+    rank->clock.join(me.clock);
+    rank->now = me.now;
+  }
+  me.clock.advance(me.agent);
+  me.joining = true;
+  wait("run_ranks", [this] { return all_ranks_ended(); });
+  me.joining = false;
+  for (host* rank : ranks) {
+    me.clock.join(rank->clock);
+    if (!rank->dead) me.now = std::max(me.now, rank->now);
+  }
+}
+
+}  // namespace standin::detail
+
+namespace standin {
+
+using namespace detail;
+
+std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<host*> members;
+  for (int rank = 0; rank < ranks; ++rank) members.push_back(&m.add_host(rank));
+  auto run_one = [&](int rank) {
+    host* me = members[static_cast<std::size_t>(rank)];
+    outcome& result = outcomes[static_cast<std::size_t>(rank)];
+    {
+      std::unique_lock mine(m.lock);
+      place().who = me;
+      place().epoch = m.epoch;
+      me->turn_came.wait(mine, [&] { return m.turn == me; });
+    }
+    try {
+      body(rank);
+    } catch (std::exception const& problem) {
+      result.threw = true;
+      result.what = problem.what();
+    }
+    std::unique_lock mine(m.lock);
+    m.enter(mine);
+    result.died = me->dead;
+    m.end_host();
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_one, rank);
+  m.start_ranks(members);
+  m.leave();
+  held.unlock();
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+bool wait_until(std::function<bool()> condition, std::string why) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  bool const reached = m.wait(std::move(why), condition);
+  m.leave();
+  return reached;
+}
+
+clock::time_point clock::now() {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.self().now += std::chrono::nanoseconds(100);
+  time_point const result{m.self().now};
+  m.leave();
+  return result;
+}
+
+void clock::sleep_for(duration length) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.sleep_until(m.self().now + length);
+  m.leave();
+}
+
+void clock::sleep_until(time_point when) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.sleep_until(when.time_since_epoch());
+  m.leave();
+}
+
+}  // namespace standin
