@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "standin.hpp"
+#include <cuda_runtime_api.h>
+
+#include <doctest/doctest.h>
 
 #include <array>
-#include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
+
+#include "standin.hpp"
 
 namespace {
 
@@ -14,8 +16,10 @@ constexpr std::size_t bytes = 128;
 struct machine {
   machine() {
     standin::configure({});
-    for (cudaStream_t* s : {&first, &second}) cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
-    for (void** p : {&a, &b}) cudaMalloc(p, bytes);
+    for (cudaStream_t* s : {&first, &second})
+      cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
+    for (void** p : {&a, &b})
+      cudaMalloc(p, bytes);
     cudaEventCreate(&event);
   }
   cudaStream_t first{}, second{};
@@ -23,7 +27,7 @@ struct machine {
   cudaEvent_t event{};
 };
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a copy of memory nobody wrote is reported, byte by byte") {
   machine m;
@@ -34,7 +38,8 @@ TEST_CASE("a copy of memory nobody wrote is reported, byte by byte") {
   cudaMemcpyAsync(m.b, m.a, bytes, cudaMemcpyDeviceToDevice, m.first);
   cudaStreamSynchronize(m.first);
   REQUIRE(standin::found(finding::uninitialised_read));
-  CHECK(standin::reports().front().text.find("8 bytes of allocation 0 of device 0 + 120") != std::string::npos);
+  CHECK(standin::reports().front().text.find("8 bytes of allocation 0 of device 0 + 120") !=
+        std::string::npos);
 }
 
 TEST_CASE("a copy past the end of an allocation is refused and reported") {
@@ -46,7 +51,7 @@ TEST_CASE("a copy past the end of an allocation is refused and reported") {
 TEST_CASE("freed memory may not be used, nor freed again") {
   machine m;
   cudaMemsetAsync(m.a, 0, bytes, m.first);
-  CHECK(cudaFree(m.a) == cudaSuccess);  // waits for the device, so this is correct
+  CHECK(cudaFree(m.a) == cudaSuccess); // waits for the device, so this is correct
   CHECK(standin::summary() == "");
   CHECK(cudaFree(m.a) == cudaErrorInvalidValue);
   CHECK(standin::found(finding::double_free));
@@ -67,7 +72,8 @@ TEST_CASE("cudaFree does not wait for another device that still uses the memory"
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaMalloc(&c, bytes);
     cudaMemcpyPeerAsync(c, 1, m.a, 0, bytes, other);
-    if (waits) cudaStreamSynchronize(other);
+    if (waits)
+      cudaStreamSynchronize(other);
     cudaSetDevice(0);
     CHECK(cudaFree(m.a) == cudaSuccess);
     cudaSetDevice(1);
@@ -76,24 +82,28 @@ TEST_CASE("cudaFree does not wait for another device that still uses the memory"
   }
 }
 
-TEST_CASE("stream-ordered allocation: use needs order after the allocation and before the release") {
+TEST_CASE(
+  "stream-ordered allocation: use needs order after the allocation and before the release") {
   for (int planted = 0; planted < 3; ++planted) {
     CAPTURE(planted);
     machine m;
     void* p = nullptr;
     cudaMallocAsync(&p, bytes, m.first);
     cudaEventRecord(m.event, m.first);
-    if (planted != 1) cudaStreamWaitEvent(m.second, m.event, 0);
+    if (planted != 1)
+      cudaStreamWaitEvent(m.second, m.event, 0);
     cudaMemsetAsync(p, 1, bytes, m.second);
     cudaEventRecord(m.event, m.second);
-    if (planted != 2) cudaStreamWaitEvent(m.first, m.event, 0);
+    if (planted != 2)
+      cudaStreamWaitEvent(m.first, m.event, 0);
     cudaFreeAsync(p, m.first);
     cudaDeviceSynchronize();
     CHECK(standin::summary().empty() == (planted == 0));
   }
 }
 
-TEST_CASE("copies to and from pageable memory keep the host waiting, those of pinned memory do not") {
+TEST_CASE(
+  "copies to and from pageable memory keep the host waiting, those of pinned memory do not") {
   machine m;
   std::array<char, bytes> pageable{};
   cudaMemcpyAsync(m.a, pageable.data(), bytes, cudaMemcpyHostToDevice, m.first);
@@ -109,7 +119,8 @@ TEST_CASE("copies to and from pageable memory keep the host waiting, those of pi
 TEST_CASE("the kind of a copy must fit its pointers") {
   machine m;
   std::array<char, bytes> host{};
-  CHECK(cudaMemcpyAsync(host.data(), m.a, bytes, cudaMemcpyHostToDevice, m.first) == cudaErrorInvalidValue);
+  CHECK(cudaMemcpyAsync(host.data(), m.a, bytes, cudaMemcpyHostToDevice, m.first) ==
+        cudaErrorInvalidValue);
   CHECK(standin::found(finding::misuse));
   cudaPointerAttributes facts{};
   cudaPointerGetAttributes(&facts, m.a);

@@ -4,9 +4,9 @@
 //! @file
 //! @brief Control of the link-time stand-in for the CUDA runtime and NCCL.
 //!
-//! Code under test includes the real <cuda_runtime.h> and <nccl.h>, is compiled by nvcc and linked with
-//! this library instead of libcudart and libnccl. Nothing here is seen by that code except, where it
-//! wants virtual time, standin::clock as its clock type.
+//! Code under test includes the real <cuda_runtime.h> and <nccl.h>, is compiled by nvcc and linked
+//! with this library instead of libcudart and libnccl. Nothing here is seen by that code except,
+//! where it wants virtual time, standin::clock as its clock type.
 
 #include <chrono>
 #include <cstddef>
@@ -23,35 +23,36 @@ namespace standin {
 
 //! @brief Which of the operations that may run next runs next.
 enum class order {
-  lazy,     //!< nothing runs before a host thread has to wait for it
-  eager,    //!< everything that can run does so as soon as it is enqueued
-  random,   //!< a seeded coin decides about operations and about host threads
-  scripted  //!< choices are read from configuration::script; explore() uses this
+  lazy,    //!< nothing runs before a host thread has to wait for it
+  eager,   //!< everything that can run does so as soon as it is enqueued
+  random,  //!< a seeded coin decides about operations and about host threads
+  scripted //!< choices are read from configuration::script; explore() uses this
 };
 
 //! @brief What happens at the call a fault names.
 enum class fault_action {
-  error,               //!< the call does nothing and returns the code
-  stall,               //!< the operation it enqueues never completes; a call that enqueues none never returns
-  death,               //!< the calling rank makes no further call, and what it enqueued no longer starts
-  asynchronous_error   //!< the enqueued operation fails on the device; NCCL: the communicator turns bad
+  error, //!< the call does nothing and returns the code
+  stall, //!< the operation it enqueues never completes; a call that enqueues none never returns
+  death, //!< the calling rank makes no further call, and what it enqueued no longer starts
+  asynchronous_error //!< the enqueued operation fails on the device; NCCL: the communicator turns
+                     //!< bad
 };
 
 //! @brief One injected fault: at the call-th call of function by rank.
 struct fault {
-  std::string function{};       //!< "" matches every function
-  std::uint64_t call = 1;       //!< counts the matching calls from 1
-  int rank = -1;                //!< -1 matches every host thread
+  std::string function{}; //!< "" matches every function
+  std::uint64_t call = 1; //!< counts the matching calls from 1
+  int rank = -1;          //!< -1 matches every host thread
   fault_action action = fault_action::error;
-  int cuda_code = 999;          //!< cudaErrorUnknown
-  int nccl_code = 2;            //!< ncclSystemError
+  int cuda_code = 999; //!< cudaErrorUnknown
+  int nccl_code = 2;   //!< ncclSystemError
 };
 
 //! @brief Durations of the virtual clock.
 struct costs {
-  std::chrono::nanoseconds call{500};           //!< of a call, on the host
-  std::chrono::nanoseconds kernel{10'000};      //!< of a kernel, on the device
-  std::chrono::nanoseconds transfer{5'000};     //!< of a copy, a fill or a message, plus its bytes
+  std::chrono::nanoseconds call{500};       //!< of a call, on the host
+  std::chrono::nanoseconds kernel{10'000};  //!< of a kernel, on the device
+  std::chrono::nanoseconds transfer{5'000}; //!< of a copy, a fill or a message, plus its bytes
   double bytes_per_nanosecond = 50.0;
 };
 
@@ -62,18 +63,22 @@ struct configuration {
   int compute_minor = 0;
   order execution = order::lazy;
   std::uint64_t seed = 1;
-  std::vector<int> script{};            //!< for order::scripted; choices beyond its end are 0
-  std::size_t buffered_bytes = 0;       //!< sends of one connection NCCL may buffer; 0 is pure rendezvous
-  int resident_nccl_kernels = 0;        //!< NCCL kernels a device can hold; 0 is unlimited
-  int launch_depth = 0;                 //!< unfinished operations a device accepts before the host waits; 0 is unlimited
-  int hardware_queues = 0;              //!< streams share this many launch queues per device; 0 is one queue each
-  bool lazy_connect = true;             //!< the first use of a peer blocks the host until the peer uses it too
-  bool mirrored_groups = true;          //!< report groups whose two ends differ
+  std::vector<int> script{};      //!< for order::scripted; choices beyond its end are 0
+  std::size_t buffered_bytes = 0; //!< sends of one connection NCCL may buffer; 0 is pure rendezvous
+  int resident_nccl_kernels = 0;  //!< NCCL kernels a device can hold; 0 is unlimited
+  int launch_depth =
+    0; //!< unfinished operations a device accepts before the host waits; 0 is unlimited
+  int hardware_queues =
+    0; //!< streams share this many launch queues per device; 0 is one queue each
+  bool lazy_connect = true; //!< the first use of a peer blocks the host until the peer uses it too
+  bool mirrored_groups = true; //!< report groups whose two ends differ
   bool report_uninitialised = true;
-  bool peers_notice_death = false;      //!< communicators of a dead rank turn ncclRemoteError on the others
-  bool allow_shared_device = false;     //!< two ranks of a communicator may use one device
-  bool expect_more_threads = false;     //!< unregistered host threads may still come: wait for them before calling deadlock
-  bool reduce = true;                   //!< explore(): branch only where orders do not commute
+  bool peers_notice_death =
+    false; //!< communicators of a dead rank turn ncclRemoteError on the others
+  bool allow_shared_device = false; //!< two ranks of a communicator may use one device
+  bool expect_more_threads =
+    false; //!< unregistered host threads may still come: wait for them before calling deadlock
+  bool reduce = true; //!< explore(): branch only where orders do not commute
   costs cost{};
   std::vector<fault> faults{};
 };
@@ -86,20 +91,20 @@ void reset();
 
 //! @brief Rules whose violation is reported.
 enum class finding {
-  use_before_ready,      //!< read of memory not ordered after its writer
-  overwrite_in_use,      //!< write of memory not ordered after its readers
-  write_conflict,        //!< write not ordered after another write
+  use_before_ready, //!< read of memory not ordered after its writer
+  overwrite_in_use, //!< write of memory not ordered after its readers
+  write_conflict,   //!< write not ordered after another write
   use_after_free,
   double_free,
   uninitialised_read,
   out_of_bounds,
-  mismatch,              //!< the two ends of a message or a collective differ
-  unmirrored_group,      //!< the two ends of a message group it differently
+  mismatch,         //!< the two ends of a message or a collective differ
+  unmirrored_group, //!< the two ends of a message group it differently
   deadlock,
-  misuse,                //!< a call the interface forbids
-  kernel_error,          //!< a kernel broke a rule of its own
-  late_setup,            //!< allocation, connection or creation after freeze()
-  leak                   //!< see report_leaks()
+  misuse,       //!< a call the interface forbids
+  kernel_error, //!< a kernel broke a rule of its own
+  late_setup,   //!< allocation, connection or creation after freeze()
+  leak          //!< see report_leaks()
 };
 [[nodiscard]] char const* name_of(finding kind);
 
@@ -127,7 +132,8 @@ void freeze();
 struct totals {
   std::uint64_t operations = 0, steps = 0, kernels = 0, copies = 0, nccl_kernels = 0, messages = 0;
   std::uint64_t graph_launches = 0, host_functions = 0;
-  std::uint64_t stolen_turns = 0;  //!< times a thread outside the model was overtaken; 0 means deterministic
+  std::uint64_t stolen_turns =
+    0; //!< times a thread outside the model was overtaken; 0 means deterministic
 };
 [[nodiscard]] totals const& counters();
 //! @brief Hash of every choice of order made; equal for equal seeds.
@@ -136,8 +142,8 @@ struct totals {
 //! @brief How one rank ended.
 struct outcome {
   bool threw = false;
-  bool died = false;       //!< by an injected death
-  std::string what{};      //!< of the exception
+  bool died = false;  //!< by an injected death
+  std::string what{}; //!< of the exception
 };
 //! @brief Runs body(rank) on one host thread per rank; only one of them runs at any moment.
 std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body);
@@ -148,8 +154,8 @@ bool wait_until(std::function<bool()> condition, std::string why);
 
 //! @brief Virtual time, to be injected as the clock of the code under test.
 //!
-//! Every host thread has its own hand of the clock. It moves with its calls and with what it waits for;
-//! a sleeper wakes when nothing else in the model can happen before.
+//! Every host thread has its own hand of the clock. It moves with its calls and with what it waits
+//! for; a sleeper wakes when nothing else in the model can happen before.
 struct clock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;
@@ -166,7 +172,7 @@ void name(void const* handle, std::string given);
 
 //! @brief What the calling thread is doing, for the reports, while the object lives.
 class scope {
- public:
+public:
   explicit scope(std::string text);
   ~scope();
   scope(scope const&) = delete;
@@ -200,34 +206,37 @@ bound_kernel bind_arguments(Body body, void** values, std::index_sequence<Index.
   std::tuple<Arguments...> copied{*static_cast<Arguments*>(values[Index])...};
   return [body, copied](kernel_launch& launch) { body(launch, std::get<Index>(copied)...); };
 }
-}  // namespace detail
+} // namespace detail
 
 //! @brief Runs body instead of the PTX of the kernel with this name.
-//! @param kernel name without template arguments' parameter list, as "stage_forward" or "loss<float>"
+//! @param kernel name without template arguments' parameter list, as "stage_forward" or
+//! "loss<float>"
 template <class... Arguments, class Body>
 void register_kernel(std::string kernel, Body body) {
   detail::register_binder(std::move(kernel), [body](void** values) {
-    return detail::bind_arguments<Arguments...>(body, values,
-                                                std::make_index_sequence<sizeof...(Arguments)>{});
+    return detail::bind_arguments<Arguments...>(
+      body, values, std::make_index_sequence<sizeof...(Arguments)>{});
   });
 }
 
 //! @brief What explore() saw.
 struct exploration {
-  std::uint64_t runs = 0;       //!< programs run from the start
-  std::uint64_t states = 0;     //!< distinct states with a choice
-  std::uint64_t deadlocks = 0;  //!< runs that ended in a deadlock
-  std::uint64_t faulty = 0;     //!< runs with any report
-  bool complete = false;        //!< every order was covered
-  std::vector<report> first{};  //!< reports of the first faulty run
+  std::uint64_t runs = 0;      //!< programs run from the start
+  std::uint64_t states = 0;    //!< distinct states with a choice
+  std::uint64_t deadlocks = 0; //!< runs that ended in a deadlock
+  std::uint64_t faulty = 0;    //!< runs with any report
+  bool complete = false;       //!< every order was covered
+  std::vector<report> first{}; //!< reports of the first faulty run
 };
 //! @brief Runs the program under every order of its operations that can make a difference.
-exploration explore(configuration chosen, std::function<void()> const& program,
+exploration explore(configuration chosen,
+                    std::function<void()> const& program,
                     std::uint64_t most_runs = 100'000);
 
-//! @brief Runs the check under every machine of {rendezvous, buffered} x {unlimited, one resident NCCL kernel}
-//! x {lazy, eager, seeded random}.
-void for_each_machine(configuration base, int seeds,
+//! @brief Runs the check under every machine of {rendezvous, buffered} x {unlimited, one resident
+//! NCCL kernel} x {lazy, eager, seeded random}.
+void for_each_machine(configuration base,
+                      int seeds,
                       std::function<void(configuration const&, std::string const&)> const& check);
 
-}  // namespace standin
+} // namespace standin

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "standin.hpp"
+#include <cuda_runtime_api.h>
+
+#include <doctest/doctest.h>
 
 #include <array>
-#include <cuda_runtime_api.h>
-#include <doctest/doctest.h>
+
+#include "standin.hpp"
 
 namespace {
 
@@ -14,8 +16,10 @@ constexpr std::size_t bytes = 256;
 struct two_streams {
   explicit two_streams(standin::configuration how = {}) {
     standin::configure(how);
-    for (cudaStream_t& s : on) REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
-    for (void*& p : memory) REQUIRE(cudaMalloc(&p, bytes) == cudaSuccess);
+    for (cudaStream_t& s : on)
+      REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
+    for (void*& p : memory)
+      REQUIRE(cudaMalloc(&p, bytes) == cudaSuccess);
     REQUIRE(cudaMallocHost(&host, bytes) == cudaSuccess);
     REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
     standin::name(on[0], "first");
@@ -37,7 +41,7 @@ standin::configuration in_order(standin::order how, std::uint64_t seed = 1) {
 
 constexpr std::array orders{standin::order::lazy, standin::order::eager, standin::order::random};
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a read on another stream needs an event, in every order of execution") {
   for (standin::order how : orders) {
@@ -46,13 +50,17 @@ TEST_CASE("a read on another stream needs an event, in every order of execution"
       two_streams m(in_order(how));
       CHECK(cudaMemsetAsync(m.memory[0], 7, bytes, m.on[0]) == cudaSuccess);
       CHECK(cudaEventRecord(m.event, m.on[0]) == cudaSuccess);
-      if (waits) CHECK(cudaStreamWaitEvent(m.on[1], m.event, 0) == cudaSuccess);
-      CHECK(cudaMemcpyAsync(m.memory[1], m.memory[0], bytes, cudaMemcpyDeviceToDevice, m.on[1]) == cudaSuccess);
+      if (waits)
+        CHECK(cudaStreamWaitEvent(m.on[1], m.event, 0) == cudaSuccess);
+      CHECK(cudaMemcpyAsync(m.memory[1], m.memory[0], bytes, cudaMemcpyDeviceToDevice, m.on[1]) ==
+            cudaSuccess);
       CHECK(cudaDeviceSynchronize() == cudaSuccess);
-      bool const race = standin::found(finding::use_before_ready) || standin::found(finding::overwrite_in_use) ||
+      bool const race = standin::found(finding::use_before_ready) ||
+                        standin::found(finding::overwrite_in_use) ||
                         standin::found(finding::uninitialised_read);
       CHECK(race == !waits);
-      if (waits) CHECK(standin::summary() == "");
+      if (waits)
+        CHECK(standin::summary() == "");
     }
   }
 }
@@ -68,7 +76,8 @@ TEST_CASE("the report names both calls, their streams and the memory") {
   std::string const& text = standin::reports().front().text;
   CAPTURE(text);
   CHECK(standin::reports().front().kind == finding::use_before_ready);
-  for (char const* part : {"cudaMemcpyAsync", "cudaMemsetAsync", "first", "second", "forward(2, 5)", "256 bytes of a"})
+  for (char const* part :
+       {"cudaMemcpyAsync", "cudaMemsetAsync", "first", "second", "forward(2, 5)", "256 bytes of a"})
     CHECK(text.find(part) != std::string::npos);
 }
 
@@ -81,10 +90,12 @@ TEST_CASE("memory may be overwritten only after its readers") {
       cudaStreamSynchronize(m.on[0]);
       cudaMemcpyAsync(m.memory[2], m.memory[0], bytes, cudaMemcpyDeviceToDevice, m.on[0]);
       cudaEventRecord(m.event, m.on[0]);
-      if (waits) cudaStreamWaitEvent(m.on[1], m.event, 0);
+      if (waits)
+        cudaStreamWaitEvent(m.on[1], m.event, 0);
       cudaMemsetAsync(m.memory[0], 2, bytes, m.on[1]);
       cudaDeviceSynchronize();
-      bool const race = standin::found(finding::overwrite_in_use) || standin::found(finding::use_before_ready);
+      bool const race =
+        standin::found(finding::overwrite_in_use) || standin::found(finding::use_before_ready);
       CHECK(race == !waits);
     }
   }
@@ -113,9 +124,11 @@ TEST_CASE("the host must wait before it reads what a copy brings") {
     two_streams m;
     cudaMemsetAsync(m.memory[0], 42, bytes, m.on[0]);
     cudaMemcpyAsync(m.host, m.memory[0], bytes, cudaMemcpyDeviceToHost, m.on[0]);
-    if (waits) cudaStreamSynchronize(m.on[0]);
+    if (waits)
+      cudaStreamSynchronize(m.on[0]);
     standin::host_read(m.host, bytes);
-    if (waits) CHECK(static_cast<unsigned char*>(m.host)[bytes - 1] == 42);
+    if (waits)
+      CHECK(static_cast<unsigned char*>(m.host)[bytes - 1] == 42);
     cudaDeviceSynchronize();
     CHECK(standin::summary().empty() == waits);
   }
@@ -147,10 +160,12 @@ TEST_CASE("lazy runs only what the waiting host needs") {
 TEST_CASE("a loop of queries ends, because queries force the machine on") {
   for (standin::order how : orders) {
     two_streams m(in_order(how));
-    for (int i = 0; i < 5; ++i) cudaMemsetAsync(m.memory[0], i, bytes, m.on[0]);
+    for (int i = 0; i < 5; ++i)
+      cudaMemsetAsync(m.memory[0], i, bytes, m.on[0]);
     cudaEventRecord(m.event, m.on[0]);
     int polls = 0;
-    while (cudaEventQuery(m.event) == cudaErrorNotReady) REQUIRE(++polls < 1000);
+    while (cudaEventQuery(m.event) == cudaErrorNotReady)
+      REQUIRE(++polls < 1000);
     CHECK(*static_cast<unsigned char*>(m.memory[0]) == 4);
   }
 }
@@ -170,12 +185,14 @@ TEST_CASE("the legacy default stream joins blocking streams and no others") {
 TEST_CASE("a host function runs in stream order and may not call CUDA") {
   two_streams m;
   int seen = 0;
-  cudaLaunchHostFunc(m.on[0], [](void* p) { *static_cast<int*>(p) = 1; }, &seen);
+  cudaLaunchHostFunc(
+    m.on[0], [](void* p) { *static_cast<int*>(p) = 1; }, &seen);
   CHECK(seen == 0);
   cudaStreamSynchronize(m.on[0]);
   CHECK(seen == 1);
   CHECK(standin::summary() == "");
-  cudaLaunchHostFunc(m.on[0], [](void*) { CHECK(cudaDeviceSynchronize() == cudaErrorNotPermitted); }, nullptr);
+  cudaLaunchHostFunc(
+    m.on[0], [](void*) { CHECK(cudaDeviceSynchronize() == cudaErrorNotPermitted); }, nullptr);
   cudaStreamSynchronize(m.on[0]);
   CHECK(standin::found(finding::misuse));
 }
@@ -189,7 +206,8 @@ TEST_CASE("elapsed time is virtual, and needs events that keep time") {
   cudaEventCreate(&from);
   cudaEventCreate(&to);
   cudaEventRecord(from, m.on[0]);
-  for (int i = 0; i < 100; ++i) cudaMemcpyAsync(m.host, m.host, bytes, cudaMemcpyHostToHost, m.on[0]);
+  for (int i = 0; i < 100; ++i)
+    cudaMemcpyAsync(m.host, m.host, bytes, cudaMemcpyHostToHost, m.on[0]);
   cudaEventRecord(to, m.on[0]);
   float milliseconds = 0;
   CHECK(cudaEventElapsedTime(&milliseconds, from, to) == cudaErrorNotReady);
@@ -227,7 +245,8 @@ TEST_CASE("a full launch queue makes the host wait") {
   standin::configuration how;
   how.launch_depth = 2;
   two_streams m(how);
-  for (int i = 0; i < 5; ++i) cudaMemsetAsync(m.memory[0], 1, bytes, m.on[0]);
+  for (int i = 0; i < 5; ++i)
+    cudaMemsetAsync(m.memory[0], 1, bytes, m.on[0]);
   CHECK(standin::counters().steps == 3);
 }
 

@@ -14,12 +14,14 @@ bool matches(fault const& f, std::string const& function, host const& me) {
   return (f.function.empty() || f.function == function) && (f.rank < 0 || f.rank == me.rank);
 }
 
-}  // namespace
+} // namespace
 
 call::call(char const* function) {
   model& m = model::instance();
   if (running_callback()) {
-    m.report_finding(finding::misuse, std::string(function) + " is called from a host function, which must not call it");
+    m.report_finding(finding::misuse,
+                     std::string(function) +
+                       " is called from a host function, which must not call it");
     forbidden_ = true;
     return;
   }
@@ -36,39 +38,43 @@ call::call(char const* function) {
   me.now += m.config.cost.call;
   for (std::size_t i = 0; i < m.config.faults.size(); ++i) {
     standin::fault const& f = m.config.faults[i];
-    if (!matches(f, function, me) || ++m.fault_seen[i] != f.call) continue;
+    if (!matches(f, function, me) || ++m.fault_seen[i] != f.call)
+      continue;
     switch (f.action) {
-      case fault_action::error: fault_ = injected{f.cuda_code, f.nccl_code}; break;
-      case fault_action::stall: m.stall_next = true; break;
-      case fault_action::asynchronous_error:
-        m.fail_next = f.cuda_code;
-        m.fail_comm_next = true;
-        break;
-      case fault_action::death:
-        m.kill(me);
-        m.park();
-        fault_ = injected{cudaErrorDevicesUnavailable, ncclSystemError};
-        break;
+    case fault_action::error: fault_ = injected{f.cuda_code, f.nccl_code}; break;
+    case fault_action::stall: me.stall_next = true; break;
+    case fault_action::asynchronous_error:
+      me.fail_next = f.cuda_code;
+      me.fail_comm_next = true;
+      break;
+    case fault_action::death:
+      m.kill(me);
+      m.park();
+      fault_ = injected{cudaErrorDevicesUnavailable, ncclSystemError};
+      break;
     }
   }
 }
 
 call::~call() {
-  if (forbidden_) return;
+  if (forbidden_)
+    return;
   model& m = model::instance();
-  m.fail_next = 0;
-  m.fail_comm_next = false;
+  m.self().fail_next = 0;
+  m.self().fail_comm_next = false;
   m.leave();
 }
 
-bool call::never_returns() const { return model::instance().stall_next; }
+bool call::never_returns() const {
+  return model::instance().self().stall_next;
+}
 
 void call::park() {
-  model::instance().stall_next = false;
+  model::instance().self().stall_next = false;
   model::instance().park();
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail
 
 namespace standin {
 
@@ -78,34 +84,41 @@ namespace {
 
 //! @brief Takes the turn for a function of the control interface, unless a host function calls it.
 class control {
- public:
+public:
   control() : m(model::instance()) {
-    if (running_callback()) return;
+    if (running_callback())
+      return;
     held_ = std::unique_lock(m.lock);
     m.enter(held_);
   }
   ~control() {
-    if (held_.owns_lock()) m.leave();
+    if (held_.owns_lock())
+      m.leave();
   }
   control(control const&) = delete;
   control& operator=(control const&) = delete;
   model& m;
 
- private:
+private:
   std::unique_lock<std::mutex> held_{};
 };
 
-}  // namespace
+} // namespace
 
 void name(void const* handle, std::string given) {
   control here;
   model& m = here.m;
   m.names[handle] = given;
-  if (auto at = m.streams.find(handle); at != m.streams.end()) at->second->label = given;
-  if (auto at = m.events.find(handle); at != m.events.end()) at->second->label = given;
-  if (auto at = m.graphs.find(handle); at != m.graphs.end()) at->second->label = given;
-  if (auto at = m.communicators.find(handle); at != m.communicators.end()) at->second->label = given;
-  if (allocation* a = m.find_allocation(handle)) a->label = given;
+  if (auto at = m.streams.find(handle); at != m.streams.end())
+    at->second->label = given;
+  if (auto at = m.events.find(handle); at != m.events.end())
+    at->second->label = given;
+  if (auto at = m.graphs.find(handle); at != m.graphs.end())
+    at->second->label = given;
+  if (auto at = m.communicators.find(handle); at != m.communicators.end())
+    at->second->label = given;
+  if (allocation* a = m.find_allocation(handle))
+    a->label = given;
 }
 
 scope::scope(std::string text) {
@@ -115,7 +128,8 @@ scope::scope(std::string text) {
 
 scope::~scope() {
   control here;
-  if (!here.m.self().scopes.empty()) here.m.self().scopes.pop_back();
+  if (!here.m.self().scopes.empty())
+    here.m.self().scopes.pop_back();
 }
 
 void host_read(void const* begin, std::size_t bytes) {
@@ -128,4 +142,4 @@ void host_write(void const* begin, std::size_t bytes) {
   here.m.check_host(writing(begin, bytes), "on the host");
 }
 
-}  // namespace standin
+} // namespace standin

@@ -16,7 +16,7 @@ struct injected {
 
 //! @brief One call: takes the turn, counts, injects faults, gives the turn back.
 class call {
- public:
+public:
   explicit call(char const* function);
   ~call();
   call(call const&) = delete;
@@ -29,7 +29,7 @@ class call {
   [[nodiscard]] bool never_returns() const;
   void park();
 
- private:
+private:
   std::unique_lock<std::mutex> held_{};
   bool forbidden_ = false;
   std::optional<injected> fault_{};
@@ -41,21 +41,24 @@ bool& running_callback();
 template <class Body>
 cudaError_t cuda_call(char const* function, Body body) {
   call here(function);
-  if (here.forbidden()) return cudaErrorNotPermitted;
+  if (here.forbidden())
+    return cudaErrorNotPermitted;
   model& m = model::instance();
   cudaError_t code = here.fault() ? static_cast<cudaError_t>(here.fault()->cuda) : body(m);
   if (here.never_returns()) {
     here.park();
     code = cudaErrorLaunchTimeout;
   }
-  if (code != cudaSuccess) m.self().last_error = code;
+  if (code != cudaSuccess)
+    m.self().last_error = code;
   return code;
 }
 
 template <class Body>
 ncclResult_t nccl_call(char const* function, Body body) {
   call here(function);
-  if (here.forbidden()) return ncclInvalidUsage;
+  if (here.forbidden())
+    return ncclInvalidUsage;
   model& m = model::instance();
   ncclResult_t code = here.fault() ? static_cast<ncclResult_t>(here.fault()->nccl) : body(m);
   if (here.never_returns()) {
@@ -69,9 +72,11 @@ ncclResult_t nccl_call(char const* function, Body body) {
 template <class Object, class Map>
 Object* find_object(model& m, Map& objects, void const* handle, char const* kind) {
   auto const at = objects.find(handle);
-  if (at != objects.end()) return at->second.get();
-  m.report_finding(finding::misuse, m.describe(m.self()) + " uses " + kind + " that does not exist or is destroyed");
+  if (at != objects.end())
+    return at->second.get();
+  m.report_finding(finding::misuse,
+                   m.describe(m.self()) + " uses " + kind + " that does not exist or is destroyed");
   return nullptr;
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

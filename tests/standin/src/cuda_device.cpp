@@ -15,36 +15,38 @@ constexpr int multiprocessors = 132;
 constexpr int shared_default = 48 << 10;
 constexpr int shared_opt_in = 227 << 10;
 
-bool valid(model& m, int device) { return device >= 0 && device < m.config.devices; }
+bool valid(model& m, int device) {
+  return device >= 0 && device < m.config.devices;
+}
 
 int attribute(model& m, cudaDeviceAttr which) {
   switch (which) {
-    case cudaDevAttrComputeCapabilityMajor: return m.config.compute_major;
-    case cudaDevAttrComputeCapabilityMinor: return m.config.compute_minor;
-    case cudaDevAttrMultiProcessorCount: return multiprocessors;
-    case cudaDevAttrMaxSharedMemoryPerBlock: return shared_default;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return shared_opt_in;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 << 10;
-    case cudaDevAttrReservedSharedMemoryPerBlock: return 1 << 10;
-    case cudaDevAttrMaxThreadsPerBlock: return 1024;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
-    case cudaDevAttrMaxBlockDimX:
-    case cudaDevAttrMaxBlockDimY: return 1024;
-    case cudaDevAttrMaxBlockDimZ: return 64;
-    case cudaDevAttrMaxGridDimX: return 2147483647;
-    case cudaDevAttrMaxGridDimY:
-    case cudaDevAttrMaxGridDimZ: return 65535;
-    case cudaDevAttrWarpSize: return 32;
-    case cudaDevAttrMaxRegistersPerBlock:
-    case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
-    case cudaDevAttrL2CacheSize: return 50 << 20;
-    case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrUnifiedAddressing:
-    case cudaDevAttrConcurrentKernels:
-    case cudaDevAttrCooperativeLaunch:
-    case cudaDevAttrStreamPrioritiesSupported: return 1;
-    default: return 0;
+  case cudaDevAttrComputeCapabilityMajor: return m.config.compute_major;
+  case cudaDevAttrComputeCapabilityMinor: return m.config.compute_minor;
+  case cudaDevAttrMultiProcessorCount: return multiprocessors;
+  case cudaDevAttrMaxSharedMemoryPerBlock: return shared_default;
+  case cudaDevAttrMaxSharedMemoryPerBlockOptin: return shared_opt_in;
+  case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 << 10;
+  case cudaDevAttrReservedSharedMemoryPerBlock: return 1 << 10;
+  case cudaDevAttrMaxThreadsPerBlock: return 1024;
+  case cudaDevAttrMaxThreadsPerMultiProcessor: return 2048;
+  case cudaDevAttrMaxBlocksPerMultiprocessor: return 32;
+  case cudaDevAttrMaxBlockDimX:
+  case cudaDevAttrMaxBlockDimY: return 1024;
+  case cudaDevAttrMaxBlockDimZ: return 64;
+  case cudaDevAttrMaxGridDimX: return 2147483647;
+  case cudaDevAttrMaxGridDimY:
+  case cudaDevAttrMaxGridDimZ: return 65535;
+  case cudaDevAttrWarpSize: return 32;
+  case cudaDevAttrMaxRegistersPerBlock:
+  case cudaDevAttrMaxRegistersPerMultiprocessor: return 65536;
+  case cudaDevAttrL2CacheSize: return 50 << 20;
+  case cudaDevAttrMemoryPoolsSupported:
+  case cudaDevAttrUnifiedAddressing:
+  case cudaDevAttrConcurrentKernels:
+  case cudaDevAttrCooperativeLaunch:
+  case cudaDevAttrStreamPrioritiesSupported: return 1;
+  default: return 0;
   }
 }
 
@@ -67,7 +69,7 @@ void fill_properties(model& m, int device, cudaDeviceProp& out) {
   out.pciBusID = device + 1;
 }
 
-}  // namespace
+} // namespace
 
 extern "C" {
 
@@ -79,7 +81,8 @@ cudaError_t cudaGetDeviceCount(int* out) {
 }
 cudaError_t cudaSetDevice(int device) {
   return cuda_call("cudaSetDevice", [&](model& m) {
-    if (!valid(m, device)) return cudaErrorInvalidDevice;
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
     m.self().current_device = device;
     return cudaSuccess;
   });
@@ -91,25 +94,30 @@ cudaError_t cudaGetDevice(int* out) {
   });
 }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
-  return cuda_call("cudaInitDevice", [&](model& m) { return valid(m, device) ? cudaSuccess : cudaErrorInvalidDevice; });
+  return cuda_call("cudaInitDevice", [&](model& m) {
+    return valid(m, device) ? cudaSuccess : cudaErrorInvalidDevice;
+  });
 }
 cudaError_t cudaDeviceGetAttribute(int* out, cudaDeviceAttr which, int device) {
   return cuda_call("cudaDeviceGetAttribute", [&](model& m) {
-    if (!valid(m, device)) return cudaErrorInvalidDevice;
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
     *out = attribute(m, which);
     return cudaSuccess;
   });
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) {
   return cuda_call("cudaGetDeviceProperties", [&](model& m) {
-    if (!valid(m, device)) return cudaErrorInvalidDevice;
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
     fill_properties(m, device, *out);
     return cudaSuccess;
   });
 }
 cudaError_t cudaDeviceGetPCIBusId(char* out, int length, int device) {
   return cuda_call("cudaDeviceGetPCIBusId", [&](model& m) {
-    if (!valid(m, device)) return cudaErrorInvalidDevice;
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
     std::snprintf(out, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
     return cudaSuccess;
   });
@@ -128,17 +136,20 @@ cudaError_t cudaRuntimeGetVersion(int* out) {
 }
 cudaError_t cudaDeviceSynchronize() {
   return cuda_call("cudaDeviceSynchronize", [&](model& m) {
-    if (cudaError_t const code = unsafe_in_capture(m)) return code;
+    if (cudaError_t const code = unsafe_in_capture(m))
+      return code;
     return wait_for_device(m, m.self().current_device, "cudaDeviceSynchronize");
   });
 }
 cudaError_t cudaDeviceReset() {
-  return cuda_call("cudaDeviceReset",
-                   [&](model& m) { return wait_for_device(m, m.self().current_device, "cudaDeviceReset"); });
+  return cuda_call("cudaDeviceReset", [&](model& m) {
+    return wait_for_device(m, m.self().current_device, "cudaDeviceReset");
+  });
 }
 cudaError_t cudaDeviceCanAccessPeer(int* out, int device, int peer) {
   return cuda_call("cudaDeviceCanAccessPeer", [&](model& m) {
-    if (!valid(m, device) || !valid(m, peer)) return cudaErrorInvalidDevice;
+    if (!valid(m, device) || !valid(m, peer))
+      return cudaErrorInvalidDevice;
     *out = device != peer;
     return cudaSuccess;
   });
@@ -146,14 +157,17 @@ cudaError_t cudaDeviceCanAccessPeer(int* out, int device, int peer) {
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return cuda_call("cudaDeviceEnablePeerAccess", [&](model& m) {
     int const device = m.self().current_device;
-    if (flags != 0) return cudaErrorInvalidValue;
-    if (!valid(m, peer) || peer == device) return cudaErrorInvalidDevice;
+    if (flags != 0)
+      return cudaErrorInvalidValue;
+    if (!valid(m, peer) || peer == device)
+      return cudaErrorInvalidDevice;
     return m.peers.insert({device, peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });
 }
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   return cuda_call("cudaDeviceDisablePeerAccess", [&](model& m) {
-    return m.peers.erase({m.self().current_device, peer}) ? cudaSuccess : cudaErrorPeerAccessNotEnabled;
+    return m.peers.erase({m.self().current_device, peer}) ? cudaSuccess
+                                                          : cudaErrorPeerAccessNotEnabled;
   });
 }
 
@@ -176,17 +190,23 @@ cudaError_t cudaPeekAtLastError() {
   });
   return last;
 }
-cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol, void** out, unsigned, unsigned long long,
+cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol,
+                                             void** out,
+                                             unsigned,
+                                             unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   return cuda_call("cudaGetDriverEntryPointByVersion", [&](model&) {
-    *out = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0 ? kernels::tensor_map_encoder() : nullptr;
-    if (found) *found = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *out =
+      std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0 ? kernels::tensor_map_encoder() : nullptr;
+    if (found)
+      *found = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
   });
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* out, int device) {
   return cuda_call("cudaDeviceGetDefaultMemPool", [&](model& m) {
-    if (!valid(m, device)) return cudaErrorInvalidDevice;
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
     *out = reinterpret_cast<cudaMemPool_t>(static_cast<std::uintptr_t>(device) + 1);
     return cudaSuccess;
   });
@@ -198,4 +218,4 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) {
   return cuda_call("cudaMemPoolTrimTo", [](model&) { return cudaSuccess; });
 }
 
-}  // extern "C"
+} // extern "C"

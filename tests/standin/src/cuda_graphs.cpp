@@ -9,7 +9,8 @@ namespace {
 
 void release_graph(graph* g) {
   for (auto const& node : g->nodes)
-    if (node->prototype->comm) --node->prototype->comm->graph_references;
+    if (node->prototype->comm)
+      --node->prototype->comm->graph_references;
   delete g;
 }
 
@@ -23,9 +24,12 @@ void close_capture(model& m, std::shared_ptr<capture> const& open) {
 
 cudaError_t begin_capture(model& m, cudaStream_t handle, cudaStreamCaptureMode mode) {
   auto const [s, code] = work_stream(m, handle);
-  if (!s) return code;
-  if (s->legacy) return cudaErrorStreamCaptureUnsupported;
-  if (s->capturing) return forbid_in_capture(*s);
+  if (!s)
+    return code;
+  if (s->legacy)
+    return cudaErrorStreamCaptureUnsupported;
+  if (s->capturing)
+    return forbid_in_capture(*s);
   auto fresh = std::make_shared<capture>();
   fresh->into = std::shared_ptr<graph>(new graph, release_graph);
   fresh->into->label = "graph " + std::to_string(m.next_graph++);
@@ -46,7 +50,8 @@ bool everything_joined(capture const& open) {
   while (!todo.empty()) {
     graph_node const* const node = todo.back();
     todo.pop_back();
-    if (!reached.insert(node).second) continue;
+    if (!reached.insert(node).second)
+      continue;
     todo.insert(todo.end(), node->after.begin(), node->after.end());
   }
   return reached.size() == open.into->nodes.size();
@@ -54,10 +59,12 @@ bool everything_joined(capture const& open) {
 
 cudaError_t end_capture(model& m, cudaStream_t handle, cudaGraph_t* out) {
   *out = nullptr;
-  if (!m.streams.contains(handle)) return cudaErrorInvalidResourceHandle;
+  if (!m.streams.contains(handle))
+    return cudaErrorInvalidResourceHandle;
   stream& s = *m.streams.at(handle);
   std::shared_ptr<capture> const open = s.capturing;
-  if (!open) return cudaErrorIllegalState;
+  if (!open)
+    return cudaErrorIllegalState;
   if (open->origin != &s) {
     open->invalid = true;
     return cudaErrorStreamCaptureUnmatched;
@@ -68,10 +75,12 @@ cudaError_t end_capture(model& m, cudaStream_t handle, cudaGraph_t* out) {
   }
   bool const joined = everything_joined(*open);
   close_capture(m, open);
-  if (open->invalid) return cudaErrorStreamCaptureInvalidated;
+  if (open->invalid)
+    return cudaErrorStreamCaptureInvalidated;
   if (!joined) {
-    m.report_finding(finding::misuse, m.describe(m.self()) + " ends the capture of " + s.label +
-                                          " while work of another captured stream is not joined to it");
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " ends the capture of " + s.label +
+                       " while work of another captured stream is not joined to it");
     return cudaErrorStreamCaptureUnjoined;
   }
   *out = reinterpret_cast<cudaGraph_t>(open->into.get());
@@ -86,26 +95,33 @@ std::vector<int> assign_agents(model& m, graph const& g) {
   for (auto const& node : g.nodes) {
     int mine = -1;
     for (graph_node const* before : node->after)
-      if (mine < 0 && open.contains(agents[before->index])) mine = agents[before->index];
+      if (mine < 0 && open.contains(agents[before->index]))
+        mine = agents[before->index];
     if (mine >= 0) {
       // Taken over only from the last node of its chain.
       for (std::size_t i = agents.size(); i-- > 0;) {
-        if (agents[i] != mine) continue;
+        if (agents[i] != mine)
+          continue;
         bool follows = false;
-        for (graph_node const* before : node->after) follows = follows || before->index == i;
-        if (!follows) mine = -1;
+        for (graph_node const* before : node->after)
+          follows = follows || before->index == i;
+        if (!follows)
+          mine = -1;
         break;
       }
     }
-    if (mine < 0) open.insert(mine = m.next_agent++);
+    if (mine < 0)
+      open.insert(mine = m.next_agent++);
     agents.push_back(mine);
   }
   return agents;
 }
 
 cudaError_t instantiate(model& m, cudaGraphExec_t* out, cudaGraph_t handle) {
-  if (!m.graphs.contains(handle)) return cudaErrorInvalidValue;
-  if (cudaError_t const code = unsafe_in_capture(m)) return code;
+  if (!m.graphs.contains(handle))
+    return cudaErrorInvalidValue;
+  if (cudaError_t const code = unsafe_in_capture(m))
+    return code;
   m.setting_up("cudaGraphInstantiate");
   auto fresh = std::make_unique<graph_exec>();
   fresh->from = m.graphs.at(handle);
@@ -120,17 +136,21 @@ operation_ptr copy_node(model& m, graph_node const& node, int agent, host const&
   auto op = std::make_shared<operation>(*node.prototype);
   op->id = m.next_operation++;
   op->agent = agent;
-  std::string const launched = by.rank >= 0 ? ", launched by rank " + std::to_string(by.rank) : std::string{};
+  std::string const launched =
+    by.rank >= 0 ? ", launched by rank " + std::to_string(by.rank) : std::string{};
   op->what = std::make_shared<std::string>(*node.prototype->what + " in a graph" + launched);
   return op;
 }
 
 cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
   graph_exec* const exec = find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph");
-  if (!exec) return cudaErrorInvalidValue;
+  if (!exec)
+    return cudaErrorInvalidValue;
   auto const [s, code] = work_stream(m, on);
-  if (!s) return code;
-  if (cudaError_t const wrong = forbid_in_capture(*s)) return wrong;
+  if (!s)
+    return code;
+  if (cudaError_t const wrong = forbid_in_capture(*s))
+    return wrong;
   host& me = m.self();
   ++m.counts.graph_launches;
   auto head = m.make(operation_kind::marker, *s, "start of " + exec->label);
@@ -142,13 +162,15 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
   for (auto const& node : exec->from->nodes) {
     operation_ptr op = copy_node(m, *node, exec->agents[node->index], me);
     m.depend(*op, head);
-    for (graph_node const* before : node->after) m.depend(*op, ops[before->index]);
+    for (graph_node const* before : node->after)
+      m.depend(*op, ops[before->index]);
     if (op->comm) {
       m.depend(*op, op->comm->last);
       op->comm->last = op;
       ++m.counts.nccl_kernels;
     }
-    if (op->kind == operation_kind::kernel) ++m.counts.kernels;
+    if (op->kind == operation_kind::kernel)
+      ++m.counts.kernels;
     ops.push_back(op);
     m.add_graph_operation(op, mix(stable, node->index));
     m.depend(*tail, op);
@@ -159,42 +181,52 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
 }
 
 bool same_shape(graph const& a, graph const& b) {
-  if (a.nodes.size() != b.nodes.size()) return false;
+  if (a.nodes.size() != b.nodes.size())
+    return false;
   for (std::size_t i = 0; i < a.nodes.size(); ++i) {
     graph_node const &x = *a.nodes[i], &y = *b.nodes[i];
-    if (x.prototype->kind != y.prototype->kind || x.after.size() != y.after.size()) return false;
+    if (x.prototype->kind != y.prototype->kind || x.after.size() != y.after.size())
+      return false;
     for (std::size_t k = 0; k < x.after.size(); ++k)
-      if (x.after[k]->index != y.after[k]->index) return false;
+      if (x.after[k]->index != y.after[k]->index)
+        return false;
   }
   return true;
 }
 
-cudaError_t update(model& m, cudaGraphExec_t exec_handle, cudaGraph_t handle, cudaGraphExecUpdateResultInfo* info) {
-  graph_exec* const exec = find_object<graph_exec>(m, m.graph_execs, exec_handle, "an executable graph");
-  if (!exec || !m.graphs.contains(handle)) return cudaErrorInvalidValue;
+cudaError_t update(model& m,
+                   cudaGraphExec_t exec_handle,
+                   cudaGraph_t handle,
+                   cudaGraphExecUpdateResultInfo* info) {
+  graph_exec* const exec =
+    find_object<graph_exec>(m, m.graph_execs, exec_handle, "an executable graph");
+  if (!exec || !m.graphs.contains(handle))
+    return cudaErrorInvalidValue;
   bool const fits = same_shape(*exec->from, *m.graphs.at(handle));
   if (info) {
     *info = {};
     info->result = fits ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
   }
-  if (!fits) return cudaErrorGraphExecUpdateFailure;
+  if (!fits)
+    return cudaErrorGraphExecUpdateFailure;
   exec->from = m.graphs.at(handle);
   return cudaSuccess;
 }
 
 cudaGraphNodeType type_of(operation const& op) {
   switch (op.kind) {
-    case operation_kind::copy: return cudaGraphNodeTypeMemcpy;
-    case operation_kind::fill: return cudaGraphNodeTypeMemset;
-    case operation_kind::host_function: return cudaGraphNodeTypeHost;
-    case operation_kind::kernel:
-    case operation_kind::nccl: return cudaGraphNodeTypeKernel;
-    default: return cudaGraphNodeTypeEmpty;
+  case operation_kind::copy: return cudaGraphNodeTypeMemcpy;
+  case operation_kind::fill: return cudaGraphNodeTypeMemset;
+  case operation_kind::host_function: return cudaGraphNodeTypeHost;
+  case operation_kind::kernel:
+  case operation_kind::nccl: return cudaGraphNodeTypeKernel;
+  default: return cudaGraphNodeTypeEmpty;
   }
 }
 
 cudaStreamCaptureStatus status_of(stream const& s) {
-  if (!s.capturing) return cudaStreamCaptureStatusNone;
+  if (!s.capturing)
+    return cudaStreamCaptureStatusNone;
   return s.capturing->invalid ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
 }
 
@@ -203,7 +235,7 @@ stream* capturable(model& m, cudaStream_t handle) {
   return at == m.streams.end() ? nullptr : at->second.get();
 }
 
-}  // namespace
+} // namespace
 
 extern "C" {
 
@@ -220,18 +252,28 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t on, cudaStreamCaptureStatus* out)
     return cudaSuccess;
   });
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t on, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* into, cudaGraphNode_t const** dependencies,
-                                     cudaGraphEdgeData const** edges, size_t* count) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t on,
+                                     cudaStreamCaptureStatus* status,
+                                     unsigned long long* id,
+                                     cudaGraph_t* into,
+                                     cudaGraphNode_t const** dependencies,
+                                     cudaGraphEdgeData const** edges,
+                                     size_t* count) {
   return cuda_call("cudaStreamGetCaptureInfo", [&](model& m) {
     stream const* const s = capturable(m, on);
     *status = s ? status_of(*s) : cudaStreamCaptureStatusNone;
-    if (*status != cudaStreamCaptureStatusActive) return cudaSuccess;
-    if (id) *id = s->capturing->id;
-    if (into) *into = reinterpret_cast<cudaGraph_t>(s->capturing->into.get());
-    if (dependencies) *dependencies = reinterpret_cast<cudaGraphNode_t const*>(s->tail.data());
-    if (edges) *edges = nullptr;
-    if (count) *count = s->tail.size();
+    if (*status != cudaStreamCaptureStatusActive)
+      return cudaSuccess;
+    if (id)
+      *id = s->capturing->id;
+    if (into)
+      *into = reinterpret_cast<cudaGraph_t>(s->capturing->into.get());
+    if (dependencies)
+      *dependencies = reinterpret_cast<cudaGraphNode_t const*>(s->tail.data());
+    if (edges)
+      *edges = nullptr;
+    if (count)
+      *count = s->tail.size();
     return cudaSuccess;
   });
 }
@@ -244,24 +286,29 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t from, unsigned long long) {
   return cuda_call("cudaGraphInstantiate", [&](model& m) { return instantiate(m, out, from); });
 }
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from, unsigned long long) {
-  return cuda_call("cudaGraphInstantiateWithFlags", [&](model& m) { return instantiate(m, out, from); });
+cudaError_t
+cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t from, unsigned long long) {
+  return cuda_call("cudaGraphInstantiateWithFlags",
+                   [&](model& m) { return instantiate(m, out, from); });
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t on) {
   return cuda_call("cudaGraphUpload", [&](model& m) {
-    if (!m.graph_execs.contains(exec)) return cudaErrorInvalidValue;
+    if (!m.graph_execs.contains(exec))
+      return cudaErrorInvalidValue;
     return work_stream(m, on).code;
   });
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t on) {
   return cuda_call("cudaGraphLaunch", [&](model& m) { return launch(m, exec, on); });
 }
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t from, cudaGraphExecUpdateResultInfo* info) {
+cudaError_t
+cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t from, cudaGraphExecUpdateResultInfo* info) {
   return cuda_call("cudaGraphExecUpdate", [&](model& m) { return update(m, exec, from, info); });
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t from, cudaGraphNode_t* nodes, size_t* count) {
   return cuda_call("cudaGraphGetNodes", [&](model& m) {
-    if (!m.graphs.contains(from)) return cudaErrorInvalidValue;
+    if (!m.graphs.contains(from))
+      return cudaErrorInvalidValue;
     graph const& g = *m.graphs.at(from);
     if (nodes)
       for (std::size_t i = 0; i < std::min(*count, g.nodes.size()); ++i)
@@ -278,18 +325,21 @@ cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* out) {
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
   return cuda_call("cudaGraphDestroy", [&](model& m) {
-    if (!find_object<graph>(m, m.graphs, handle, "a graph")) return cudaErrorInvalidValue;
+    if (!find_object<graph>(m, m.graphs, handle, "a graph"))
+      return cudaErrorInvalidValue;
     m.graphs.erase(handle);
     return cudaSuccess;
   });
 }
-// A graph that still runs is freed when it ends; what it holds of a communicator is held until then.
+// A graph that still runs is freed when it ends; what it holds of a communicator is held until
+// then.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   return cuda_call("cudaGraphExecDestroy", [&](model& m) {
-    if (!find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph")) return cudaErrorInvalidValue;
+    if (!find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph"))
+      return cudaErrorInvalidValue;
     m.graph_execs.erase(handle);
     return cudaSuccess;
   });
 }
 
-}  // extern "C"
+} // extern "C"

@@ -13,7 +13,7 @@ namespace {
 
 struct kernel_name {
   std::string mangled{};
-  std::string plain{};  //!< without return type and parameters
+  std::string plain{}; //!< without return type and parameters
 };
 
 // nvcc's objects register before main.
@@ -26,7 +26,8 @@ std::map<void const*, std::string>& variable_names() {
   return *names;
 }
 std::map<std::string, std::function<standin::detail::bound_kernel(void**)>>& binders() {
-  static auto* const all = new std::map<std::string, std::function<standin::detail::bound_kernel(void**)>>;
+  static auto* const all =
+    new std::map<std::string, std::function<standin::detail::bound_kernel(void**)>>;
   return *all;
 }
 
@@ -37,18 +38,22 @@ std::string plain_name(char const* mangled) {
   std::free(text);
   int depth = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
-    if (name[i] == '<') ++depth;
-    if (name[i] == '>') --depth;
+    if (name[i] == '<')
+      ++depth;
+    if (name[i] == '>')
+      --depth;
     if (name[i] == '(' && depth == 0 && name.compare(i, 11, "(anonymous ") != 0) {
       name.resize(i);
       break;
     }
   }
-  if (name.starts_with("void ")) name.erase(0, 5);
+  if (name.starts_with("void "))
+    name.erase(0, 5);
   return name;
 }
 
-// Layout of the container that fatbinary writes; it is undocumented, the magic number guards against a change.
+// Layout of the container that fatbinary writes; it is undocumented, the magic number guards
+// against a change.
 struct fat_wrapper {
   int magic;
   int version;
@@ -66,7 +71,8 @@ T read_at(char const* from) {
 }
 
 void load_container(char const* data) {
-  if (read_at<std::uint32_t>(data) != container_magic) return;
+  if (read_at<std::uint32_t>(data) != container_magic)
+    return;
   char const* at = data + read_at<std::uint16_t>(data + 6);
   char const* const end = at + read_at<std::uint64_t>(data + 8);
   while (at < end) {
@@ -75,7 +81,8 @@ void load_container(char const* data) {
     auto const bytes = read_at<std::uint64_t>(at + 8);
     if (kind == ptx_entry) {
       std::string text(at + header, strnlen(at + header, bytes));
-      if (text.find(".version") != std::string::npos) kernels::load(std::move(text));
+      if (text.find(".version") != std::string::npos)
+        kernels::load(std::move(text));
     }
     at += header + bytes;
   }
@@ -90,29 +97,38 @@ struct launch_request {
 
 thread_local launch_request pushed;
 
-bool configuration_fits(model& m, launch_request const& r, std::optional<kernels::facts> const& facts) {
+bool configuration_fits(model& m,
+                        launch_request const& r,
+                        std::optional<kernels::facts> const& facts) {
   std::uint64_t const threads = std::uint64_t{r.block.x} * r.block.y * r.block.z;
-  if (threads == 0 || threads > 1024 || r.grid.x == 0 || r.grid.y == 0 || r.grid.z == 0) return false;
-  if (r.block.z > 64 || r.grid.y > 65535 || r.grid.z > 65535 || r.grid.x > 2147483647u) return false;
-  if (facts && threads > facts->max_threads) return false;
+  if (threads == 0 || threads > 1024 || r.grid.x == 0 || r.grid.y == 0 || r.grid.z == 0)
+    return false;
+  if (r.block.z > 64 || r.grid.y > 65535 || r.grid.z > 65535 || r.grid.x > 2147483647u)
+    return false;
+  if (facts && threads > facts->max_threads)
+    return false;
   std::size_t const fixed = facts ? facts->static_shared_bytes : 0;
   auto const opted = m.shared_limits.find(r.function);
-  std::size_t const limit = opted == m.shared_limits.end() ? std::size_t{48} << 10
-                                                           : static_cast<std::size_t>(opted->second) + fixed;
+  std::size_t const limit = opted == m.shared_limits.end()
+                              ? std::size_t{48} << 10
+                              : static_cast<std::size_t>(opted->second) + fixed;
   return fixed + r.shared <= limit;
 }
 
 void check_peer_access(model& m, operation const& op, std::vector<memory_access> const& touched) {
   for (memory_access const& range : touched) {
     allocation const* const a = m.find_allocation(reinterpret_cast<void*>(range.begin));
-    if (!a || a->kind != memory_kind::device || a->device == op.device) continue;
+    if (!a || a->kind != memory_kind::device || a->device == op.device)
+      continue;
     if (!m.peers.contains({op.device, a->device}))
-      m.report_finding(finding::misuse, *op.what + " touches " + m.memory_name(range.begin) +
-                                            " without access of its device to the peer");
+      m.report_finding(finding::misuse,
+                       *op.what + " touches " + m.memory_name(range.begin) +
+                         " without access of its device to the peer");
   }
 }
 
-std::function<std::vector<memory_access>(operation&)> host_body(launch_request const& r, bound_kernel body) {
+std::function<std::vector<memory_access>(operation&)> host_body(launch_request const& r,
+                                                                bound_kernel body) {
   return [r, body](operation&) {
     kernel_launch launch;
     launch.grid[0] = r.grid.x, launch.grid[1] = r.grid.y, launch.grid[2] = r.grid.z;
@@ -128,8 +144,10 @@ std::function<std::vector<memory_access>(operation&)> host_body(launch_request c
   };
 }
 
-std::function<std::vector<memory_access>(operation&)> ptx_body(model& m, launch_request const& r,
-                                                               std::string mangled, kernels::facts const& facts,
+std::function<std::vector<memory_access>(operation&)> ptx_body(model& m,
+                                                               launch_request const& r,
+                                                               std::string mangled,
+                                                               kernels::facts const& facts,
                                                                void** values) {
   std::vector<std::vector<char>> arguments;
   for (std::size_t i = 0; i < facts.parameter_bytes.size(); ++i) {
@@ -150,23 +168,28 @@ std::function<std::vector<memory_access>(operation&)> ptx_body(model& m, launch_
 
 cudaError_t launch(model& m, launch_request const& r, void** values) {
   auto const known = kernel_names().find(r.function);
-  if (known == kernel_names().end()) return cudaErrorInvalidDeviceFunction;
+  if (known == kernel_names().end())
+    return cudaErrorInvalidDeviceFunction;
   kernel_name const& name = known->second;
   auto const [s, code] = work_stream(m, r.on);
-  if (!s) return code;
+  if (!s)
+    return code;
   if (s->device != m.self().current_device) {
-    m.report_finding(finding::misuse, m.describe(m.self()) + " launches " + name.plain + " on " + s->label +
-                                          " of device " + std::to_string(s->device) + " while device " +
-                                          std::to_string(m.self().current_device) + " is current");
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " launches " + name.plain + " on " + s->label +
+                       " of device " + std::to_string(s->device) + " while device " +
+                       std::to_string(m.self().current_device) + " is current");
     return cudaErrorInvalidResourceHandle;
   }
   auto const binder = binders().find(name.plain);
   auto const facts = kernels::find(name.mangled);
-  if (!configuration_fits(m, r, facts)) return cudaErrorInvalidConfiguration;
+  if (!configuration_fits(m, r, facts))
+    return cudaErrorInvalidConfiguration;
   if (binder == binders().end() && !facts) {
-    m.report_finding(finding::misuse, "nothing can run kernel " + name.plain +
-                                          ": no PTX of it is in the program (build with --no-compress and "
-                                          "code=compute_XX) and register_kernel() was not called for it");
+    m.report_finding(finding::misuse,
+                     "nothing can run kernel " + name.plain +
+                       ": no PTX of it is in the program (build with --no-compress and "
+                       "code=compute_XX) and register_kernel() was not called for it");
     return cudaErrorInvalidDeviceFunction;
   }
   ++m.counts.kernels;
@@ -182,7 +205,7 @@ cudaError_t launch(model& m, launch_request const& r, void** values) {
   return cudaSuccess;
 }
 
-}  // namespace
+} // namespace
 
 namespace standin::detail {
 
@@ -190,7 +213,7 @@ void register_binder(std::string name, std::function<bound_kernel(void**)> bind)
   binders()[std::move(name)] = std::move(bind);
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail
 
 extern "C" {
 
@@ -201,12 +224,15 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-char __cudaInitModule(void**) { return 1; }
-void __cudaRegisterFunction(void**, char const* function, char*, char const* name, int, uint3*, uint3*, dim3*, dim3*,
-                            int*) {
+char __cudaInitModule(void**) {
+  return 1;
+}
+void __cudaRegisterFunction(
+  void**, char const* function, char*, char const* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
   kernel_names()[function] = {name, plain_name(name)};
 }
-void __cudaRegisterVar(void**, char* host_variable, char*, char const* name, int, size_t, int, int) {
+void __cudaRegisterVar(
+  void**, char* host_variable, char*, char const* name, int, size_t, int, int) {
   variable_names()[host_variable] = name;
 }
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, CUstream_st* on) {
@@ -224,26 +250,33 @@ cudaError_t __cudaGetKernel(cudaKernel_t* out, void const* function) {
   *out = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** values, size_t shared,
-                               cudaStream_t on) {
-  return cuda_call("cudaLaunchKernel",
-                   [&](model& m) { return launch(m, {kernel, grid, block, shared, on}, values); });
+cudaError_t __cudaLaunchKernel(
+  cudaKernel_t kernel, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t on) {
+  return cuda_call("cudaLaunchKernel", [&](model& m) {
+    return launch(m, {kernel, grid, block, shared, on}, values);
+  });
 }
-cudaError_t cudaLaunchKernel(void const* function, dim3 grid, dim3 block, void** values, size_t shared,
-                             cudaStream_t on) {
-  return cuda_call("cudaLaunchKernel",
-                   [&](model& m) { return launch(m, {function, grid, block, shared, on}, values); });
+cudaError_t cudaLaunchKernel(
+  void const* function, dim3 grid, dim3 block, void** values, size_t shared, cudaStream_t on) {
+  return cuda_call("cudaLaunchKernel", [&](model& m) {
+    return launch(m, {function, grid, block, shared, on}, values);
+  });
 }
-cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* how, void const* function, void** values) {
+cudaError_t
+cudaLaunchKernelExC(cudaLaunchConfig_t const* how, void const* function, void** values) {
   return cuda_call("cudaLaunchKernelExC", [&](model& m) {
-    return launch(m, {function, how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream}, values);
+    return launch(
+      m, {function, how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream}, values);
   });
 }
 cudaError_t cudaFuncSetAttribute(void const* function, cudaFuncAttribute which, int value) {
   return cuda_call("cudaFuncSetAttribute", [&](model& m) {
-    if (!kernel_names().contains(function)) return cudaErrorInvalidDeviceFunction;
-    if (which != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > (227 << 10)) return cudaErrorInvalidValue;
+    if (!kernel_names().contains(function))
+      return cudaErrorInvalidDeviceFunction;
+    if (which != cudaFuncAttributeMaxDynamicSharedMemorySize)
+      return cudaSuccess;
+    if (value < 0 || value > (227 << 10))
+      return cudaErrorInvalidValue;
     m.shared_limits[function] = value;
     return cudaSuccess;
   });
@@ -251,7 +284,8 @@ cudaError_t cudaFuncSetAttribute(void const* function, cudaFuncAttribute which, 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, void const* function) {
   return cuda_call("cudaFuncGetAttributes", [&](model& m) {
     auto const known = kernel_names().find(function);
-    if (known == kernel_names().end()) return cudaErrorInvalidDeviceFunction;
+    if (known == kernel_names().end())
+      return cudaErrorInvalidDeviceFunction;
     std::memset(out, 0, sizeof *out);
     auto const facts = kernels::find(known->second.mangled);
     out->maxThreadsPerBlock = facts ? static_cast<int>(facts->max_threads) : 1024;
@@ -267,23 +301,30 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, void const* function)
 cudaError_t cudaFuncGetName(char const** out, void const* function) {
   return cuda_call("cudaFuncGetName", [&](model&) {
     auto const known = kernel_names().find(function);
-    if (known == kernel_names().end()) return cudaErrorInvalidDeviceFunction;
+    if (known == kernel_names().end())
+      return cudaErrorInvalidDeviceFunction;
     *out = known->second.mangled.c_str();
     return cudaSuccess;
   });
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* out, void const* function, int block,
-                                                                   size_t shared, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+  int* out, void const* function, int block, size_t shared, unsigned) {
   return cuda_call("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", [&](model&) {
     auto const known = kernel_names().find(function);
-    if (known == kernel_names().end()) return cudaErrorInvalidDeviceFunction;
+    if (known == kernel_names().end())
+      return cudaErrorInvalidDeviceFunction;
     auto const facts = kernels::find(known->second.mangled);
     std::size_t const used = shared + (facts ? facts->static_shared_bytes : 0) + 1024;
-    *out = std::max(0, std::min({32, 2048 / std::max(1, block), static_cast<int>((std::size_t{228} << 10) / used)}));
+    *out = std::max(
+      0,
+      std::min({32, 2048 / std::max(1, block), static_cast<int>((std::size_t{228} << 10) / used)}));
     return cudaSuccess;
   });
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* out, void const* function, int block, size_t shared) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* out,
+                                                          void const* function,
+                                                          int block,
+                                                          size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out, function, block, shared, 0);
 }
 cudaError_t cudaGetSymbolAddress(void** out, void const* symbol) {
@@ -294,4 +335,4 @@ cudaError_t cudaGetSymbolAddress(void** out, void const* symbol) {
   });
 }
 
-}  // extern "C"
+} // extern "C"

@@ -30,12 +30,14 @@ stream& model::resolve(cudaStream_t handle) {
   };
   if (handle == cudaStreamPerThread) {
     auto& mine = thread_streams[&self()][device];
-    if (!mine) mine = make_special(false);
+    if (!mine)
+      mine = make_special(false);
     return *mine;
   }
   if (handle == nullptr || handle == cudaStreamLegacy) {
     auto& mine = legacy_streams[device];
-    if (!mine) mine = make_special(true);
+    if (!mine)
+      mine = make_special(true);
     return *mine;
   }
   return *reinterpret_cast<stream*>(handle);
@@ -49,20 +51,23 @@ operation_ptr model::make(operation_kind kind, stream& on, std::string const& wh
   op->device = on.device;
   std::string where = me.rank >= 0 ? "rank " + std::to_string(me.rank) + ", " : std::string{};
   where += "device " + std::to_string(on.device) + ", " + on.label;
-  if (!me.scopes.empty()) where += ", in " + me.scopes.back();
-  op->what = std::make_shared<std::string>(what + " (" + where + ", call " + std::to_string(total_calls) + ")");
+  if (!me.scopes.empty())
+    where += ", in " + me.scopes.back();
+  op->what = std::make_shared<std::string>(what + " (" + where + ", call " +
+                                           std::to_string(total_calls) + ")");
   switch (kind) {
-    case operation_kind::kernel: op->cost = config.cost.kernel; break;
-    case operation_kind::copy:
-    case operation_kind::fill:
-    case operation_kind::nccl: op->cost = config.cost.transfer; break;
-    default: break;
+  case operation_kind::kernel: op->cost = config.cost.kernel; break;
+  case operation_kind::copy:
+  case operation_kind::fill:
+  case operation_kind::nccl: op->cost = config.cost.transfer; break;
+  default: break;
   }
   return op;
 }
 
 void model::depend(operation& op, operation_ptr const& on) const {
-  if (on && on.get() != &op) op.after.push_back(on);
+  if (on && on.get() != &op)
+    op.after.push_back(on);
 }
 
 int model::device_error(int device) const {
@@ -78,14 +83,17 @@ void model::enqueue(stream& on, operation_ptr const& op) {
   depend(*op, on.last);
   if (on.legacy) {
     for (auto const& [handle, other] : streams)
-      if (other->device == on.device && other->blocking) depend(*op, other->last);
+      if (other->device == on.device && other->blocking)
+        depend(*op, other->last);
   } else if (on.blocking) {
     auto const legacy = legacy_streams.find(on.device);
-    if (legacy != legacy_streams.end()) depend(*op, legacy->second->last);
+    if (legacy != legacy_streams.end())
+      depend(*op, legacy->second->last);
   }
   if (config.hardware_queues > 0) {
     operation_ptr& queue = queues_[{on.device, on.id % config.hardware_queues}];
-    if (queue && !queue->started) op->after_start = queue;
+    if (queue && !queue->started)
+      op->after_start = queue;
     queue = op;
   }
   on.last = op;
@@ -102,20 +110,23 @@ void model::submit(operation_ptr const& op, std::uint64_t stable) {
   op->issued = me.clock;
   op->issued_at = me.now;
   me.clock.advance(me.agent);
-  if (stall_next) op->stalled = true;
-  if (fail_next != 0) op->fails_with = fail_next;
-  if (fail_comm_next && op->comm) {
+  if (me.stall_next)
+    op->stalled = true;
+  if (me.fail_next != 0)
+    op->fails_with = me.fail_next;
+  if (me.fail_comm_next && op->comm) {
     op->comm->state = ncclRemoteError;
     op->stalled = true;
   }
   if (op->kind != operation_kind::marker) {
-    stall_next = false;
-    fail_next = 0;
-    fail_comm_next = false;
+    me.stall_next = false;
+    me.fail_next = 0;
+    me.fail_comm_next = false;
   }
   live.emplace(op->id, op);
   for (operation_ptr const& earlier : op->after) {
-    if (earlier->done) continue;
+    if (earlier->done)
+      continue;
     ++op->missing;
     earlier->next.push_back(op.get());
   }
@@ -124,18 +135,23 @@ void model::submit(operation_ptr const& op, std::uint64_t stable) {
     op->after_start->next_on_start.push_back(op.get());
   }
   op->after_start = nullptr;
-  if (op->missing == 0) ready.emplace(op->id, op);
+  if (op->missing == 0)
+    ready.emplace(op->id, op);
 }
 
 // Nodes of a graph have no stream; they do not take the host's place in a launch queue either.
-void model::add_graph_operation(operation_ptr const& op, std::uint64_t stable) { submit(op, stable); }
+void model::add_graph_operation(operation_ptr const& op, std::uint64_t stable) {
+  submit(op, stable);
+}
 
 // A device accepts only so much unfinished work; then the host waits in the call.
 void model::throttle(operation const& op) {
-  if (config.launch_depth <= 0) return;
+  if (config.launch_depth <= 0)
+    return;
   int const device = op.device;
   auto pending = [this, device] {
-    return std::count_if(live.begin(), live.end(), [&](auto const& entry) { return entry.second->device == device; });
+    return std::count_if(
+      live.begin(), live.end(), [&](auto const& entry) { return entry.second->device == device; });
   };
   wait("a launch, because the queue of device " + std::to_string(device) + " is full",
        [this, pending] { return pending() <= config.launch_depth; });
@@ -153,7 +169,8 @@ void model::steps_after_enqueue() {
 
 void model::check(operation& op, memory_access const& range) {
   memory.touch(range, {op.agent, &op.clock, op.what}, config.report_uninitialised);
-  if (range.write) kernels::mark(reinterpret_cast<void*>(range.begin), range.end - range.begin, true);
+  if (range.write)
+    kernels::mark(reinterpret_cast<void*>(range.begin), range.end - range.begin, true);
 }
 
 void model::check_host(memory_access const& range, std::string const& doing) {
@@ -167,4 +184,4 @@ void model::check_host(memory_access const& range, std::string const& doing) {
   me.clock.advance(me.agent);
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "model.hpp"
-
 #include <thread>
+
+#include "model.hpp"
 
 namespace standin::detail {
 
 namespace {
 
-// A thread that holds the turn but waits for something outside the model is overtaken after this much real time.
+// A thread that holds the turn but waits for something outside the model is overtaken after this
+// much real time.
 constexpr auto patience = std::chrono::milliseconds(500);
 constexpr int most_timeouts = 60;
 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
 
-}  // namespace
+} // namespace
 
 thread_place& place() {
   thread_local thread_place here;
@@ -23,10 +24,13 @@ thread_place& place() {
 thread_place::~thread_place() {
   model& m = model::instance();
   std::unique_lock held(m.lock);
-  if (who && epoch == m.epoch) m.end_host();
+  if (who && epoch == m.epoch)
+    m.end_host();
 }
 
-host& model::self() { return *place().who; }
+host& model::self() {
+  return *place().who;
+}
 
 host& model::add_host(int rank) {
   auto fresh = std::make_unique<host>();
@@ -52,8 +56,8 @@ void model::enter(std::unique_lock<std::mutex>& held) {
       break;
     }
     std::uint64_t const before = total_calls;
-    bool const came =
-        me.turn_came.wait_for(held, patience, [&] { return turn == &me || !turn || total_calls != before; });
+    bool const came = me.turn_came.wait_for(
+      held, patience, [&] { return turn == &me || !turn || total_calls != before; });
     if (!came) {
       ++counts.stolen_turns;
       turn = &me;
@@ -63,16 +67,17 @@ void model::enter(std::unique_lock<std::mutex>& held) {
 
 void model::leave() {
   host& me = self();
-  if (config.execution == order::random && hosts.size() > 1 && random() % 4 == 0) hand_to_someone(me);
+  if (config.execution == order::random && hosts.size() > 1 && random() % 4 == 0)
+    hand_to_someone(me);
 }
 
 bool model::can_run(host const& h) const {
   switch (h.state) {
-    case host_state::running: return true;
-    case host_state::ended: return false;
-    case host_state::parked: return h.woken;
-    case host_state::sleeping: return h.woken || deadlocked;
-    case host_state::waiting: return (deadlocked && !h.joining) || (*h.condition)();
+  case host_state::running: return true;
+  case host_state::ended: return false;
+  case host_state::parked: return h.woken;
+  case host_state::sleeping: return h.woken || deadlocked;
+  case host_state::waiting: return (deadlocked && !h.joining) || (*h.condition)();
   }
   return false;
 }
@@ -80,13 +85,16 @@ bool model::can_run(host const& h) const {
 bool model::hand_to_someone(host& me) {
   std::vector<host*> able;
   for (auto const& h : hosts)
-    if (h.get() != &me && can_run(*h)) able.push_back(h.get());
-  if (able.empty()) return false;
+    if (h.get() != &me && can_run(*h))
+      able.push_back(h.get());
+  if (able.empty())
+    return false;
   std::size_t which = 0;
   if (config.execution == order::random) {
     which = static_cast<std::size_t>(choose(able.size()));
   } else {
-    while (which + 1 < able.size() && able[which]->id < me.id) ++which;  // round robin
+    while (which + 1 < able.size() && able[which]->id < me.id)
+      ++which; // round robin
   }
   hand_to(me, *able[which]);
   return true;
@@ -95,21 +103,25 @@ bool model::hand_to_someone(host& me) {
 void model::hand_to(host& me, host& other) {
   turn = &other;
   other.turn_came.notify_all();
-  if (me.state == host_state::ended) return;
+  if (me.state == host_state::ended)
+    return;
   for (int timeouts = 0; turn != &me;) {
     std::uint64_t const before = total_calls + progress;
-    if (me.turn_came.wait_for(*held_lock, patience, [&] { return turn == &me; })) return;
+    if (me.turn_came.wait_for(*held_lock, patience, [&] { return turn == &me; }))
+      return;
     if (total_calls + progress != before) {
       timeouts = 0;
       continue;
     }
     ++counts.stolen_turns;
     if (++timeouts > most_timeouts && !deadlocked) {
-      report_finding(finding::deadlock, "a host thread waits outside the model while all others wait for it",
+      report_finding(finding::deadlock,
+                     "a host thread waits outside the model while all others wait for it",
                      who_waits());
       deadlocked = true;
     }
-    if (turn && turn->state == host_state::running && !can_run(me)) continue;
+    if (turn && turn->state == host_state::running && !can_run(me))
+      continue;
     turn = &me;
   }
 }
@@ -117,7 +129,8 @@ void model::hand_to(host& me, host& other) {
 host* model::earliest_sleeper() {
   host* first = nullptr;
   for (auto const& h : hosts)
-    if (h->state == host_state::sleeping && !h->woken && (!first || h->wake < first->wake)) first = h.get();
+    if (h->state == host_state::sleeping && !h->woken && (!first || h->wake < first->wake))
+      first = h.get();
   return first;
 }
 
@@ -125,15 +138,19 @@ host* model::earliest_sleeper() {
 host* model::releasable() {
   host* first = nullptr;
   for (auto const& h : hosts) {
-    if (h->state == host_state::ended || h->joining) continue;
-    if (h->state != host_state::parked) return nullptr;
-    if (!first && !h->woken) first = h.get();
+    if (h->state == host_state::ended || h->joining)
+      continue;
+    if (h->state != host_state::parked)
+      return nullptr;
+    if (!first && !h->woken)
+      first = h.get();
   }
   return first;
 }
 
 bool model::wait_for_newcomer() {
-  if (!config.expect_more_threads) return false;
+  if (!config.expect_more_threads)
+    return false;
   std::size_t const before = hosts.size();
   std::condition_variable_any pause;
   return pause.wait_for(*held_lock, patience, [&] { return hosts.size() != before; });
@@ -142,21 +159,27 @@ bool model::wait_for_newcomer() {
 // The caller cannot go on. Something else happens, or the model is found to be stuck.
 void model::turn_over(host& me) {
   bool const hosts_first = config.execution == order::lazy || config.execution == order::scripted;
-  if (hosts_first && hand_to_someone(me)) return;
+  if (hosts_first && hand_to_someone(me))
+    return;
   if (step()) {
-    if (config.execution == order::random && random() % 4 == 0) hand_to_someone(me);
+    if (config.execution == order::random && random() % 4 == 0)
+      hand_to_someone(me);
     return;
   }
-  if (hand_to_someone(me)) return;
+  if (hand_to_someone(me))
+    return;
   host* next = earliest_sleeper();
-  if (!next && wait_for_newcomer()) return;
-  if (!next) next = releasable();
+  if (!next && wait_for_newcomer())
+    return;
+  if (!next)
+    next = releasable();
   if (!next) {
     declare_deadlock();
     return;
   }
   next->woken = true;
-  if (next != &me) hand_to(me, *next);
+  if (next != &me)
+    hand_to(me, *next);
 }
 
 bool model::wait(std::string why, std::function<bool()> const& condition, operation_ptr target) {
@@ -166,7 +189,8 @@ bool model::wait(std::string why, std::function<bool()> const& condition, operat
     me.condition = &condition;
     me.why = std::move(why);
     me.target = std::move(target);
-    while (!(deadlocked && !me.joining) && !condition()) turn_over(me);
+    while (!(deadlocked && !me.joining) && !condition())
+      turn_over(me);
     me.state = host_state::running;
     me.condition = nullptr;
     me.target = nullptr;
@@ -175,14 +199,18 @@ bool model::wait(std::string why, std::function<bool()> const& condition, operat
   return condition();
 }
 
-// A query. The first one that fails costs nothing; those that follow force the machine on, then the clock.
+// A query. The first one that fails costs nothing; those that follow force the machine on, then the
+// clock.
 bool model::poll(std::function<bool()> const& condition) {
   host& me = self();
   bool const scripted = config.execution == order::scripted;
   if (!condition() && !deadlocked) {
-    if (config.execution == order::random && random() % 2 == 0) step();
-    if (config.execution == order::lazy && me.fruitless > 0) step();
-    if (scripted && (me.fruitless > 1 || choose(2) == 1)) step();
+    if (config.execution == order::random && random() % 2 == 0)
+      step();
+    if (config.execution == order::lazy && me.fruitless > 0)
+      step();
+    if (scripted && (me.fruitless > 1 || choose(2) == 1))
+      step();
   }
   bool const reached = condition();
   me.seen = mix(me.seen, reached ? 1 : 2);
@@ -192,12 +220,16 @@ bool model::poll(std::function<bool()> const& condition) {
     return true;
   }
   ++me.fruitless;
-  if (me.progress_seen != progress) me.idle = 0;
+  if (me.progress_seen != progress)
+    me.idle = 0;
   me.progress_seen = progress;
-  if (me.fruitless > 1) hand_to_someone(me);
-  if (me.progress_seen != progress || deadlocked) return false;
+  if (me.fruitless > 1)
+    hand_to_someone(me);
+  if (me.progress_seen != progress || deadlocked)
+    return false;
   ++me.idle;
-  me.now += std::chrono::microseconds(1) * (std::uint64_t{1} << std::min<std::uint64_t>(me.idle, 10));
+  me.now +=
+    std::chrono::microseconds(1) * (std::uint64_t{1} << std::min<std::uint64_t>(me.idle, 10));
   host* sleeper = earliest_sleeper();
   if (sleeper && sleeper->wake <= me.now) {
     sleeper->woken = true;
@@ -212,12 +244,14 @@ bool model::poll(std::function<bool()> const& condition) {
 
 void model::sleep_until(nanoseconds when) {
   host& me = self();
-  if (when <= me.now) return;
+  if (when <= me.now)
+    return;
   me.wake = when;
   me.woken = false;
   me.state = host_state::sleeping;
   me.why = "sleep";
-  while (!me.woken && !deadlocked) turn_over(me);
+  while (!me.woken && !deadlocked)
+    turn_over(me);
   me.state = host_state::running;
   me.now = when;
 }
@@ -226,23 +260,28 @@ void model::park() {
   host& me = self();
   me.woken = false;
   me.state = host_state::parked;
-  while (!me.woken) turn_over(me);
+  while (!me.woken)
+    turn_over(me);
   me.state = host_state::running;
 }
 
 void model::kill(host& who) {
   who.dead = true;
-  if (!config.peers_notice_death) return;
+  if (!config.peers_notice_death)
+    return;
   for (auto const& [handle, comm] : communicators) {
-    if (comm->by != &who) continue;
+    if (comm->by != &who)
+      continue;
     for (communicator* other : comm->members->ranks)
-      if (other && other != comm.get() && !other->aborted) other->state = ncclRemoteError;
+      if (other && other != comm.get() && !other->aborted)
+        other->state = ncclRemoteError;
   }
 }
 
 bool model::all_ranks_ended() const {
   for (auto const& h : hosts)
-    if (h->rank >= 0 && h->state != host_state::ended) return false;
+    if (h->rank >= 0 && h->state != host_state::ended)
+      return false;
   return true;
 }
 
@@ -251,22 +290,28 @@ void model::end_host() {
   me.state = host_state::ended;
   ++progress;
   place().who = nullptr;
-  if (turn != &me) return;
+  if (turn != &me)
+    return;
   turn = nullptr;
   while (!turn) {
-    if (hand_to_someone(me)) return;
+    if (hand_to_someone(me))
+      return;
     host* next = earliest_sleeper();
-    bool const anyone = std::any_of(hosts.begin(), hosts.end(),
-                                    [](auto const& h) { return h->state != host_state::ended; });
-    if (!anyone) return;
-    if (!next && step()) continue;
-    if (!next) next = releasable();
+    bool const anyone = std::any_of(
+      hosts.begin(), hosts.end(), [](auto const& h) { return h->state != host_state::ended; });
+    if (!anyone)
+      return;
+    if (!next && step())
+      continue;
+    if (!next)
+      next = releasable();
     if (next) {
       next->woken = true;
       hand_to(me, *next);
       return;
     }
-    if (config.expect_more_threads) return;
+    if (config.expect_more_threads)
+      return;
     declare_deadlock();
   }
 }
@@ -283,11 +328,12 @@ void model::start_ranks(std::vector<host*> const& ranks) {
   me.joining = false;
   for (host* rank : ranks) {
     me.clock.join(rank->clock);
-    if (!rank->dead) me.now = std::max(me.now, rank->now);
+    if (!rank->dead)
+      me.now = std::max(me.now, rank->now);
   }
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail
 
 namespace standin {
 
@@ -299,7 +345,8 @@ std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
   m.enter(held);
   std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
   std::vector<host*> members;
-  for (int rank = 0; rank < ranks; ++rank) members.push_back(&m.add_host(rank));
+  for (int rank = 0; rank < ranks; ++rank)
+    members.push_back(&m.add_host(rank));
   auto run_one = [&](int rank) {
     host* me = members[static_cast<std::size_t>(rank)];
     outcome& result = outcomes[static_cast<std::size_t>(rank)];
@@ -321,11 +368,13 @@ std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
     m.end_host();
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run_one, rank);
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back(run_one, rank);
   m.start_ranks(members);
   m.leave();
   held.unlock();
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : threads)
+    thread.join();
   return outcomes;
 }
 
@@ -364,4 +413,4 @@ void clock::sleep_until(time_point when) {
   m.leave();
 }
 
-}  // namespace standin
+} // namespace standin

@@ -36,7 +36,8 @@ void load(std::string ptx);
 //! @brief What is known of a kernel; nothing if no loaded module has it.
 std::optional<facts> find(std::string const& mangled);
 //! @brief Runs a kernel to its end. The arguments are copies, one per parameter.
-outcome run(std::string const& mangled, shape const& how, std::vector<std::vector<char>> const& arguments);
+outcome
+run(std::string const& mangled, shape const& how, std::vector<std::vector<char>> const& arguments);
 //! @brief Address of a device variable, or nullptr.
 void* variable(std::string const& mangled);
 
@@ -47,4 +48,4 @@ void mark(void const* begin, std::size_t bytes, bool initialised);
 //! @brief cuTensorMapEncodeTiled, or nullptr.
 void* tensor_map_encoder();
 
-}  // namespace standin::detail::kernels
+} // namespace standin::detail::kernels

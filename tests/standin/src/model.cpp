@@ -22,8 +22,7 @@ model::model()
 void model::configure(configuration chosen) {
   ++epoch;
   config = std::move(chosen);
-  deadlocked = frozen = pruned = stall_next = fail_comm_next = false;
-  fail_next = 0;
+  deadlocked = frozen = pruned = false;
   in_callback = nullptr;
   live.clear();
   ready.clear();
@@ -49,7 +48,8 @@ void model::configure(configuration chosen) {
   names.clear();
   peers.clear();
   for (auto const& [begin, a] : allocations)
-    if (!a.freed) kernels::remove_memory(reinterpret_cast<void*>(begin));
+    if (!a.freed)
+      kernels::remove_memory(reinterpret_cast<void*>(begin));
   allocations.clear();
   memory.clear();
   reports.clear();
@@ -67,8 +67,8 @@ void model::configure(configuration chosen) {
   coin_ = mix(config.seed, 0x5EED) | 1;
 }
 
-// Memory comes from the host with a margin around it; freed memory is kept until the next configure(), so that a
-// use after free reads garbage and not the next allocation.
+// Memory comes from the host with a margin around it; freed memory is kept until the next
+// configure(), so that a use after free reads garbage and not the next allocation.
 void* model::allocate(std::size_t bytes, int device, memory_kind kind) {
   constexpr std::size_t alignment = 512;
   auto storage = std::make_unique<char[]>(bytes + 3 * alignment);
@@ -92,9 +92,10 @@ void* model::allocate(std::size_t bytes, int device, memory_kind kind) {
 allocation* model::find_allocation(void const* address) {
   auto const at = reinterpret_cast<std::uintptr_t>(address);
   auto next = allocations.upper_bound(at);
-  if (next == allocations.begin()) return nullptr;
+  if (next == allocations.begin())
+    return nullptr;
   allocation& a = std::prev(next)->second;
   return at < a.begin + std::max<std::size_t>(a.bytes, 1) ? &a : nullptr;
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

@@ -2,15 +2,17 @@
 #pragma once
 
 //! @file
-//! @brief The modelled machine: host threads, devices, streams, events, graphs, communicators, and who moves next.
+//! @brief The modelled machine: host threads, devices, streams, events, graphs, communicators, and
+//! who moves next.
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <condition_variable>
-#include <cuda_runtime_api.h>
 #include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <nccl.h>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -32,7 +34,18 @@ struct clique;
 struct operation;
 using operation_ptr = std::shared_ptr<operation>;
 
-enum class operation_kind { kernel, copy, fill, host_function, record, wait, marker, allocate, release, nccl };
+enum class operation_kind {
+  kernel,
+  copy,
+  fill,
+  host_function,
+  record,
+  wait,
+  marker,
+  allocate,
+  release,
+  nccl
+};
 
 enum class part_kind { send, receive, all_reduce, broadcast, reduce, all_gather, reduce_scatter };
 
@@ -42,37 +55,37 @@ struct part {
   char const* input = nullptr;
   char* output = nullptr;
   std::size_t count = 0;
-  std::size_t bytes = 0;  //!< of count elements
+  std::size_t bytes = 0; //!< of count elements
   ncclDataType_t type{};
   ncclRedOp_t reduction{};
-  int peer = -1;  //!< of a message; root of a broadcast or reduce
+  int peer = -1; //!< of a message; root of a broadcast or reduce
   bool done = false;
   std::shared_ptr<std::vector<char>> buffered{};
-  operation* partner = nullptr;  //!< the operation at the other end, once matched
+  operation* partner = nullptr; //!< the operation at the other end, once matched
 };
 
 //! @brief What a device does: enqueued by a host thread, ordered after others, run once.
 struct operation {
   std::uint64_t id = 0;
-  std::uint64_t stable = 0;  //!< equal in every order of execution
+  std::uint64_t stable = 0; //!< equal in every order of execution
   operation_kind kind{};
   std::shared_ptr<std::string const> what{};
   int device = 0;
   int agent = 0;
   stream* on = nullptr;
   host* by = nullptr;
-  std::vector<operation_ptr> after{};         //!< must be finished first
-  operation_ptr after_start{};                //!< must have started first
-  std::vector<operation*> next{};             //!< operations that wait for this one to finish
+  std::vector<operation_ptr> after{}; //!< must be finished first
+  operation_ptr after_start{};        //!< must have started first
+  std::vector<operation*> next{};     //!< operations that wait for this one to finish
   std::vector<operation*> next_on_start{};
-  int missing = 0;                            //!< unfinished operations in after and after_start
+  int missing = 0; //!< unfinished operations in after and after_start
   std::vector<memory_access> accesses{};
   std::function<std::vector<memory_access>(operation&)> run{};
   vector_clock issued{};
   vector_clock clock{};
   nanoseconds issued_at{}, finished_at{}, cost{};
   bool started = false, done = false, stalled = false;
-  int fails_with = 0;  //!< cudaError_t it raises on its device
+  int fails_with = 0; //!< cudaError_t it raises on its device
   communicator* comm = nullptr;
   std::vector<part> parts{};
 };
@@ -90,20 +103,24 @@ struct host {
   operation_ptr target{};
   bool woken = false;
   bool dead = false;
-  bool joining = false;  //!< waits for all ranks to end
+  bool joining = false; //!< waits for all ranks to end
   nanoseconds now{}, wake{};
   std::condition_variable turn_came{};
   vector_clock clock{};
-  std::uint64_t issued = 0;        //!< operations enqueued
-  std::uint64_t seen = 0;          //!< hash of what calls told it
+  std::uint64_t issued = 0; //!< operations enqueued
+  std::uint64_t seen = 0;   //!< hash of what calls told it
   std::uint64_t calls = 0;
-  std::uint64_t fruitless = 0;     //!< polls in a row without success
-  std::uint64_t idle = 0;          //!< of those, polls without any progress in the model
+  std::uint64_t fruitless = 0; //!< polls in a row without success
+  std::uint64_t idle = 0;      //!< of those, polls without any progress in the model
   std::uint64_t progress_seen = 0;
   std::vector<std::string> scopes{};
   cudaError_t last_error = cudaSuccess;
   int current_device = 0;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  // What the call in progress must do to the first operation it enqueues.
+  bool stall_next = false;
+  int fail_next = 0;
+  bool fail_comm_next = false;
 };
 
 struct graph_node {
@@ -177,7 +194,7 @@ struct clique {
   int size = 0;
   std::vector<communicator*> ranks{};
   std::map<std::pair<int, int>, connection> connections{};
-  std::set<std::tuple<int, int, bool>> wanted{};  //!< (rank, peer, sends): announced uses of a peer
+  std::set<std::tuple<int, int, bool>> wanted{}; //!< (rank, peer, sends): announced uses of a peer
   std::map<std::uint64_t, std::vector<end_of_message>> collectives{};
   struct split_request {
     int color = 0, key = 0;
@@ -228,9 +245,10 @@ struct allocation {
   std::unique_ptr<char[]> storage{};
 };
 
-//! @brief The machine. Every member function expects the lock to be held by the calling host thread.
+//! @brief The machine. Every member function expects the lock to be held by the calling host
+//! thread.
 class model {
- public:
+public:
   static model& instance();
 
   // ---- life
@@ -243,7 +261,8 @@ class model {
   host& add_host(int rank);
   void enter(std::unique_lock<std::mutex>& held);
   void leave();
-  bool wait(std::string why, std::function<bool()> const& condition, operation_ptr target = nullptr);
+  bool
+  wait(std::string why, std::function<bool()> const& condition, operation_ptr target = nullptr);
   bool poll(std::function<bool()> const& condition);
   void sleep_until(nanoseconds when);
   void park();
@@ -310,7 +329,7 @@ class model {
   std::map<void const*, std::unique_ptr<communicator>> communicators{};
   std::vector<std::unique_ptr<stream>> retired_streams{};
   std::vector<std::unique_ptr<event>> retired_events{};
-  std::map<void const*, int> shared_limits{};  //!< opted-in dynamic shared memory of kernels
+  std::map<void const*, int> shared_limits{}; //!< opted-in dynamic shared memory of kernels
   std::map<std::string, std::shared_ptr<clique>> cliques{};
   std::set<std::pair<int, int>> peers{};
   std::vector<std::shared_ptr<capture>> captures{};
@@ -318,7 +337,8 @@ class model {
   std::map<host*, std::map<int, std::unique_ptr<stream>>> thread_streams{};
   std::map<void const*, std::string> names{};
   int next_agent = 0, next_stream = 0, next_event = 0;
-  std::uint64_t next_operation = 0, next_unique_id = 0, next_capture = 0, next_graph = 0, next_allocation = 0;
+  std::uint64_t next_operation = 0, next_unique_id = 0, next_capture = 0, next_graph = 0,
+                next_allocation = 0;
 
   // ---- counting and faults
   std::map<std::string, std::uint64_t> calls{};
@@ -327,10 +347,6 @@ class model {
   totals counts{};
   std::uint64_t choices_hash = 0;
 
-  // what the call in progress of the running thread must do to its next operation
-  bool stall_next = false;
-  int fail_next = 0;
-  bool fail_comm_next = false;
   operation* in_callback = nullptr;
 
   // ---- exploration
@@ -341,14 +357,14 @@ class model {
   std::uint64_t epoch = 0;
   std::vector<std::unique_ptr<host>> hosts{};
   host* turn = nullptr;
-  std::map<std::uint64_t, operation_ptr> live{};   //!< not finished, by id
-  std::map<std::uint64_t, operation_ptr> ready{};  //!< may start, by id
+  std::map<std::uint64_t, operation_ptr> live{};  //!< not finished, by id
+  std::map<std::uint64_t, operation_ptr> ready{}; //!< may start, by id
 
- private:
+private:
   model();
 
   struct candidate {
-    enum { deliver, finish, start } kind{};
+    enum class step_kind { deliver, finish, start } kind{};
     std::size_t index = 0;
     operation_ptr op{};
   };
@@ -389,4 +405,4 @@ inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return x ^ (x >> 29);
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

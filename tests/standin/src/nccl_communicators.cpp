@@ -13,9 +13,14 @@ namespace {
 
 constexpr unsigned config_magic = 0xcafebeef;
 
-bool is_blocking(ncclConfig_t const* how) { return !how || how->blocking == NCCL_CONFIG_UNDEF_INT || how->blocking; }
+bool is_blocking(ncclConfig_t const* how) {
+  return !how || how->blocking == NCCL_CONFIG_UNDEF_INT || how->blocking;
+}
 
-communicator& add_communicator(model& m, std::shared_ptr<clique> const& members, int rank, ncclConfig_t const* how) {
+communicator& add_communicator(model& m,
+                               std::shared_ptr<clique> const& members,
+                               int rank,
+                               ncclConfig_t const* how) {
   auto fresh = std::make_unique<communicator>();
   communicator& made = *fresh;
   made.members = members;
@@ -29,34 +34,44 @@ communicator& add_communicator(model& m, std::shared_ptr<clique> const& members,
 }
 
 bool complete(clique const& members) {
-  return std::all_of(members.ranks.begin(), members.ranks.end(), [](communicator* c) { return c != nullptr; });
+  return std::all_of(
+    members.ranks.begin(), members.ranks.end(), [](communicator* c) { return c != nullptr; });
 }
 
 std::string absent(clique const& members) {
   std::string text;
   for (std::size_t r = 0; r < members.ranks.size(); ++r)
-    if (!members.ranks[r]) text += (text.empty() ? "rank " : ", rank ") + std::to_string(r);
+    if (!members.ranks[r])
+      text += (text.empty() ? "rank " : ", rank ") + std::to_string(r);
   return text;
 }
 
 bool duplicate_device(model& m, clique const& members, int device) {
-  if (m.config.allow_shared_device) return false;
+  if (m.config.allow_shared_device)
+    return false;
   for (communicator* other : members.ranks)
-    if (other && other->device == device) return true;
+    if (other && other->device == device)
+      return true;
   return false;
 }
 
-ncclResult_t join(model& m, ncclComm_t* out, std::shared_ptr<clique> const& members, int rank,
-                  ncclConfig_t const* how, std::string const& function) {
+ncclResult_t join(model& m,
+                  ncclComm_t* out,
+                  std::shared_ptr<clique> const& members,
+                  int rank,
+                  ncclConfig_t const* how,
+                  std::string const& function) {
   if (members->ranks[static_cast<std::size_t>(rank)]) {
-    m.report_finding(finding::misuse, m.describe(m.self()) + " joins " + members->label + " as rank " +
-                                          std::to_string(rank) + ", which another one is already");
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " joins " + members->label + " as rank " +
+                       std::to_string(rank) + ", which another one is already");
     return ncclInvalidUsage;
   }
   if (duplicate_device(m, *members, m.self().current_device)) {
-    m.report_finding(finding::misuse, m.describe(m.self()) + " joins " + members->label + " with device " +
-                                          std::to_string(m.self().current_device) +
-                                          ", which another rank of it uses: duplicate GPU");
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " joins " + members->label + " with device " +
+                       std::to_string(m.self().current_device) +
+                       ", which another rank of it uses: duplicate GPU");
     return ncclInvalidUsage;
   }
   m.setting_up(function);
@@ -75,15 +90,24 @@ ncclResult_t join(model& m, ncclComm_t* out, std::shared_ptr<clique> const& memb
   return group.depth > 0 ? ncclSuccess : end_group(m);
 }
 
-ncclResult_t init(model& m, ncclComm_t* out, int ranks, ncclUniqueId const& id, int rank, ncclConfig_t const* how,
+ncclResult_t init(model& m,
+                  ncclComm_t* out,
+                  int ranks,
+                  ncclUniqueId const& id,
+                  int rank,
+                  ncclConfig_t const* how,
                   char const* function) {
-  if (!out || ranks < 1 || rank < 0 || rank >= ranks) return ncclInvalidArgument;
-  if (how && how->magic != config_magic) return ncclInvalidArgument;
-  if (m.device_error(m.self().current_device) != 0) return ncclUnhandledCudaError;
+  if (!out || ranks < 1 || rank < 0 || rank >= ranks)
+    return ncclInvalidArgument;
+  if (how && how->magic != config_magic)
+    return ncclInvalidArgument;
+  if (m.device_error(m.self().current_device) != 0)
+    return ncclUnhandledCudaError;
   auto const at = m.cliques.find(id.internal);
   if (at == m.cliques.end()) {
-    m.report_finding(finding::misuse, m.describe(m.self()) + " calls " + function +
-                                          " with an id that ncclGetUniqueId did not make");
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " calls " + function +
+                       " with an id that ncclGetUniqueId did not make");
     return ncclInvalidArgument;
   }
   std::shared_ptr<clique> const members = at->second;
@@ -92,33 +116,42 @@ ncclResult_t init(model& m, ncclComm_t* out, int ranks, ncclUniqueId const& id, 
     members->ranks.resize(static_cast<std::size_t>(ranks));
   }
   if (members->size != ranks) {
-    m.report_finding(finding::mismatch, m.describe(m.self()) + " joins " + members->label + " with " +
-                                            std::to_string(ranks) + " ranks, others with " +
-                                            std::to_string(members->size));
+    m.report_finding(finding::mismatch,
+                     m.describe(m.self()) + " joins " + members->label + " with " +
+                       std::to_string(ranks) + " ranks, others with " +
+                       std::to_string(members->size));
     return ncclInvalidArgument;
   }
   return join(m, out, members, rank, how, function);
 }
 
 // Splitting is a collective of the parent. Children keep no order with the parent or each other.
-ncclResult_t split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* out, ncclConfig_t const* how) {
+ncclResult_t
+split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* out, ncclConfig_t const* how) {
   communicator* parent = nullptr;
-  if (ncclResult_t const wrong = usable(m, handle, parent)) return wrong;
+  if (ncclResult_t const wrong = usable(m, handle, parent))
+    return wrong;
   std::uint64_t const number = parent->splits++;
   clique& all = *parent->members;
   all.splits[number][parent->rank] = {color, key};
-  auto const arrived = [&all, number] { return static_cast<int>(all.splits[number].size()) == all.size; };
-  if (!m.wait("ncclCommSplit of " + parent->label, arrived)) return ncclSystemError;
+  auto const arrived = [&all, number] {
+    return static_cast<int>(all.splits[number].size()) == all.size;
+  };
+  if (!m.wait("ncclCommSplit of " + parent->label, arrived))
+    return ncclSystemError;
   *out = nullptr;
-  if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
+  if (color == NCCL_SPLIT_NOCOLOR)
+    return ncclSuccess;
   std::vector<std::pair<int, int>> members;
   for (auto const& [rank, request] : all.splits[number])
-    if (request.color == color) members.emplace_back(request.key, rank);
+    if (request.color == color)
+      members.emplace_back(request.key, rank);
   std::sort(members.begin(), members.end());
   auto& child = all.children[{number, color}];
   if (!child) {
     child = std::make_shared<clique>();
-    child->label = all.label + " split " + std::to_string(number) + " color " + std::to_string(color);
+    child->label =
+      all.label + " split " + std::to_string(number) + " color " + std::to_string(color);
     child->size = static_cast<int>(members.size());
     child->ranks.resize(members.size());
   }
@@ -127,22 +160,26 @@ ncclResult_t split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* 
 }
 
 bool quiet(model& m, communicator const& comm) {
-  return std::none_of(m.live.begin(), m.live.end(), [&](auto const& e) { return e.second->comm == &comm; });
+  return std::none_of(
+    m.live.begin(), m.live.end(), [&](auto const& e) { return e.second->comm == &comm; });
 }
 
 // Both end by waiting until no graph refers to the communicator any more.
 ncclResult_t wait_for_graphs(model& m, communicator& comm, std::string const& function) {
-  if (comm.graph_references == 0) return ncclSuccess;
-  m.report_finding(finding::misuse, m.describe(m.self()) + " calls " + function + " of " + comm.label +
-                                        " while a graph that uses it exists; destroy graphs first");
+  if (comm.graph_references == 0)
+    return ncclSuccess;
+  m.report_finding(finding::misuse,
+                   m.describe(m.self()) + " calls " + function + " of " + comm.label +
+                     " while a graph that uses it exists; destroy graphs first");
   return m.wait(function + " until the graphs of " + comm.label + " are destroyed",
                 [&] { return comm.graph_references == 0; })
-             ? ncclSuccess
-             : ncclSystemError;
+           ? ncclSuccess
+           : ncclSystemError;
 }
 
 communicator* alive(model& m, ncclComm_t handle) {
-  communicator* const comm = find_object<communicator>(m, m.communicators, handle, "a communicator");
+  communicator* const comm =
+    find_object<communicator>(m, m.communicators, handle, "a communicator");
   if (comm && comm->destroyed) {
     m.report_finding(finding::misuse, m.describe(m.self()) + " ends " + comm->label + " twice");
     return nullptr;
@@ -151,11 +188,15 @@ communicator* alive(model& m, ncclComm_t handle) {
 }
 
 ncclResult_t finalize(model& m, ncclComm_t handle) {
-  if (!handle) return ncclSuccess;
+  if (!handle)
+    return ncclSuccess;
   communicator* const comm = alive(m, handle);
-  if (!comm) return ncclInvalidArgument;
-  if (comm->finalized || comm->revoked) return ncclInvalidUsage;
-  if (comm->state != ncclSuccess) return comm->state;
+  if (!comm)
+    return ncclInvalidArgument;
+  if (comm->finalized || comm->revoked)
+    return ncclInvalidUsage;
+  if (comm->state != ncclSuccess)
+    return comm->state;
   ++comm->members->finalized;
   comm->finalized = true;
   auto const flushed = [&m, comm] {
@@ -175,30 +216,40 @@ ncclResult_t finalize(model& m, ncclComm_t handle) {
 }
 
 ncclResult_t destroy(model& m, ncclComm_t handle) {
-  if (!handle) return ncclSuccess;
+  if (!handle)
+    return ncclSuccess;
   communicator* const comm = alive(m, handle);
-  if (!comm) return ncclInvalidArgument;
-  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommDestroy")) return stuck;
-  if (!m.wait("ncclCommDestroy of " + comm->label, [&] { return quiet(m, *comm); })) return ncclSystemError;
+  if (!comm)
+    return ncclInvalidArgument;
+  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommDestroy"))
+    return stuck;
+  if (!m.wait("ncclCommDestroy of " + comm->label, [&] { return quiet(m, *comm); }))
+    return ncclSystemError;
   comm->destroyed = true;
   return ncclSuccess;
 }
 
 ncclResult_t abort_now(model& m, ncclComm_t handle) {
-  if (!handle) return ncclSuccess;
+  if (!handle)
+    return ncclSuccess;
   communicator* const comm = alive(m, handle);
-  if (!comm) return ncclInvalidArgument;
+  if (!comm)
+    return ncclInvalidArgument;
   comm->aborted = true;
   m.fail_communicator(*comm);
-  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommAbort")) return stuck;
+  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommAbort"))
+    return stuck;
   comm->destroyed = true;
   return ncclSuccess;
 }
 
 ncclResult_t asynchronous_error(model& m, ncclComm_t handle, ncclResult_t* out) {
-  communicator* const comm = find_object<communicator>(m, m.communicators, handle, "a communicator");
-  if (!comm || !out) return ncclInvalidArgument;
-  if (comm->state == ncclInProgress && !m.deadlocked) m.poll([&] { return comm->state != ncclInProgress; });
+  communicator* const comm =
+    find_object<communicator>(m, m.communicators, handle, "a communicator");
+  if (!comm || !out)
+    return ncclInvalidArgument;
+  if (comm->state == ncclInProgress && !m.deadlocked)
+    m.poll([&] { return comm->state != ncclInProgress; });
   *out = m.deadlocked && comm->state <= ncclSuccess ? ncclSystemError : comm->state;
   return ncclSuccess;
 }
@@ -206,12 +257,13 @@ ncclResult_t asynchronous_error(model& m, ncclComm_t handle, ncclResult_t* out) 
 template <class Body>
 ncclResult_t with(char const* function, ncclComm_t handle, Body body) {
   return nccl_call(function, [&](model& m) {
-    communicator* const comm = find_object<communicator>(m, m.communicators, handle, "a communicator");
+    communicator* const comm =
+      find_object<communicator>(m, m.communicators, handle, "a communicator");
     return comm ? body(m, *comm) : ncclInvalidArgument;
   });
 }
 
-}  // namespace
+} // namespace
 
 extern "C" {
 
@@ -224,7 +276,9 @@ ncclResult_t ncclGetVersion(int* out) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* out) {
   return nccl_call("ncclGetUniqueId", [&](model& m) {
     std::memset(out, 0, sizeof *out);
-    std::snprintf(out->internal, sizeof out->internal, "stand-in id %llu",
+    std::snprintf(out->internal,
+                  sizeof out->internal,
+                  "stand-in id %llu",
                   static_cast<unsigned long long>(m.next_unique_id));
     auto fresh = std::make_shared<clique>();
     fresh->label = "communicator " + std::to_string(m.next_unique_id++);
@@ -233,12 +287,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* out) {
   });
 }
 ncclResult_t ncclCommInitRank(ncclComm_t* out, int ranks, ncclUniqueId id, int rank) {
-  return nccl_call("ncclCommInitRank",
-                   [&](model& m) { return init(m, out, ranks, id, rank, nullptr, "ncclCommInitRank"); });
+  return nccl_call("ncclCommInitRank", [&](model& m) {
+    return init(m, out, ranks, id, rank, nullptr, "ncclCommInitRank");
+  });
 }
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank, ncclConfig_t* how) {
-  return nccl_call("ncclCommInitRankConfig",
-                   [&](model& m) { return init(m, out, ranks, id, rank, how, "ncclCommInitRankConfig"); });
+ncclResult_t
+ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank, ncclConfig_t* how) {
+  return nccl_call("ncclCommInitRankConfig", [&](model& m) {
+    return init(m, out, ranks, id, rank, how, "ncclCommInitRankConfig");
+  });
 }
 ncclResult_t ncclCommInitAll(ncclComm_t* out, int count, int const* devices) {
   return nccl_call("ncclCommInitAll", [&](model& m) {
@@ -256,11 +313,13 @@ ncclResult_t ncclCommInitAll(ncclComm_t* out, int count, int const* devices) {
     }
     m.self().current_device = before;
     --current_group(m).depth;
-    if (code != ncclSuccess) current_group(m).error = code;
+    if (code != ncclSuccess)
+      current_group(m).error = code;
     return current_group(m).depth > 0 ? code : end_group(m);
   });
 }
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* how) {
+ncclResult_t
+ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* how) {
   return nccl_call("ncclCommSplit", [&](model& m) { return split(m, comm, color, key, out, how); });
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
@@ -273,7 +332,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return nccl_call("ncclCommAbort", [&](model& m) { return abort_now(m, comm); });
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* out) {
-  return nccl_call("ncclCommGetAsyncError", [&](model& m) { return asynchronous_error(m, comm, out); });
+  return nccl_call("ncclCommGetAsyncError",
+                   [&](model& m) { return asynchronous_error(m, comm, out); });
 }
 ncclResult_t ncclCommCount(ncclComm_t comm, int* out) {
   return with("ncclCommCount", comm, [&](model&, communicator& c) {
@@ -314,17 +374,19 @@ ncclResult_t ncclMemFree(void* pointer) {
 }
 char const* ncclGetErrorString(ncclResult_t code) {
   switch (code) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-    default: return "unknown result code";
+  case ncclSuccess: return "no error";
+  case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+  case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+  case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
+  case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+  case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+  case ncclRemoteError: return "remote process exited or there was a network error";
+  case ncclInProgress: return "NCCL operation in progress";
+  default: return "unknown result code";
   }
 }
-char const* ncclGetLastError(ncclComm_t) { return ""; }
+char const* ncclGetLastError(ncclComm_t) {
+  return "";
+}
 
-}  // extern "C"
+} // extern "C"

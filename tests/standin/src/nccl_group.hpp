@@ -19,7 +19,7 @@ struct nccl_group {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
   std::vector<grouped_call> calls{};
-  std::vector<communicator*> starting{};  //!< communicators whose creation ends with the group
+  std::vector<communicator*> starting{}; //!< communicators whose creation ends with the group
 };
 
 //! @brief The group of the calling thread.
@@ -33,4 +33,4 @@ std::size_t size_of(ncclDataType_t type);
 //! @brief Why a communicator cannot be used now; ncclSuccess if it can.
 ncclResult_t usable(model& m, ncclComm_t handle, communicator*& out);
 
-}  // namespace standin::detail
+} // namespace standin::detail

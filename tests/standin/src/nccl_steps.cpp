@@ -16,26 +16,28 @@ bool all_done(operation const& op) {
 
 char const* function_of(part_kind kind) {
   switch (kind) {
-    case part_kind::send: return "ncclSend";
-    case part_kind::receive: return "ncclRecv";
-    case part_kind::all_reduce: return "ncclAllReduce";
-    case part_kind::broadcast: return "ncclBroadcast";
-    case part_kind::reduce: return "ncclReduce";
-    case part_kind::all_gather: return "ncclAllGather";
-    case part_kind::reduce_scatter: return "ncclReduceScatter";
+  case part_kind::send: return "ncclSend";
+  case part_kind::receive: return "ncclRecv";
+  case part_kind::all_reduce: return "ncclAllReduce";
+  case part_kind::broadcast: return "ncclBroadcast";
+  case part_kind::reduce: return "ncclReduce";
+  case part_kind::all_gather: return "ncclAllGather";
+  case part_kind::reduce_scatter: return "ncclReduceScatter";
   }
   return "?";
 }
 
 std::string size_of_part(part const& p) {
-  return std::to_string(p.count) + " elements of type " + std::to_string(static_cast<int>(p.type)) + ", " +
-         std::to_string(p.bytes) + " bytes";
+  return std::to_string(p.count) + " elements of type " + std::to_string(static_cast<int>(p.type)) +
+         ", " + std::to_string(p.bytes) + " bytes";
 }
 
-// Both ends of a message must put it into the same group: all messages of a group with one peer meet one group there.
+// Both ends of a message must put it into the same group: all messages of a group with one peer
+// meet one group there.
 bool mirrored(operation const& op, operation const& other, int peer) {
   for (part const& p : op.parts)
-    if (p.peer == peer && p.partner && p.partner != &other) return false;
+    if (p.peer == peer && p.partner && p.partner != &other)
+      return false;
   return true;
 }
 
@@ -44,10 +46,11 @@ bool same_collective(part const& a, part const& b) {
          (a.peer == b.peer || (a.kind != part_kind::broadcast && a.kind != part_kind::reduce));
 }
 
-}  // namespace
+} // namespace
 
 bool model::has_room(operation const& op) const {
-  if (config.resident_nccl_kernels <= 0) return true;
+  if (config.resident_nccl_kernels <= 0)
+    return true;
   auto const used = resident.find(op.device);
   return used == resident.end() || used->second < config.resident_nccl_kernels;
 }
@@ -55,20 +58,24 @@ bool model::has_room(operation const& op) const {
 static void match(model& m, connection& line, int source, int target) {
   while (!line.sends.empty() && !line.receives.empty()) {
     end_of_message send = line.sends.front(), receive = line.receives.front();
-    if (send.op->by->dead || receive.op->by->dead) return;
+    if (send.op->by->dead || receive.op->by->dead)
+      return;
     line.sends.pop_front();
     line.receives.pop_front();
     send.item().partner = receive.op.get();
     receive.item().partner = send.op.get();
     if (m.config.mirrored_groups &&
         (!mirrored(*send.op, *receive.op, target) || !mirrored(*receive.op, *send.op, source)))
-      m.report_finding(finding::unmirrored_group, "the group of " + *send.op->what + " and the group of " +
-                                                      *receive.op->what + " do not contain the same messages");
+      m.report_finding(finding::unmirrored_group,
+                       "the group of " + *send.op->what + " and the group of " + *receive.op->what +
+                         " do not contain the same messages");
     part const &s = send.item(), &r = receive.item();
     if (s.bytes != r.bytes || s.type != r.type)
-      m.report_finding(finding::mismatch, *send.op->what + " sends " + size_of_part(s) + ", " + *receive.op->what +
-                                              " expects " + size_of_part(r));
-    if (s.bytes == r.bytes) m.messages.push_back({send, receive, {}});
+      m.report_finding(finding::mismatch,
+                       *send.op->what + " sends " + size_of_part(s) + ", " + *receive.op->what +
+                         " expects " + size_of_part(r));
+    if (s.bytes == r.bytes)
+      m.messages.push_back({send, receive, {}});
   }
 }
 
@@ -102,31 +109,39 @@ void model::post(operation_ptr const& op) {
       auto const index = comm.collectives++;
       auto& ends = comm.members->collectives[index];
       ends.push_back({op, i});
-      if (static_cast<int>(ends.size()) < comm.members->size) continue;
+      if (static_cast<int>(ends.size()) < comm.members->size)
+        continue;
       bool same = true;
       for (end_of_message const& end : ends) {
-        if (same_collective(end.item(), ends.front().item())) continue;
+        if (same_collective(end.item(), ends.front().item()))
+          continue;
         same = false;
-        report_finding(finding::mismatch, *end.op->what + " calls " + function_of(end.item().kind) + " with " +
-                                              size_of_part(end.item()) + ", " + *ends.front().op->what + " calls " +
-                                              function_of(ends.front().item().kind) + " with " +
-                                              size_of_part(ends.front().item()));
+        report_finding(finding::mismatch,
+                       *end.op->what + " calls " + function_of(end.item().kind) + " with " +
+                         size_of_part(end.item()) + ", " + *ends.front().op->what + " calls " +
+                         function_of(ends.front().item().kind) + " with " +
+                         size_of_part(ends.front().item()));
       }
-      if (same) messages.push_back({{}, {}, ends});
-      for (end_of_message const& end : ends) end.item().partner = ends.front().op.get();
+      if (same)
+        messages.push_back({{}, {}, ends});
+      for (end_of_message const& end : ends)
+        end.item().partner = ends.front().op.get();
       comm.members->collectives.erase(index);
     }
   }
-  if (all_done(*op)) finishable.push_back(op);
+  if (all_done(*op))
+    finishable.push_back(op);
 }
 
 static nanoseconds duration(model const& m, std::size_t bytes) {
-  return nanoseconds(static_cast<nanoseconds::rep>(static_cast<double>(bytes) / m.config.cost.bytes_per_nanosecond));
+  return nanoseconds(
+    static_cast<nanoseconds::rep>(static_cast<double>(bytes) / m.config.cost.bytes_per_nanosecond));
 }
 
 static void complete(model& m, end_of_message const& end) {
   end.item().done = true;
-  if (all_done(*end.op)) m.finishable.push_back(end.op);
+  if (all_done(*end.op))
+    m.finishable.push_back(end.op);
 }
 
 static void deliver_message(model& m, message const& item) {
@@ -159,7 +174,8 @@ static void deliver_collective(model& m, message const& item) {
   part const& first = *parts.front();
   vector_clock root_clock;
   for (end_of_message const& e : item.collective)
-    if (e.op->comm->rank == first.peer) root_clock = e.op->clock;
+    if (e.op->comm->rank == first.peer)
+      root_clock = e.op->clock;
   std::vector<std::vector<char>> const results = reduce::results(parts);
   for (end_of_message const& e : item.collective) {
     std::vector<char> const& result = results[static_cast<std::size_t>(e.op->comm->rank)];
@@ -181,27 +197,32 @@ void model::deliver(message const& item) {
     deliver_collective(*this, item);
 }
 
-// Abort: kernels of the communicator end with garbage in their buffers; the other ranks notice nothing.
+// Abort: kernels of the communicator end with garbage in their buffers; the other ranks notice
+// nothing.
 void model::fail_communicator(communicator& comm) {
   auto ours = [&](end_of_message const& end) { return end.op && end.op->comm == &comm; };
   for (auto& [key, line] : comm.members->connections) {
     std::erase_if(line.sends, ours);
     std::erase_if(line.receives, ours);
   }
-  for (auto& [index, ends] : comm.members->collectives) std::erase_if(ends, ours);
+  for (auto& [index, ends] : comm.members->collectives)
+    std::erase_if(ends, ours);
   std::erase_if(messages, [&](message const& item) {
     return ours(item.send) || ours(item.receive) ||
            std::any_of(item.collective.begin(), item.collective.end(), ours);
   });
   std::erase_if(jobs, [&](job const& j) { return j.comm == &comm; });
   for (auto const& [id, op] : live) {
-    if (op->comm != &comm) continue;
+    if (op->comm != &comm)
+      continue;
     op->stalled = false;
-    for (part& p : op->parts) p.done = true;
+    for (part& p : op->parts)
+      p.done = true;
     bool const known = std::find(finishable.begin(), finishable.end(), op) != finishable.end();
-    if (op->started && !known) finishable.push_back(op);
+    if (op->started && !known)
+      finishable.push_back(op);
   }
   ++progress;
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The arithmetic of collectives, in rank order, rounded to the element type after every step.
+//! @brief The arithmetic of collectives, in rank order, rounded to the element type after every
+//! step.
 
 #include "model.hpp"
 
@@ -12,4 +13,4 @@ namespace standin::detail::reduce {
 //! @param parts one per rank
 std::vector<std::vector<char>> results(std::vector<part const*> const& parts);
 
-}  // namespace standin::detail::reduce
+} // namespace standin::detail::reduce

@@ -9,11 +9,12 @@ bool happened_before(int agent, std::uint32_t tick, accessor const& by) {
   return agent < 0 || agent == by.agent || by.clock->at(agent) >= tick;
 }
 
-}  // namespace
+} // namespace
 
 void shadow::split(std::uintptr_t at) {
   auto next = segments_.upper_bound(at);
-  if (next == segments_.begin()) return;
+  if (next == segments_.begin())
+    return;
   auto here = std::prev(next);
   if (here->first < at && at < here->second.end) {
     segment tail = here->second;
@@ -22,7 +23,8 @@ void shadow::split(std::uintptr_t at) {
   }
 }
 
-// Afterwards the range consists of whole segments; host memory nobody has seen becomes one that is defined.
+// Afterwards the range consists of whole segments; host memory nobody has seen becomes one that is
+// defined.
 void shadow::cover(std::uintptr_t begin, std::uintptr_t end) {
   split(begin);
   split(end);
@@ -43,10 +45,12 @@ void shadow::cover(std::uintptr_t begin, std::uintptr_t end) {
 
 void shadow::merge(std::uintptr_t begin, std::uintptr_t end) {
   auto here = segments_.lower_bound(begin);
-  if (here != segments_.begin()) --here;
+  if (here != segments_.begin())
+    --here;
   while (here != segments_.end() && here->first < end) {
     auto next = std::next(here);
-    if (next == segments_.end() || next->first > end) return;
+    if (next == segments_.end() || next->first > end)
+      return;
     if (here->second.end == next->first && here->second.same_as(next->second)) {
       here->second.end = next->second.end;
       segments_.erase(next);
@@ -63,7 +67,8 @@ void shadow::forget(std::uintptr_t begin, std::size_t bytes) {
 }
 
 void shadow::start(std::uintptr_t begin, std::size_t bytes, bool initialised) {
-  if (bytes == 0) return;
+  if (bytes == 0)
+    return;
   forget(begin, bytes);
   segment fresh;
   fresh.end = begin + bytes;
@@ -72,20 +77,24 @@ void shadow::start(std::uintptr_t begin, std::size_t bytes, bool initialised) {
 }
 
 void shadow::stop(std::uintptr_t begin, std::size_t bytes, accessor const& by) {
-  if (bytes == 0) return;
+  if (bytes == 0)
+    return;
   touch({begin, begin + bytes, true}, by, false);
-  for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes; ++at)
+  for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes;
+       ++at)
     at->second.freed = true;
 }
 
 void shadow::undefine(std::uintptr_t begin, std::size_t bytes) {
   cover(begin, begin + bytes);
-  for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes; ++at)
+  for (auto at = segments_.lower_bound(begin); at != segments_.end() && at->first < begin + bytes;
+       ++at)
     at->second.initialised = false;
 }
 
 void shadow::touch(memory_access const& range, accessor const& by, bool check_initialised) {
-  if (range.begin >= range.end) return;
+  if (range.begin >= range.end)
+    return;
   cover(range.begin, range.end);
   auto at = segments_.lower_bound(range.begin);
   for (; at != segments_.end() && at->first < range.end; ++at) {
@@ -95,13 +104,17 @@ void shadow::touch(memory_access const& range, accessor const& by, bool check_in
   merge(range.begin, range.end);
 }
 
-void shadow::check(segment_map::iterator at, memory_access const& range, accessor const& by, bool check_initialised) {
+void shadow::check(segment_map::iterator at,
+                   memory_access const& range,
+                   accessor const& by,
+                   bool check_initialised) {
   segment const& seg = at->second;
   std::string const where = std::to_string(seg.end - at->first) + " bytes of " + name_(at->first);
   std::string const what = *by.who + (range.write ? " writes " : " reads ") + where;
   if (seg.freed) {
-    report_(finding::use_after_free, what + ", which " + (seg.writer.who ? *seg.writer.who : "an earlier call") +
-                                         " has freed");
+    report_(finding::use_after_free,
+            what + ", which " + (seg.writer.who ? *seg.writer.who : "an earlier call") +
+              " has freed");
     return;
   }
   if (!range.write && check_initialised && !seg.initialised)
@@ -110,10 +123,12 @@ void shadow::check(segment_map::iterator at, memory_access const& range, accesso
     report_(range.write ? finding::write_conflict : finding::use_before_ready,
             what + ", written by " + *seg.writer.who + ", without waiting for it");
   }
-  if (!range.write) return;
+  if (!range.write)
+    return;
   for (epoch const& reader : seg.readers)
     if (!happened_before(reader.agent, reader.tick, by))
-      report_(finding::overwrite_in_use, what + ", read by " + *reader.who + ", without waiting for it");
+      report_(finding::overwrite_in_use,
+              what + ", read by " + *reader.who + ", without waiting for it");
 }
 
 void shadow::remember(segment& seg, bool write, accessor const& by) {
@@ -133,4 +148,4 @@ void shadow::remember(segment& seg, bool write, accessor const& by) {
   seg.readers.push_back(std::move(now));
 }
 
-}  // namespace standin::detail
+} // namespace standin::detail

@@ -17,24 +17,28 @@
 
 namespace standin::detail {
 
-//! @brief What an agent (a stream, a host thread, a chain of graph nodes) knows of the progress of all agents.
+//! @brief What an agent (a stream, a host thread, a chain of graph nodes) knows of the progress of
+//! all agents.
 class vector_clock {
- public:
+public:
   [[nodiscard]] std::uint32_t at(int agent) const {
     auto const index = static_cast<std::size_t>(agent);
     return index < ticks_.size() ? ticks_[index] : 0;
   }
   void join(vector_clock const& other) {
-    if (ticks_.size() < other.ticks_.size()) ticks_.resize(other.ticks_.size());
-    for (std::size_t i = 0; i < other.ticks_.size(); ++i) ticks_[i] = std::max(ticks_[i], other.ticks_[i]);
+    if (ticks_.size() < other.ticks_.size())
+      ticks_.resize(other.ticks_.size());
+    for (std::size_t i = 0; i < other.ticks_.size(); ++i)
+      ticks_[i] = std::max(ticks_[i], other.ticks_[i]);
   }
   void advance(int agent) {
     auto const index = static_cast<std::size_t>(agent);
-    if (index >= ticks_.size()) ticks_.resize(index + 1);
+    if (index >= ticks_.size())
+      ticks_.resize(index + 1);
     ++ticks_[index];
   }
 
- private:
+private:
   std::vector<std::uint32_t> ticks_{};
 };
 
@@ -66,7 +70,7 @@ enum class life { alive, freed };
 
 //! @brief For each byte: is it defined, is it freed, who wrote it last, who has read it since.
 class shadow {
- public:
+public:
   using reporter = std::function<void(finding, std::string)>;
   using namer = std::function<std::string(std::uintptr_t)>;
 
@@ -84,7 +88,7 @@ class shadow {
   //! @brief Checks one access and remembers it.
   void touch(memory_access const& range, accessor const& by, bool check_initialised);
 
- private:
+private:
   struct epoch {
     int agent = -1;
     std::uint32_t tick = 0;
@@ -107,7 +111,10 @@ class shadow {
   void split(std::uintptr_t at);
   void cover(std::uintptr_t begin, std::uintptr_t end);
   void merge(std::uintptr_t begin, std::uintptr_t end);
-  void check(segment_map::iterator at, memory_access const& range, accessor const& by, bool check_initialised);
+  void check(segment_map::iterator at,
+             memory_access const& range,
+             accessor const& by,
+             bool check_initialised);
   static void remember(segment& seg, bool write, accessor const& by);
 
   segment_map segments_{};
@@ -115,4 +122,4 @@ class shadow {
   namer name_;
 };
 
-}  // namespace standin::detail
+} // namespace standin::detail

@@ -32,5 +32,4 @@ cudaError_t wait_for_device(model& m, int device, char const* function);
 //! @brief Checks that a range does not run over the end of its allocation.
 bool inside(model& m, void const* begin, std::size_t bytes, std::string const& function);
 
-
-}  // namespace standin::detail
+} // namespace standin::detail
