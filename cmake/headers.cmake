@@ -15,11 +15,16 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/breadth_first.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
+  schedule/grouped.hpp
+  schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
+  schedule/seq1f1b_interleaved.hpp
+  schedule/unit_walk.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_interleaved.hpp
 )

@@ -2,10 +2,14 @@
 // How to add a schedule: see the top of named_schedules.hpp.
 #include "named_schedules.hpp"
 
+#include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -70,11 +74,58 @@ std::vector<named_schedule> const& schedules() {
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,
           [](schedule_choice const&) { return pp::OneFOneB{}; }),
+    named("eager-1f1b",
+          "1F1B with twice the warm-up, which hides messages",
+          option::none,
+          [](schedule_choice const&) { return pp::EagerOneFOneB{}; }),
+    named("kfkb",
+          "kFkB of Ada-Grouper: K forward, K backward in turn; groups of 2",
+          option::group,
+          [](schedule_choice const& c) {
+            return pp::Grouped<pp::dynamic>{.group = c.group.value_or(2)};
+          }),
+    named("interleaved",
+          "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
+          option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            return pp::Interleaved<pp::dynamic>{
+              .stages_per_device = c.stages_per_device.value_or(2), .group = c.group.value_or(0)};
+          }),
+    named("breadth-first",
+          "all microbatches stage by stage, then back in reverse; 2 stages per device",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::BreadthFirst<pp::dynamic>{.stages_per_device =
+                                                   c.stages_per_device.value_or(2)};
+          }),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
+          option::chunks | option::eager,
+          [](schedule_choice const& c) -> std::variant<pp::Seq1F1B<>, pp::EagerSeq1F1B<>> {
+            int const chunks = c.chunks.value_or(4);
+            if (c.eager)
+              return pp::EagerSeq1F1B<>{.chunks = chunks};
+            return pp::Seq1F1B<>{.chunks = chunks};
+          }),
+    named("seq1f1b-interleaved",
+          "interleaved 1F1B over chunks of sequences; 4 chunks, 2 stages per device",
+          option::chunks | option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            return pp::Seq1F1BInterleaved<>{.stages_per_device = c.stages_per_device.value_or(2),
+                                            .chunks = c.chunks.value_or(4),
+                                            .group = c.group.value_or(0)};
+          }),
+    named("seq1f1b-zb-h1",
+          "Seq1F1B with the split backward of ZB-H1, the memory of Seq1F1B; 4 chunks",
           option::chunks,
           [](schedule_choice const& c) {
-            return pp::Seq1F1B<pp::dynamic>{.chunks = c.chunks.value_or(4)};
+            return pp::Seq1F1BZeroBubbleH1<>{.chunks = c.chunks.value_or(4)};
+          }),
+    named("seq1f1b-zb-h2",
+          "Seq1F1B with the split backward of ZB-H2, no bubble in steady state; 4 chunks",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
           }),
     named("zb-h1",
           "ZB-H1: split backward, the memory of 1F1B",

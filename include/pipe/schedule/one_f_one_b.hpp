@@ -2,11 +2,10 @@
 #pragma once
 
 //! @file
-//! @brief One forward, one backward. Header for pipelining::OneFOneB.
+//! @brief One forward, one backward. Header for pipelining::OneFOneB and pipelining::EagerOneFOneB.
 
 #include <pipe/schedule/schedule.hpp>
-
-#include <algorithm>
+#include <pipe/schedule/unit_walk.hpp>
 
 namespace pipelining::inline v0_1 {
 
@@ -24,14 +23,26 @@ struct OneFOneB {
     return {.devices = devices, .microbatches = microbatches};
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const warm_up = std::min(extents.devices - 1 - device, extents.microbatches);
-    for (int microbatch = 0; microbatch < warm_up; ++microbatch)
-      out.forward(device, microbatch);
-    for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
-      if (warm_up + microbatch < extents.microbatches)
-        out.forward(device, warm_up + microbatch);
-      out.backward(device, microbatch);
-    }
+    detail::one_forward_one_backward(extents, device, extents.devices - 1 - device, 1, out);
+  }
+};
+
+//! @brief 1F1B with twice the warm-up: device d runs 2 (P - 1 - d) forward passes first, so that
+//! every message has the time of one pass to travel.
+//!
+//! Bubble (P - 1)(F + B + 2 latency), whatever M, as long as 2 latency <= F + B; a longer latency
+//! makes every round wait. Peak min(2 (P - d) - 1, M) activations on device d, about twice that of
+//! 1F1B. Any P >= 1, M >= 1.
+//!
+//! @complexity O(1) per pass.
+//! @source Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023
+//! (arXiv:2211.05322), section 4; the bubble is an own derivation, checked by simulation.
+struct EagerOneFOneB {
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return {.devices = devices, .microbatches = microbatches};
+  }
+  constexpr void order(shape const& extents, int device, row_writer& out) const {
+    detail::one_forward_one_backward(extents, device, 2 * (extents.devices - 1 - device), 1, out);
   }
 };
 

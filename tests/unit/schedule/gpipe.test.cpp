@@ -5,7 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
+#include <string>
+#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
 
@@ -22,4 +23,22 @@ TEST_CASE("GPipe keeps every rule and its closed forms") {
         CHECK(pp::makespan(table) == pp::span_of(table));
         CHECK(pp::peak_activations(table) == pp::ratio{microbatches, 1});
       }
+}
+
+TEST_CASE("GPipe has the figures and orders of the references") {
+  std::string const figures = "golden/one_f_one_b/figures.txt";
+  int compared = 0;
+  for (auto const& expected : support::golden_figures(figures, true, 2))
+    if (expected.name == "gpipe") {
+      support::check_figures(
+        pp::GPipe{}, {expected.key[0], expected.key[1]}, expected, support::golden_costs(figures));
+      ++compared;
+    }
+  CHECK(compared == 24);
+  for (auto const& expected : support::golden_orders("golden/one_f_one_b/orders.txt", true, 2))
+    if (expected.name == "gpipe") {
+      support::check_order(pp::GPipe{}, {expected.key[0], expected.key[1]}, expected);
+      ++compared;
+    }
+  CHECK(compared == 24 + 24);
 }

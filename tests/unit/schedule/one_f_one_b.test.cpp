@@ -2,12 +2,18 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
+#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
+
+static_assert(pp::verify(pp::timetable<pp::EagerOneFOneB, 8, 32>));
+static_assert(pp::peak_activations(pp::timetable<pp::EagerOneFOneB, 8, 32>) == pp::ratio{15, 1});
 
 TEST_CASE("1F1B keeps every rule and its closed forms") {
   for (int devices = 1; devices <= 16; ++devices)
@@ -34,4 +40,55 @@ TEST_CASE("latency makes the bubble of 1F1B grow with the microbatches") {
                                                         2 * latency * (devices - 1) * rounds +
                                                         2 * latency * (devices - 2));
     }
+}
+
+TEST_CASE("eager 1F1B keeps every rule and its closed forms") {
+  // 2 latency <= F + B is the border up to which messages hide
+  for (double const latency : {0.0, 1.0, 15.0})
+    for (int devices = 1; devices <= 16; ++devices)
+      for (int microbatches = 1; microbatches <= 40; ++microbatches) {
+        auto const table = pp::make_timetable<pp::EagerOneFOneB>(
+          {devices, microbatches}, pp::uniform_cost{10, 12, 8, latency});
+        CHECK(pp::span_of(table) == 30 * microbatches + (devices - 1) * (30 + 2 * latency));
+        CHECK(pp::makespan(table) == pp::span_of(table));
+        for (int device = 0; device < devices; ++device)
+          CHECK(pp::peak_activations(table, device) ==
+                pp::ratio{std::min(2 * (devices - device) - 1, microbatches), 1});
+      }
+}
+
+TEST_CASE("beyond the border eager 1F1B waits in every round") {
+  auto const bubble = [](int microbatches) {
+    auto const table =
+      pp::make_timetable<pp::EagerOneFOneB>({4, microbatches}, pp::uniform_cost{10, 12, 8, 16});
+    return pp::span_of(table) - 30 * microbatches;
+  };
+  CHECK(bubble(16) > 3 * (30 + 2 * 16));
+  CHECK(bubble(64) > bubble(16));
+}
+
+TEST_CASE("1F1B and eager 1F1B have the figures and orders of the references") {
+  std::string const figures = "golden/one_f_one_b/figures.txt";
+  auto const costs = support::golden_costs(figures);
+  int compared = 0;
+  for (auto const& expected : support::golden_figures(figures, true, 2)) {
+    CAPTURE(expected.name);
+    pp::pipeline_size const size{expected.key[0], expected.key[1]};
+    compared += expected.name == "gpipe" ? 0 : 1;
+    if (expected.name == "1f1b")
+      support::check_figures(pp::OneFOneB{}, size, expected, costs);
+    if (expected.name == "eager-1f1b")
+      support::check_figures(pp::EagerOneFOneB{}, size, expected, costs);
+  }
+  CHECK(compared == 48);
+  for (auto const& expected : support::golden_orders("golden/one_f_one_b/orders.txt", true, 2)) {
+    CAPTURE(expected.name);
+    pp::pipeline_size const size{expected.key[0], expected.key[1]};
+    compared += expected.name == "gpipe" ? 0 : 1;
+    if (expected.name == "1f1b")
+      support::check_order(pp::OneFOneB{}, size, expected);
+    if (expected.name == "eager-1f1b")
+      support::check_order(pp::EagerOneFOneB{}, size, expected);
+  }
+  CHECK(compared == 48 + 44);
 }

@@ -1,14 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
+#include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
+
+namespace {
+
+static_assert(pp::verify(pp::timetable<pp::EagerSeq1F1B<4>, 8, 32>));
+static_assert(pp::verify(pp::timetable<pp::Seq1F1BZeroBubbleH1<4>, 8, 32>));
+static_assert(pp::verify(pp::timetable<pp::Seq1F1BZeroBubbleH2<4>, 8, 32>));
+static_assert(pp::peak_activations(pp::timetable<pp::Seq1F1BZeroBubbleH2<4>, 8, 32>) ==
+              pp::ratio{18, 4});
+
+void check_peaks(pp::timetable_view table, int everywhere) {
+  int const all = pp::units(table.extents);
+  for (int device = 0; device < table.extents.devices; ++device)
+    CHECK(pp::peak_activation_chunks(table, device) == std::min(everywhere, all));
+}
+
+} // namespace
 
 TEST_CASE("Seq1F1B keeps every rule and its closed forms") {
   for (int devices = 1; devices <= 16; ++devices)
@@ -35,4 +55,108 @@ TEST_CASE("a number of chunks that is known only at run time gives the same orde
   CHECK(fixed.passes == free.passes);
   CHECK_THROWS_WITH(pp::make_timetable(pp::Seq1F1B<>{0}, {5, 7}),
                     "shape: the number of chunks must be at least 1");
+}
+
+TEST_CASE("eager Seq1F1B keeps every rule and its closed forms") {
+  for (double const latency : {0.0, 1.0, 15.0})
+    for (int devices = 1; devices <= 12; ++devices)
+      for (int microbatches = 1; microbatches <= 30; ++microbatches)
+        for (int chunks = 1; chunks <= 6; ++chunks) {
+          auto const table = pp::make_timetable(pp::EagerSeq1F1B<>{chunks},
+                                                {devices, microbatches},
+                                                pp::uniform_cost{10, 12, 8, latency});
+          int const units = microbatches * chunks;
+          CHECK(pp::span_of(table) - 30 * units == (devices - 1) * (30 + 2 * latency));
+          for (int device = 0; device < devices; ++device)
+            CHECK(pp::peak_activation_chunks(table, device) ==
+                  std::min(2 * (devices - device) + chunks - 2, units));
+        }
+}
+
+TEST_CASE("latency makes the bubble of Seq1F1B grow with the units, that of the eager one not") {
+  pp::uniform_cost const cost{10, 10, 10, 1};
+  auto const plain = [&](int microbatches) {
+    return pp::span_of(pp::make_timetable<pp::Seq1F1B<4>>({8, microbatches}, cost)) -
+           120 * microbatches;
+  };
+  CHECK(plain(16) > plain(8));
+  CHECK(plain(16) > pp::span_of(pp::make_timetable<pp::EagerSeq1F1B<4>>({8, 16}, cost)) - 120 * 16);
+}
+
+TEST_CASE("Seq1F1B with the split of ZB-H1 keeps every rule and its closed forms") {
+  for (double const latency : {0.0, 1.0, 3.0})
+    for (int devices = 1; devices <= 12; ++devices)
+      for (int microbatches = 1; microbatches <= 30; ++microbatches)
+        for (int chunks = 1; chunks <= 6; ++chunks) {
+          auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH1<>{chunks},
+                                                {devices, microbatches},
+                                                pp::uniform_cost{10, 12, 8, latency});
+          int const units = microbatches * chunks;
+          check_peaks(table, devices + chunks - 1);
+          if (units < (latency > 0 ? 2 : 1) * devices + chunks - 1)
+            continue;
+          CHECK(pp::span_of(table) - 30 * units == (devices - 1) * (10 + 12 - 8 + 4 * latency));
+          CHECK(pp::makespan(table) == pp::span_of(table));
+        }
+}
+
+TEST_CASE("Seq1F1B with the split of ZB-H2 keeps every rule and its closed forms") {
+  for (double const latency : {0.0, 1.0})
+    for (double const weight : {8.0, 10.0})
+      for (int devices = 1; devices <= 12; ++devices)
+        for (int microbatches = 1; microbatches <= 30; ++microbatches)
+          for (int chunks = 1; chunks <= 6; ++chunks) {
+            auto const table = pp::make_timetable(pp::Seq1F1BZeroBubbleH2<>{chunks},
+                                                  {devices, microbatches},
+                                                  pp::uniform_cost{10, 12, weight, latency});
+            int const units = microbatches * chunks;
+            check_peaks(table, 2 * devices + chunks - 2);
+            if (units < 2 * devices + chunks - 2)
+              continue;
+            double const busy = (22 + weight) * units;
+            double const bubble =
+              std::max(0.0, (devices - 1) * (10 + 12 + 2 * latency - 2 * weight));
+            CHECK(pp::span_of(table) - busy == bubble);
+            CHECK(pp::makespan(table) - busy == std::max(bubble, (devices - 1) * (10 + latency)));
+          }
+}
+
+TEST_CASE("one chunk is eager 1F1B, ZB-H1 and ZB-H2") {
+  CHECK(pp::make_timetable<pp::Seq1F1BZeroBubbleH1<1>>({6, 13}).passes ==
+        pp::make_timetable<pp::ZeroBubbleH1>({6, 13}).passes);
+  CHECK(pp::make_timetable<pp::Seq1F1BZeroBubbleH2<1>>({6, 13}).passes ==
+        pp::make_timetable<pp::ZeroBubbleH2>({6, 13}).passes);
+  CHECK(pp::make_timetable<pp::EagerSeq1F1B<1>>({6, 13}).passes ==
+        pp::make_timetable<pp::EagerOneFOneB>({6, 13}).passes);
+}
+
+TEST_CASE("Seq1F1B has the figures and orders of the reference") {
+  std::string const figures = "golden/seq1f1b/figures.txt";
+  auto const costs = support::golden_costs(figures);
+  for (auto const& expected : support::golden_figures(figures, false, 3))
+    support::check_figures(
+      pp::Seq1F1B<>{expected.key[2]}, {expected.key[0], expected.key[1]}, expected, costs);
+  int compared = 0;
+  for (auto const& expected : support::golden_orders("golden/seq1f1b/orders.txt", true, 4)) {
+    if (expected.name != "seq1f1b")
+      continue;
+    support::check_order(
+      pp::Seq1F1B<>{expected.key[3]}, {expected.key[0], expected.key[2]}, expected, true);
+    ++compared;
+  }
+  CHECK(compared > 100);
+}
+
+TEST_CASE("Seq1F1B with split backward passes has the figures of its definition") {
+  std::string const figures = "golden/seq1f1b/zero_bubble_figures.txt";
+  auto const costs = support::golden_costs(figures);
+  for (auto const& expected : support::golden_figures(figures, true, 3)) {
+    pp::pipeline_size const size{expected.key[0], expected.key[1]};
+    int const chunks = expected.key[2];
+    CAPTURE(expected.name);
+    if (expected.name == "seq1f1b-zb-h1")
+      support::check_figures(pp::Seq1F1BZeroBubbleH1<>{chunks}, size, expected, costs);
+    else
+      support::check_figures(pp::Seq1F1BZeroBubbleH2<>{chunks}, size, expected, costs);
+  }
 }
