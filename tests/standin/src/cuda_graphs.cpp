@@ -75,6 +75,7 @@ cudaError_t end_capture(model& m, cudaStream_t handle, cudaGraph_t* out) {
   }
   bool const joined = everything_joined(*open);
   close_capture(m, open);
+  std::shared_ptr<graph> const made = std::move(open->into); // events remember the capture
   if (open->invalid)
     return cudaErrorStreamCaptureInvalidated;
   if (!joined) {
@@ -83,8 +84,8 @@ cudaError_t end_capture(model& m, cudaStream_t handle, cudaGraph_t* out) {
                        " while work of another captured stream is not joined to it");
     return cudaErrorStreamCaptureUnjoined;
   }
-  *out = reinterpret_cast<cudaGraph_t>(open->into.get());
-  m.graphs.emplace(open->into.get(), open->into);
+  *out = reinterpret_cast<cudaGraph_t>(made.get());
+  m.graphs.emplace(made.get(), made);
   return cudaSuccess;
 }
 

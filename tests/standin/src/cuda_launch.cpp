@@ -186,10 +186,14 @@ cudaError_t launch(model& m, launch_request const& r, void** values) {
   if (!configuration_fits(m, r, facts))
     return cudaErrorInvalidConfiguration;
   if (binder == binders().end() && !facts) {
+    std::string const why = kernels::load_problems();
     m.report_finding(finding::misuse,
-                     "nothing can run kernel " + name.plain +
-                       ": no PTX of it is in the program (build with --no-compress and "
-                       "code=compute_XX) and register_kernel() was not called for it");
+                     "nothing can run kernel " + name.plain + ": " +
+                       (why.empty()
+                          ? "no PTX of it for this device is in the program (build with "
+                            "--no-compress and code=compute_XX) and register_kernel() was "
+                            "not called for it"
+                          : why));
     return cudaErrorInvalidDeviceFunction;
   }
   ++m.counts.kernels;

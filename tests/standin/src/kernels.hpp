@@ -35,6 +35,8 @@ struct outcome {
 void load(std::string ptx);
 //! @brief What is known of a kernel; nothing if no loaded module has it.
 std::optional<facts> find(std::string const& mangled);
+//! @brief Why some loaded PTX cannot be run; "" if all can.
+std::string load_problems();
 //! @brief Runs a kernel to its end. The arguments are copies, one per parameter.
 outcome
 run(std::string const& mangled, shape const& how, std::vector<std::vector<char>> const& arguments);

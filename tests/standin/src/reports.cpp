@@ -258,20 +258,25 @@ std::string summary() {
 void report_leaks() {
   model& m = model::instance();
   std::unique_lock held(m.lock);
+  std::vector<std::string> left;
   for (auto const& [handle, s] : m.streams)
-    m.report_finding(finding::leak, s->label + " was never destroyed");
+    left.push_back(s->label + " was never destroyed");
   for (auto const& [handle, e] : m.events)
-    m.report_finding(finding::leak, e->label + " was never destroyed");
+    left.push_back(e->label + " was never destroyed");
   for (auto const& [handle, g] : m.graphs)
-    m.report_finding(finding::leak, g->label + " was never destroyed");
+    left.push_back(g->label + " was never destroyed");
   for (auto const& [handle, x] : m.graph_execs)
-    m.report_finding(finding::leak, x->label + " was never destroyed");
+    left.push_back(x->label + " was never destroyed");
   for (auto const& [handle, c] : m.communicators)
     if (!c->destroyed)
-      m.report_finding(finding::leak, c->label + " was never destroyed");
+      left.push_back("rank " + std::to_string(c->rank) + " of " + c->label +
+                     " was never destroyed");
   for (auto const& [begin, a] : m.allocations)
     if (!a.freed)
-      m.report_finding(finding::leak, m.memory_name(begin) + " was never freed");
+      left.push_back(m.memory_name(begin) + " was never freed");
+  std::sort(left.begin(), left.end()); // handles have no order of their own
+  for (std::string& text : left)
+    m.report_finding(finding::leak, std::move(text));
 }
 
 void freeze() {
