@@ -173,7 +173,8 @@ void decoder::one(statement const& s) {
   } else if (!(decode_logic(*this) || decode_integer(*this) || decode_float(*this) ||
                decode_convert(*this) || decode_access(*this) || decode_atomic(*this) ||
                decode_warp(*this) || decode_barrier(*this) || decode_matrix(*this) ||
-               decode_copy(*this) || decode_mbarrier(*this))) {
+               decode_copy(*this) || decode_mbarrier(*this) || decode_bulk(*this) ||
+               decode_wgmma(*this))) {
     refuse("this instruction is not known to the interpreter");
   }
   out_.code.push_back(i);

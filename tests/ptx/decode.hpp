@@ -101,6 +101,8 @@ bool decode_barrier(decoder& d);
 bool decode_matrix(decoder& d);
 bool decode_copy(decoder& d);
 bool decode_mbarrier(decoder& d);
+bool decode_bulk(decoder& d);
+bool decode_wgmma(decoder& d);
 //! @}
 
 //! @brief Values of special registers in special_slot::which.

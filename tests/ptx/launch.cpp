@@ -170,6 +170,12 @@ bool round(run_state& run, block& b) {
       recheck_barriers(b);
     }
   }
+  if (run.how.warps == order::shuffled && !b.engine.empty() && run.random() % 4 == 0) {
+    complete_bulk_copy(b);
+  }
+  if (b.live_warps == 0) {
+    end_block(b);
+  }
   return busy;
 }
 
@@ -210,6 +216,12 @@ private:
 
   // Something that lets waiting warps go on: an asynchronous copy ends, or one more block starts.
   bool help() {
+    for (auto& b : active_) {
+      if (!b->engine.empty()) {
+        complete_bulk_copy(*b);
+        return true;
+      }
+    }
     if (next_ < blocks_ && active_.size() < run_.how.resident_blocks) {
       admit();
       return true;

@@ -143,7 +143,7 @@ struct bulk_copy {
 //! @brief A wgmma in flight.
 struct matrix_job {
   instruction const* by = nullptr;
-  std::array<std::array<u32, 32>, 4> a{};
+  u32 clock = 0;
   u64 a_descriptor = 0;
   u64 b_descriptor = 0;
   bool accumulate = false;
@@ -182,7 +182,6 @@ struct warp {
   std::deque<std::vector<matrix_job>> job_groups;
   std::map<s32, u32> busy; //!< registers of wgmma in flight: offset -> jobs
   bool matrix_fenced = false;
-  u32 matrix_clock = 0;
 
   std::byte* file() { return reinterpret_cast<std::byte*>(registers.data()); }
   //! @brief The 32 lanes of a register whose values are of type T.

@@ -195,7 +195,7 @@ private:
       if (text_[at_] == '{' || text_[at_] == '}') {
         depth += text_[at_] == '{' ? 1 : -1;
         add(f, take() == '{' ? statement_kind::open : statement_kind::close);
-      } else if (starts(".loc")) {
+      } else if (starts(".loc ") || starts(".loc\t")) {
         auto const w = words(rest_of_line());
         source_file_ = static_cast<std::uint32_t>(number_after(w.at(1), 0));
         source_line_ = static_cast<std::uint32_t>(number_after(w.at(2), 0));

@@ -207,7 +207,7 @@ void shadow::for_cells(u64 offset, u32 bytes, Function f) {
   for (u64 const end = offset + bytes; offset < end;) {
     line& l = line_of(offset);
     u32 const here = static_cast<u32>(std::min<u64>(end - offset, 16 - offset % 16));
-    refine(l, here);
+    refine(l, static_cast<u32>((here | offset) & (0 - (here | offset))));
     if (l.granule == 16) {
       f(l.whole);
     } else {

@@ -122,6 +122,9 @@ bool run_warp(warp& w, u64 quantum) {
     }
     ++counts.warp_instructions;
     w.now = &i;
+    if (!w.busy.empty() && active != 0) {
+      check_busy(w, i);
+    }
     switch (i.kind) {
     case flow::ordinary:
       if (active != 0) {
