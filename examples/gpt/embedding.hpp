@@ -64,36 +64,50 @@ public:
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
         width_(size.width), units_(static_cast<std::size_t>(units)) {}
 
-  //! Writes the loss of each token, in nats, and keeps the gradient of `share` times their sum.
+  //! Writes the loss of each token, in nats. Logits are not kept: they are many, and soon made.
   void forward(std::size_t unit,
                std::uint8_t const* next_bytes,
                std::int64_t tokens,
                Number const* x,
-               Number share,
                Number* losses,
                activation_pool<Number>& pool,
                std::vector<Number>& space) {
     auto& u = units_[unit];
-    u.kept = pool.take(tokens * (width_ + vocabulary + 1));
+    u.kept = pool.take(tokens * (width_ + 1));
     u.normal = u.kept.data();
-    u.logits_gradient = u.normal + tokens * width_;
-    u.inverse = u.logits_gradient + tokens * vocabulary;
+    u.inverse = u.normal + tokens * width_;
     norm.normalise(x, u.normal, u.inverse, tokens);
-    space.resize(static_cast<std::size_t>(tokens * width_));
-    norm.apply_gain(u.normal, space.data(), tokens);
-    std::fill_n(u.logits_gradient, tokens * vocabulary, Number{0});
-    out.add_forward(space.data(), u.logits_gradient, vocabulary, tokens);
+    space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));
+    Number* const logits = space.data() + tokens * width_;
+    make_logits(u, tokens, space.data(), logits);
     for (std::int64_t t = 0; t < tokens; ++t) {
-      losses[t] = cross_entropy(u.logits_gradient + t * vocabulary, next_bytes[t], share);
+      losses[t] = cross_entropy(logits + t * vocabulary, next_bytes[t]);
     }
   }
 
-  //! dx [tokens, width] = gradient of the input.
-  void
-  backward_input(std::size_t unit, std::int64_t tokens, Number* dx, std::vector<Number>& space) {
+  //! dx [tokens, width] = gradient of the input, for `share` times the sum of the losses. Keeps the
+  //! gradient of the logits for backward_weight.
+  void backward_input(std::size_t unit,
+                      std::uint8_t const* next_bytes,
+                      std::int64_t tokens,
+                      Number share,
+                      Number* dx,
+                      activation_pool<Number>& pool,
+                      std::vector<Number>& space) {
     auto& u = units_[unit];
-    space.assign(static_cast<std::size_t>(tokens * width_), Number{0});
-    out.add_backward_input(u.logits_gradient, space.data(), tokens);
+    u.logits_gradient = pool.take(tokens * vocabulary);
+    Number* const gradient = u.logits_gradient.data();
+    space.resize(static_cast<std::size_t>(tokens * width_));
+    make_logits(u, tokens, space.data(), gradient);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      cross_entropy(gradient + t * vocabulary, next_bytes[t]);
+      for (std::int64_t v = 0; v < vocabulary; ++v) {
+        gradient[t * vocabulary + v] *= share;
+      }
+      gradient[t * vocabulary + next_bytes[t]] -= share;
+    }
+    std::fill_n(space.data(), tokens * width_, Number{0});
+    out.add_backward_input(gradient, space.data(), tokens);
     std::fill_n(dx, tokens * width_, Number{0});
     norm.add_backward(space.data(), u.normal, u.inverse, dx, tokens);
   }
@@ -103,8 +117,9 @@ public:
     auto& u = units_[unit];
     space.resize(static_cast<std::size_t>(tokens * width_));
     norm.apply_gain(u.normal, space.data(), tokens);
-    out.add_backward_weight(space.data(), u.logits_gradient, tokens);
+    out.add_backward_weight(space.data(), u.logits_gradient.data(), tokens);
     u.kept.release();
+    u.logits_gradient.release();
   }
 
   layer_norm<Number> norm;
@@ -112,14 +127,20 @@ public:
 
 private:
   struct unit_state {
-    block<Number> kept;
-    Number* normal;          //!< [tokens, width]
-    Number* logits_gradient; //!< [tokens, vocabulary]
-    Number* inverse;         //!< [tokens]
+    block<Number> kept;            //!< from forward to backward_weight
+    block<Number> logits_gradient; //!< from backward_input to backward_weight
+    Number* normal;                //!< [tokens, width]
+    Number* inverse;               //!< [tokens]
   };
 
-  //! Loss of one token; its logits become their gradient.
-  static Number cross_entropy(Number* logits, std::uint8_t next, Number share) {
+  void make_logits(unit_state const& u, std::int64_t tokens, Number* space, Number* logits) const {
+    norm.apply_gain(u.normal, space, tokens);
+    std::fill_n(logits, tokens * vocabulary, Number{0});
+    out.add_forward(space, logits, vocabulary, tokens);
+  }
+
+  //! Loss of one token; its logits become probabilities.
+  static Number cross_entropy(Number* logits, std::uint8_t next) {
     Number most = logits[0];
     for (std::int64_t v = 1; v < vocabulary; ++v) {
       most = std::max(most, logits[v]);
@@ -131,9 +152,8 @@ private:
       sum += logits[v];
     }
     for (std::int64_t v = 0; v < vocabulary; ++v) {
-      logits[v] *= share / sum;
+      logits[v] /= sum;
     }
-    logits[next] -= share;
     return std::log(sum) - chosen;
   }
 

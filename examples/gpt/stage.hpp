@@ -68,6 +68,8 @@ private:
 template <class Number>
 class stage {
 public:
+  using number = Number;
+
   stage(model_size const& size,
         layer_range layers,
         step_cut cut,
@@ -117,13 +119,11 @@ public:
                     memory_->space);
     }
     if (head_ != nullptr) {
-      auto const begin = range(u.chunk).begin;
       head_->forward(index(u),
-                     batch_->microbatch(u.microbatch) + begin + 1,
+                     next_bytes(u),
                      tokens,
                      y,
-                     Number{1} / static_cast<Number>(cut_.microbatches * size_.sequence),
-                     losses_.data() + u.microbatch * size_.sequence + begin,
+                     losses_.data() + u.microbatch * size_.sequence + range(u.chunk).begin,
                      memory_->pool,
                      memory_->space.numbers);
     }
@@ -203,6 +203,10 @@ private:
     return static_cast<std::int64_t>(cut_.chunks.size());
   }
 
+  [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
+    return batch_->microbatch(u.microbatch) + range(u.chunk).begin + 1;
+  }
+
   void input_half(unit u, Number const* dy, Number* dx) {
     input_order_.check(u, cut_.microbatches, chunks(), "backward_input");
     auto const tokens = range(u.chunk).count();
@@ -211,7 +215,13 @@ private:
       dx = first_.data();
     }
     if (head_ != nullptr) {
-      head_->backward_input(index(u), tokens, dx, memory_->space.numbers);
+      head_->backward_input(index(u),
+                            next_bytes(u),
+                            tokens,
+                            Number{1} / static_cast<Number>(cut_.microbatches * size_.sequence),
+                            dx,
+                            memory_->pool,
+                            memory_->space.numbers);
     } else {
       std::copy_n(dy, tokens * size_.width, dx);
     }

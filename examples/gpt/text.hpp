@@ -28,6 +28,12 @@ namespace gpt {
   return bytes;
 }
 
+//! A text and where it came from.
+struct text_to_learn {
+  std::string path;
+  std::vector<std::uint8_t> bytes;
+};
+
 //! Mean surprise of a byte, in nats, to someone who knows only how often each byte occurs. A model
 //! whose loss is below has learnt something about order.
 [[nodiscard]] inline double unigram_entropy(std::vector<std::uint8_t> const& text) {

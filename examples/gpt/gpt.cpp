@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! @file
+//! @brief Trains a byte-level GPT in a pipeline: any schedule by name, checked against one device.
+//!
+//! What to read, in this order: layers.hpp and transformer_block.hpp (the model), stage.hpp (what a
+//! stage does in each pass), pipeline.hpp (how the library runs the stages), then this file.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/io/details.hpp>
+#include <pipe/io/text.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "options.hpp"
+#include "prediction.hpp"
+#include "report.hpp"
+#include "single_device.hpp"
+#include "text.hpp"
+#include "training.hpp"
+
+namespace pp = pipelining;
+
+namespace {
+
+using namespace gpt;
+
+//! Read when no text is given: a licence that every Debian machine has, or the repository's README.
+constexpr char const* default_texts[] = {"/usr/share/common-licenses/GPL-3", GPT_EXAMPLE_README};
+
+text_to_learn find_text(options const& o) {
+  if (!o.text.empty()) {
+    return {o.text, load_text(o.text)};
+  }
+  for (auto const* path : default_texts) {
+    if (std::filesystem::is_regular_file(path)) {
+      return {path, load_text(path)};
+    }
+  }
+  throw std::runtime_error("no default text on this machine; name one with --text FILE");
+}
+
+//! Makes the folder for files before any work, so that a long run does not end without them.
+void make_folder(std::string const& path) {
+  std::error_code failed;
+  std::filesystem::create_directories(path, failed);
+  if (!std::filesystem::is_directory(path)) {
+    throw std::runtime_error("cannot make the folder " + path);
+  }
+}
+
+std::size_t parameter_count(model_size const& size) {
+  single_device<float> device(size, 1, {1, cut_sequence(size.sequence, 1)}, 1);
+  return gradients_of(device.stages()).size();
+}
+
+void print_model(options const& o, text_to_learn const& text) {
+  std::printf("GPT of %zu parameters (%lld layers, width %lld, %lld heads, sequences of %lld "
+              "bytes) on %lld devices\ntext: %s, %zu bytes, unigram entropy %.3f nats per byte\n\n",
+              parameter_count(o.size),
+              static_cast<long long>(o.size.layers),
+              static_cast<long long>(o.size.width),
+              static_cast<long long>(o.size.heads),
+              static_cast<long long>(o.size.sequence),
+              static_cast<long long>(o.devices),
+              text.path.c_str(),
+              text.bytes.size(),
+              unigram_entropy(text.bytes));
+}
+
+void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
+  std::string text;
+  pp::write_text(text, table, about);
+  std::fputs(text.c_str(), stdout);
+  std::printf("\npredicted with unit costs: bubble %.1f %% of the span, peak activations %.3g "
+              "microbatches on a device's share of the model\n\n",
+              100 * pp::bubble_rate(table),
+              peak_share(table));
+}
+
+int run(options const& o) {
+  auto const text = find_text(o);
+  auto const table = timetable_of(o, o.schedule);
+  pp::timetable_details const about{o.schedule, pp::uniform_cost{}, {}};
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
+  make_folder(o.output);
+  print_model(o, text);
+  print_plan(table, about);
+
+  auto const cost = measure_passes(o.size, table.extents, sample);
+  int const cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  auto const own_cores = share_cores(table, cost, static_cast<int>(o.devices));
+  auto const shared = share_cores(table, cost, cores);
+
+  auto const result = train(o, text, table);
+  double const unigram = unigram_entropy(text.bytes);
+  std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
+              result.losses.back(),
+              std::abs(unigram - result.losses.back()),
+              result.losses.back() < unigram ? "below" : "above");
+  report_time(o, result, own_cores, shared, cores);
+  bool const good = report_schedules(o, text, result);
+  write_files(o, text, result, table, about, own_cores);
+  if (!good) {
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+    return 1;
+  }
+  return 0;
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  try {
+    auto const chosen = read_options({words + 1, words + count});
+    if (chosen.help) {
+      std::fputs(usage, stdout);
+      return 0;
+    }
+    return run(chosen);
+  } catch (std::invalid_argument const& error) {
+    std::fprintf(stderr, "gpt: %s\n", error.what());
+    return 2;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "gpt: %s\n", error.what());
+    return 1;
+  }
+}

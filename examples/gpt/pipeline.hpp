@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The model cut into stages and run by the library: timetable, plan, threads.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/sizes.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "model.hpp"
+#include "stage.hpp"
+#include "text.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! A stage as the library calls it: contexts become units, bytes become floats.
+struct pipeline_stage : stage<float> {
+  using stage<float>::stage;
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    stage<float>::forward(unit_of(where), x.as<float>().data(), y.as<float>().data());
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    stage<float>::backward(unit_of(where), dy.as<float>().data(), dx.as<float>().data());
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    stage<float>::backward_input(unit_of(where), dy.as<float>().data(), dx.as<float>().data());
+  }
+  void backward_weight(pp::context const& where) { stage<float>::backward_weight(unit_of(where)); }
+
+private:
+  [[nodiscard]] static unit unit_of(pp::context const& where) {
+    return {where.microbatch, where.chunk};
+  }
+};
+
+//! Bytes of the messages between stages. What stages keep, they keep in buffers of their own.
+struct message_sizes {
+  model_size size;
+  std::vector<chunk_range> const* chunks;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    if (of != pp::slot_class::output && of != pp::slot_class::input_gradient) {
+      return 0;
+    }
+    auto const tokens = (*chunks)[maker.chunk].count();
+    return tokens * size.width * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! How a timetable cuts the work of a step.
+[[nodiscard]] inline step_cut cut_for(model_size const& size, pp::shape const& extents) {
+  return {extents.microbatches, cut_sequence(size.sequence, extents.chunks)};
+}
+
+//! @throws std::invalid_argument for pipelines that keep two copies of each stage
+inline void check_one_copy(pp::shape const& extents) {
+  if (extents.where == pp::placement::bidirectional) {
+    throw std::invalid_argument("this schedule keeps two copies of each stage, whose gradients "
+                                "would have to be added up; the example has one copy");
+  }
+}
+
+//! A model in stages on the threads of this process, one per device of the timetable.
+class pipelined_model {
+public:
+  //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
+  pipelined_model(model_size const& size, pp::timetable_view table, std::uint64_t seed)
+      : memories_(static_cast<std::size_t>(table.extents.devices)),
+        stages_(make_stages(size, table.extents, seed, memories_)),
+        runner_(lower(size, table), stages_) {}
+
+  //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
+  double step(batch const& pieces) {
+    for (auto& each : stages_) {
+      each.set_batch(pieces);
+    }
+    runner_.step();
+    return stages_.back().loss();
+  }
+
+  //! One step of the optimizer on every stage.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& each : stages_) {
+      each.update(optimizer, step);
+    }
+  }
+
+  [[nodiscard]] std::vector<pipeline_stage>& stages() { return stages_; }
+
+  //! When each pass of the last step ran, in seconds.
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
+
+  //! The most bytes that each device has kept between passes so far.
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
+    std::vector<std::size_t> peaks;
+    for (auto const& memory : memories_) {
+      peaks.push_back(memory.pool.peak_bytes());
+    }
+    return peaks;
+  }
+
+private:
+  static std::vector<pipeline_stage> make_stages(model_size const& size,
+                                                 pp::shape const& extents,
+                                                 std::uint64_t seed,
+                                                 std::vector<device_memory<float>>& memories) {
+    check_one_copy(extents);
+    std::vector<pipeline_stage> stages;
+    for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
+      auto const device = pp::device_of(extents, static_cast<int>(stages.size()));
+      stages.emplace_back(
+        size, layers, cut_for(size, extents), seed, memories[static_cast<std::size_t>(device)]);
+    }
+    return stages;
+  }
+
+  static pp::plan lower(model_size const& size, pp::timetable_view table) {
+    auto const chunks = cut_sequence(size.sequence, table.extents.chunks);
+    return pp::lower(table, message_sizes{size, &chunks});
+  }
+
+  std::vector<device_memory<float>> memories_; // by device
+  std::vector<pipeline_stage> stages_;
+  pp::thread_runner<std::vector<pipeline_stage>> runner_;
+};
+
+} // namespace gpt

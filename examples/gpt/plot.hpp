@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief loss.svg: the loss of every step, beside the unigram entropy of the text.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace gpt {
+
+namespace detail {
+
+//! A number with a few decimals, whatever the locale of streams.
+[[nodiscard]] inline std::string decimals(double value, int count) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", count, value);
+  return text;
+}
+
+//! 1, 2 or 5 times a power of ten, so that about `ticks` of them fill the range.
+[[nodiscard]] inline double round_step(double range, double ticks) {
+  double const rough = range / ticks;
+  double const power = std::pow(10.0, std::floor(std::log10(rough)));
+  double const digit = rough / power;
+  return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
+}
+
+[[nodiscard]] inline std::string
+text_at(double x, double y, char const* anchor, char const* colour, std::string const& words) {
+  return std::string("<text x=\"") + decimals(x, 1) + "\" y=\"" + decimals(y, 1) +
+         "\" text-anchor=\"" + anchor + "\" fill=\"" + colour + "\">" + words + "</text>\n";
+}
+
+[[nodiscard]] inline std::string
+line_from(double x1, double y1, double x2, double y2, char const* style) {
+  return std::string("<line x1=\"") + decimals(x1, 1) + "\" y1=\"" + decimals(y1, 1) + "\" x2=\"" +
+         decimals(x2, 1) + "\" y2=\"" + decimals(y2, 1) + "\" " + style + "/>\n";
+}
+
+} // namespace detail
+
+//! A plot of losses in nats per byte, as SVG.
+//! @pre losses is not empty; `title` holds nothing that XML reserves
+[[nodiscard]] inline std::string
+loss_plot(std::vector<double> const& losses, double unigram, std::string const& title) {
+  using namespace detail;
+  double const left = 62, right = 780, top = 44, bottom = 370;
+  double const low = std::min(unigram, *std::min_element(losses.begin(), losses.end()));
+  double const high = std::max(unigram, *std::max_element(losses.begin(), losses.end()));
+  double const tick = round_step(std::max(high - low, 0.1), 6);
+  double const floor = tick * std::floor(low / tick);
+  double const ceiling = tick * std::ceil(high / tick);
+  auto const count = static_cast<double>(losses.size());
+  auto const x_of = [&](double step) {
+    return left + (right - left) * (count > 1 ? step / (count - 1) : 0.5);
+  };
+  auto const y_of = [&](double loss) {
+    return bottom - (bottom - top) * (loss - floor) / (ceiling - floor);
+  };
+
+  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"820\" height=\"420\" "
+                    "viewBox=\"0 0 820 420\" font-family=\"Helvetica, Arial, sans-serif\" "
+                    "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+  svg += text_at(left, 24, "start", "#222", title);
+  for (double loss = floor; loss < ceiling + tick / 2; loss += tick) {
+    svg += line_from(left, y_of(loss), right, y_of(loss), "stroke=\"#ddd\"");
+    svg += text_at(left - 8, y_of(loss) + 4, "end", "#555", decimals(loss, tick < 0.1 ? 2 : 1));
+  }
+  double const stride = std::max(1.0, round_step(count, 8));
+  for (double step = 0; step < count; step += stride) {
+    svg += line_from(x_of(step), bottom, x_of(step), bottom + 5, "stroke=\"#888\"");
+    svg += text_at(x_of(step), bottom + 20, "middle", "#555", decimals(step, 0));
+  }
+  svg += text_at((left + right) / 2, bottom + 40, "middle", "#555", "step");
+  svg += std::string("<text transform=\"translate(18 ") + decimals((top + bottom) / 2, 0) +
+         ") rotate(-90)\" text-anchor=\"middle\" fill=\"#555\">loss, nats per byte</text>\n";
+  svg += line_from(
+    left, y_of(unigram), right, y_of(unigram), "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
+  svg += text_at(right,
+                 y_of(unigram) - 6,
+                 "end",
+                 "#c44",
+                 "unigram entropy of the text, " + decimals(unigram, 3));
+  svg += "<polyline fill=\"none\" stroke=\"#2462a8\" stroke-width=\"2\" points=\"";
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    svg +=
+      decimals(x_of(static_cast<double>(step)), 1) + ',' + decimals(y_of(losses[step]), 1) + ' ';
+  }
+  svg += "\"/>\n";
+  svg += text_at(right, y_of(losses.back()) - 10, "end", "#2462a8", decimals(losses.back(), 3));
+  return svg + "</svg>\n";
+}
+
+} // namespace gpt

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a timetable should take on this machine: times of passes, measured one by one, and a
+//! simulation for fewer cores than devices.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/timetable/dependencies.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "single_device.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! Seconds of every pass of one microbatch, by stage and chunk; a cost model of the library.
+struct measured_cost {
+  int stages = 1;
+  int chunks = 1;
+  std::vector<double> forward;         //!< [stages, chunks]
+  std::vector<double> backward_input;  //!< [stages, chunks]
+  std::vector<double> backward_weight; //!< [stages, chunks]
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    auto const i = static_cast<std::size_t>(what.stage * chunks + what.chunk);
+    switch (what.kind) {
+    case pp::pass_kind::forward: return forward[i];
+    case pp::pass_kind::backward: return backward_input[i] + backward_weight[i];
+    case pp::pass_kind::backward_input: return backward_input[i];
+    case pp::pass_kind::backward_weight: return backward_weight[i];
+    }
+    return 0;
+  }
+  [[nodiscard]] static double latency() { return 0; }
+};
+
+//! Runs the stages of a timetable on this thread alone and takes the fastest of a few microbatches
+//! for each pass: other programs can only make a pass slower.
+[[nodiscard]] inline measured_cost
+measure_passes(model_size const& size, pp::shape const& extents, batch const& pieces) {
+  int const stages = pp::stages(extents);
+  std::int64_t const rounds = 4;
+  single_device<float> device(
+    size, stages, {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
+  auto const count = static_cast<std::size_t>(stages * extents.chunks);
+  std::vector<double> const unknown(count, std::numeric_limits<double>::infinity());
+  measured_cost cost{stages, extents.chunks, unknown, unknown, unknown};
+  device.step(pieces, [&](pp::pass_kind kind, std::size_t stage, unit u, auto work) {
+    auto const start = std::chrono::steady_clock::now();
+    work();
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+    auto& times = kind == pp::pass_kind::forward          ? cost.forward
+                  : kind == pp::pass_kind::backward_input ? cost.backward_input
+                                                          : cost.backward_weight;
+    double& best =
+      times[stage * static_cast<std::size_t>(extents.chunks) + static_cast<std::size_t>(u.chunk)];
+    best = std::min(best, took.count());
+  });
+  return cost;
+}
+
+//! Times the passes of a timetable when its devices share a few cores: a pass that may start waits
+//! for a free core, those that have waited longest first, and keeps the core until its end.
+template <class Cost>
+[[nodiscard]] pp::dynamic_timetable
+share_cores(pp::timetable_view table, Cost const& cost, int cores) {
+  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  auto const entries = static_cast<std::size_t>(table.size());
+  pp::dynamic_timetable shared{table.extents,
+                               0,
+                               {table.passes, table.passes + entries},
+                               std::vector<double>(entries, pp::never),
+                               std::vector<double>(entries, pp::never),
+                               {table.offsets, table.offsets + devices + 1},
+                               {}};
+  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.extents)), pp::never);
+  std::vector<double> device_free(devices, 0.0);
+  std::vector<double> core_free(static_cast<std::size_t>(std::max(cores, 1)), 0.0);
+  std::vector<int> next(table.offsets, table.offsets + devices);
+
+  // When the next pass of a device may start, or never while that is not known.
+  auto const ready = [&](std::size_t device) {
+    if (next[device] == table.offsets[device + 1]) {
+      return pp::never;
+    }
+    double time = device_free[device];
+    auto const needed = pp::dependencies(table.extents, table.passes[next[device]]);
+    for (int i = 0; i < needed.count; ++i) {
+      double const end = done[static_cast<std::size_t>(needed.index[i])];
+      if (end < 0) {
+        return pp::never;
+      }
+      time = std::max(time, end);
+    }
+    return time;
+  };
+  for (std::size_t placed = 0; placed < entries; ++placed) {
+    auto const core = std::min_element(core_free.begin(), core_free.end());
+    std::size_t chosen = devices;
+    double earliest = 0;
+    for (std::size_t device = 0; device < devices; ++device) {
+      double const time = ready(device);
+      if (time >= 0 && (chosen == devices || time < earliest)) {
+        chosen = device;
+        earliest = time;
+      }
+    }
+    auto const entry = static_cast<std::size_t>(next[chosen]++);
+    double const start = std::max(earliest, *core);
+    double const end = start + cost.duration(table.passes[entry]);
+    shared.starts[entry] = start;
+    shared.ends[entry] = end;
+    done[static_cast<std::size_t>(pp::pass_index(table.extents, table.passes[entry]))] = end;
+    device_free[chosen] = end;
+    *core = end;
+  }
+  return shared;
+}
+
+} // namespace gpt

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
+//! files.
+
+#include <pipe/io/details.hpp>
+#include <pipe/io/svg.hpp>
+#include <pipe/io/trace.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../support/named_schedules.hpp"
+#include "options.hpp"
+#include "pipeline.hpp"
+#include "plot.hpp"
+#include "prediction.hpp"
+#include "single_device.hpp"
+#include "training.hpp"
+
+namespace gpt {
+
+//! The schedules that are checked against one device at the end of every run.
+inline constexpr char const* checked_schedules[] = {"gpipe", "1f1b", "seq1f1b"};
+
+//! The verified timetable of a schedule with unit costs: its order does not depend on the machine.
+//! @throws std::invalid_argument where there is none, or the model cannot be cut that way
+inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
+  examples::schedule_choice choice;
+  choice.name = name;
+  choice.devices = static_cast<int>(o.devices);
+  choice.microbatches = static_cast<int>(o.microbatches);
+  if (examples::has(examples::find_schedule(name).takes, examples::option::chunks)) {
+    choice.chunks = static_cast<int>(o.chunks);
+  }
+  auto table = examples::make_named_timetable(choice, pp::uniform_cost{});
+  check_one_copy(table.extents);
+  (void)cut_for(o.size, table.extents); // refuses more chunks than tokens
+  return table;
+}
+
+inline std::string megabytes(std::size_t bytes) {
+  return detail::decimals(static_cast<double>(bytes) / 1e6, 2) + " MB";
+}
+
+inline std::size_t largest(std::vector<std::size_t> const& numbers) {
+  return *std::max_element(numbers.begin(), numbers.end());
+}
+
+//! Peak activations of the fullest device, in microbatches on a device's whole share of the model.
+inline double peak_share(pp::timetable_view table) {
+  return pp::to_double(pp::peak_activations(table)) / table.extents.stages_per_device;
+}
+
+//! Prediction beside measurement, for the schedule that was trained with.
+inline void report_time(options const& o,
+                        training const& run,
+                        pp::timetable_view own_cores,
+                        pp::timetable_view shared,
+                        int cores) {
+  std::printf("\n%s, prediction and measurement (means of all steps but the first three)\n",
+              o.schedule.c_str());
+  std::printf("  predicted from the times of single passes, a core for every device: "
+              "step %.1f ms, bubble %.1f %%\n",
+              1e3 * pp::makespan(own_cores),
+              100 * pp::bubble_rate(own_cores));
+  std::printf("  predicted for the %d cores of this machine:  step %.1f ms\n",
+              cores,
+              1e3 * pp::makespan(shared));
+  std::printf("  measured:                                  step %.1f ms\n",
+              1e3 * run.step_seconds);
+  std::printf("  idle share of the step   ");
+  for (int device = 0; device < own_cores.extents.devices; ++device) {
+    std::printf(" device %d", device);
+  }
+  auto const row = [&](char const* name, auto idle_of) {
+    std::printf("\n    %-23s", name);
+    for (int device = 0; device < own_cores.extents.devices; ++device) {
+      std::printf("%7.0f %%", 100 * idle_of(device));
+    }
+  };
+  row("a core for each", [&](int device) { return idle_share(own_cores, device); });
+  row("predicted here", [&](int device) { return idle_share(shared, device); });
+  row("measured", [&](int device) { return run.idle[static_cast<std::size_t>(device)]; });
+  std::printf("\n");
+}
+
+//! One line of the comparison of schedules.
+struct checked {
+  std::string name;
+  int chunks = 1;
+  double predicted = 0;      //!< peak, in microbatches on a device's share
+  std::size_t peak = 0;      //!< bytes of the fullest device
+  std::size_t different = 0; //!< gradients whose bits differ from those of one device
+};
+
+//! Runs one step of a schedule from the first weights and compares its gradients bit for bit.
+inline checked check_schedule(options const& o,
+                              std::string const& name,
+                              batch const& pieces,
+                              std::vector<float> const& expected) {
+  auto const table = timetable_of(o, name);
+  pipelined_model model(o.size, table, static_cast<std::uint64_t>(o.seed));
+  model.step(pieces);
+  auto const gradients = gradients_of(model.stages());
+  checked result{name, table.extents.chunks, peak_share(table), largest(model.peak_bytes()), 0};
+  if (gradients.size() != expected.size()) {
+    throw std::logic_error("the pipeline has not the parameters of the model");
+  }
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    result.different += std::memcmp(&gradients[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
+  }
+  return result;
+}
+
+//! Compares all schedules with one device. Returns false where a gradient differs.
+inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
+  auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+  single_device<float> device(o.size,
+                              1,
+                              {o.microbatches, cut_sequence(o.size.sequence, 1)},
+                              static_cast<std::uint64_t>(o.seed));
+  device.step(pieces);
+  auto const expected = gradients_of(device.stages());
+
+  std::vector<checked> all;
+  std::size_t fused = 0; // 1F1B's peak
+  double fused_predicted = 0;
+  std::vector<std::string> names(std::begin(checked_schedules), std::end(checked_schedules));
+  if (std::find(names.begin(), names.end(), o.schedule) == names.end()) {
+    names.push_back(o.schedule);
+  }
+  for (auto const& name : names) {
+    all.push_back(check_schedule(o, name, pieces, expected));
+    if (name == "1f1b") {
+      fused = all.back().peak;
+      fused_predicted = all.back().predicted;
+    }
+  }
+
+  std::printf("\nActivations kept between passes (%s, fullest device): %s; the same model under "
+              "1F1B: %s\n",
+              o.schedule.c_str(),
+              megabytes(largest(run.peaks)).c_str(),
+              megabytes(fused).c_str());
+  std::printf("\nOne step of every schedule: %lld devices, %lld microbatches, %zu gradients, held "
+              "against one device without pipeline or chunks\n",
+              static_cast<long long>(o.devices),
+              static_cast<long long>(o.microbatches),
+              expected.size());
+  std::printf("  %-10s %6s  %22s  %26s  %17s\n",
+              "schedule",
+              "chunks",
+              "planned peak, of 1F1B",
+              "measured peak, of 1F1B",
+              "gradients differ");
+  bool good = true;
+  for (auto const& each : all) {
+    std::printf("  %-10s %6d  %12.3g  %6.1f %%  %15s  %7.1f %%  %17zu\n",
+                each.name.c_str(),
+                each.chunks,
+                each.predicted,
+                100 * each.predicted / fused_predicted,
+                megabytes(each.peak).c_str(),
+                100 * static_cast<double>(each.peak) / static_cast<double>(fused),
+                each.different);
+    good = good && each.different == 0;
+  }
+  std::printf("  planned peak: microbatches on a device's share of the model; measured peak: bytes "
+              "of real buffers\n");
+  return good;
+}
+
+inline void write_file(std::string const& path, std::string const& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << content;
+  if (!file.flush()) {
+    throw std::runtime_error("cannot write " + path);
+  }
+}
+
+inline void write_files(options const& o,
+                        text_to_learn const& text,
+                        training const& run,
+                        pp::timetable_view plan,
+                        pp::timetable_details const& about,
+                        pp::timetable_view own_cores) {
+  std::string picture;
+  pp::write_svg(picture, plan, about);
+  write_file(o.output + "/timetable.svg", picture);
+  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + o.schedule + ", " +
+                     std::to_string(o.microbatches * o.size.sequence) + " bytes per step";
+  write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
+  std::vector<pp::measured_pass> measured;
+  pp::timetable_view const last = run.last_trace;
+  for (int device = 0; device < last.extents.devices; ++device) {
+    for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i) {
+      measured.push_back({device, last.passes[i], last.starts[i], last.ends[i]});
+    }
+  }
+  std::string trace;
+  pp::write_trace(trace, own_cores, about, measured, {.planned_unit = 1e6});
+  write_file(o.output + "/trace.json", trace);
+  std::printf("\nwrote %s/timetable.svg, %s/loss.svg and %s/trace.json (for ui.perfetto.dev)\n",
+              o.output.c_str(),
+              o.output.c_str(),
+              o.output.c_str());
+}
+
+} // namespace gpt

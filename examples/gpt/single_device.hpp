@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The same model on one device, one microbatch after the other: what pipelines are held
+//! against, and where the times of passes are measured.
+
+#include <pipe/core/pass.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "stage.hpp"
+
+namespace gpt {
+
+//! All stages on one device and one thread, without schedule or messages.
+template <class Number>
+class single_device {
+public:
+  //! @param stages 1 for the plain model; more to see what each stage takes
+  single_device(model_size const& size, std::int64_t stages, step_cut cut, std::uint64_t seed)
+      : cut_(std::move(cut)) {
+    for (auto const& layers : cut_layers(size.layers, stages)) {
+      stages_.emplace_back(size, layers, cut_, seed, memory_);
+    }
+    auto const largest = static_cast<std::size_t>(size.sequence * size.width);
+    between_.assign(stages_.size() + 1, std::vector<Number>(largest));
+  }
+
+  //! One step without the optimizer. Calls around(kind, stage, unit, work) for every pass, which
+  //! must call work().
+  template <class Around>
+  double step(batch const& pieces, Around around) {
+    auto const chunks = static_cast<std::int64_t>(cut_.chunks.size());
+    for (auto& each : stages_) {
+      each.set_batch(pieces);
+    }
+    for (std::int64_t m = 0; m < cut_.microbatches; ++m) {
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        forward({m, c}, around);
+      }
+      for (std::int64_t c = chunks; c-- > 0;) {
+        backward({m, c}, around);
+      }
+    }
+    return stages_.back().loss();
+  }
+
+  //! The same with nothing around the passes.
+  double step(batch const& pieces) {
+    return step(pieces, [](pipelining::pass_kind, std::size_t, unit, auto work) { work(); });
+  }
+
+  [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
+  [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
+
+private:
+  template <class Around>
+  void forward(unit u, Around& around) {
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      around(pipelining::pass_kind::forward, s, u, [&] {
+        stages_[s].forward(u, between_[s].data(), between_[s + 1].data());
+      });
+    }
+  }
+  template <class Around>
+  void backward(unit u, Around& around) {
+    for (std::size_t s = stages_.size(); s-- > 0;) {
+      around(pipelining::pass_kind::backward_input, s, u, [&] {
+        stages_[s].backward_input(u, between_[s + 1].data(), between_[s].data());
+      });
+      around(pipelining::pass_kind::backward_weight, s, u, [&] { stages_[s].backward_weight(u); });
+    }
+  }
+
+  step_cut cut_;
+  device_memory<Number> memory_;
+  std::vector<stage<Number>> stages_;
+  std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
+};
+
+//! All gradients of some stages, in the order of the layers.
+template <class Stages>
+[[nodiscard]] auto gradients_of(Stages& stages) {
+  using number = typename Stages::value_type::number;
+  std::vector<number> all;
+  for (auto& each : stages) {
+    each.for_each_parameter(
+      [&](parameter<number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
+  }
+  return all;
+}
+
+} // namespace gpt

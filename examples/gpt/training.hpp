@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The training loop: batches, steps, the progress line.
+
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <random>
+#include <unistd.h>
+#include <vector>
+
+#include "options.hpp"
+#include "pipeline.hpp"
+#include "text.hpp"
+
+namespace gpt {
+
+//! What training leaves for the report.
+struct training {
+  std::vector<double> losses;
+  double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
+  std::vector<double> idle; //!< share of the step, by device, mean likewise
+  pp::dynamic_timetable last_trace;
+  std::vector<std::size_t> peaks; //!< bytes, by device
+};
+
+//! Share of a step in which a device runs no pass.
+inline double idle_share(pp::timetable_view table, int device) {
+  return 1 - pp::busy(table, device) / pp::makespan(table);
+}
+
+//! One line that is written over on terminals, and now and then elsewhere.
+inline void
+show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_per_second) {
+  static bool const terminal = isatty(STDOUT_FILENO) != 0;
+  bool const last = step + 1 == steps;
+  if (!terminal && !last && step % 10 != 0) {
+    return;
+  }
+  std::printf("%sstep %lld/%lld   loss %.3f   %.0f tokens/s%s",
+              terminal ? "\r" : "",
+              static_cast<long long>(step + 1),
+              static_cast<long long>(steps),
+              loss,
+              tokens_per_second,
+              terminal && !last ? "   " : "\n");
+  std::fflush(stdout);
+}
+
+inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+  using clock = std::chrono::steady_clock;
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  pipelined_model model(o.size, table, seed);
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  std::mt19937_64 random(seed);
+  training result;
+  result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
+  std::int64_t const warm_up = std::min<std::int64_t>(3, o.steps - 1);
+  for (std::int64_t step = 0; step < o.steps; ++step) {
+    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const start = clock::now();
+    result.losses.push_back(model.step(pieces));
+    std::chrono::duration<double> const took = clock::now() - start;
+    model.update(optimizer, step);
+    std::chrono::duration<double> const whole = clock::now() - start;
+    if (step >= warm_up) {
+      auto const trace = model.trace();
+      result.step_seconds += took.count() / static_cast<double>(o.steps - warm_up);
+      for (int device = 0; device < table.extents.devices; ++device) {
+        result.idle[static_cast<std::size_t>(device)] +=
+          idle_share(trace, device) / static_cast<double>(o.steps - warm_up);
+      }
+    }
+    show_progress(step,
+                  o.steps,
+                  result.losses.back(),
+                  static_cast<double>(o.microbatches * o.size.sequence) / whole.count());
+  }
+  result.last_trace = model.trace();
+  result.peaks = model.peak_bytes();
+  return result;
+}
+
+} // namespace gpt

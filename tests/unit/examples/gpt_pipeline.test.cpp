@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+#include <pipe/run/error.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <examples/gpt/pipeline.hpp>
+#include <examples/gpt/single_device.hpp>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+using namespace gpt;
+
+namespace {
+
+model_size const size{.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 21};
+
+batch some_batch(std::int64_t microbatches) {
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 400; ++i) {
+    text.push_back(static_cast<std::uint8_t>('a' + i * i % 11));
+  }
+  std::mt19937_64 random(5);
+  return random_batch(text, microbatches, size.sequence, random);
+}
+
+//! Largest peak of a device.
+std::size_t peak(pipelined_model const& model) {
+  auto const peaks = model.peak_bytes();
+  return *std::max_element(peaks.begin(), peaks.end());
+}
+
+//! Trains a few steps with both and compares all bits on the way. Returns the peak in bytes.
+template <class Schedule>
+std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
+  auto const table = pp::make_timetable(schedule, {devices, microbatches});
+  pipelined_model model(size, table, 9);
+  single_device<float> plain(size, 1, {microbatches, cut_sequence(size.sequence, 1)}, 9);
+  auto const pieces = some_batch(microbatches);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 2; ++step) {
+    CHECK(model.step(pieces) == plain.step(pieces));
+    auto const got = gradients_of(model.stages());
+    auto const expected = gradients_of(plain.stages());
+    REQUIRE(got.size() == expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+    model.update(optimizer, step);
+    plain.stages()[0].update(optimizer, step);
+  }
+  CHECK(model.trace().passes.size() == table.passes.size());
+  return peak(model);
+}
+
+} // namespace
+
+TEST_CASE("gradients on threads are those of one device, bit for bit, step after step") {
+  auto const fused = check_schedule(pp::OneFOneB{}, 3, 7);
+  CHECK(check_schedule(pp::GPipe{}, 3, 7) > 2 * fused);
+  CHECK(check_schedule(pp::Seq1F1B<pp::dynamic>{.chunks = 5}, 3, 7) < fused * 2 / 3);
+  check_schedule(pp::Seq1F1B<pp::dynamic>{.chunks = 7}, 2, 1); // uneven chunks, fewer than devices
+  check_schedule(pp::ZeroBubbleH1{}, 3, 7);
+  check_schedule(pp::OneFOneB{}, 8, 3); // stages without layers
+}
+
+TEST_CASE("a pipeline of two copies is refused") {
+  auto const table = pp::make_timetable(pp::DualPipe{}, {4, 8});
+  CHECK_THROWS_AS(pipelined_model(size, table, 1), std::invalid_argument);
+}
