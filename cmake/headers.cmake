@@ -75,10 +75,14 @@ set(PIPELINING_HEADERS_IO
   io/csv.hpp
   io/details.hpp
   io/json.hpp
+  io/pytorch_actions.hpp
+  io/pytorch_messages.hpp
+  io/read_pytorch_csv.hpp
   io/shades.hpp
   io/svg.hpp
   io/text.hpp
   io/trace.hpp
+  io/write_pytorch_csv.hpp
 )
 
 set(PIPELINING_HEADERS_RUN

@@ -58,20 +58,23 @@ struct colour {
 //! @param local which of its device's `local_count` stages. @param chunk which of `chunks` chunks.
 [[nodiscard]] constexpr colour
 shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcept {
-  double const in_range = chunks > 1 ? static_cast<double>(chunk) / (chunks - 1) : 0.3;
+  double const in_range = chunks > 1        ? static_cast<double>(chunk) / (chunks - 1)
+                          : local_count > 1 ? 0.5
+                                            : 0.3;
   double const darkness = (local + 0.75 * in_range) / (local_count - 0.25);
   colour const plain = plain_colour(kind);
   constexpr double turn = 0.5; // the darkness of the plain colour
   return darkness < turn ? mix(plain, {255, 255, 255}, 0.72 * (turn - darkness) / turn)
-                         : mix(plain, {0, 0, 0}, 0.4 * (darkness - turn) / (1 - turn));
+                         : mix(plain, {0, 0, 0}, 0.5 * (darkness - turn) / (1 - turn));
 }
 
-//! @brief True when white is easier to read than black on this colour.
+//! @brief True where text is white: on colours so dark that black and white are about equally
+//! legible, or white more.
 //! @source luminance with the weights of ITU-R BT.709, gamma taken as 2.
 [[nodiscard]] constexpr bool text_is_light_on(colour c) noexcept {
   double const luminance =
     (0.2126 * c.red * c.red + 0.7152 * c.green * c.green + 0.0722 * c.blue * c.blue) / (255 * 255);
-  return luminance < 0.2;
+  return luminance < 0.235;
 }
 
 //! @brief The name of a kind in legends.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace pp = pipelining;
+
+namespace {
+
+std::string written(pp::device_orders const& orders, pp::pytorch_content content) {
+  std::string text;
+  pp::write_pytorch_csv(text, orders, content);
+  return text;
+}
+
+} // namespace
+
+TEST_CASE("passes alone, and with each message as soon as its pass has run") {
+  auto const orders = pp::make_orders(pp::OneFOneB{}, {2, 2});
+  CHECK(written(orders, pp::pytorch_content::passes) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  // A hand calculation, one pass per device and round. Device 1 can run F0 in the round in which
+  // device 0 has, so 1RECV_F1 comes behind it.
+  CHECK(written(orders, pp::pytorch_content::passes_and_messages) ==
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+}
+
+TEST_CASE("overlapped pairs are one cell") {
+  auto const orders = pp::make_orders(pp::DualPipeV<>{}, {1, 4});
+  std::string const text = written(orders, pp::pytorch_content::passes);
+  CHECK(text.find(",(0F3;1B2)OVERLAP_F_B,") != text.npos);
+}
+
+TEST_CASE("what the format cannot say is refused") {
+  CHECK_THROWS_WITH_AS(
+    written(pp::make_orders(pp::Seq1F1B<2>{}, {2, 2}), pp::pytorch_content::passes),
+    "write_pytorch_csv: PyTorch's format has no chunks of sequences",
+    std::invalid_argument);
+  CHECK_THROWS_AS(written(pp::make_orders(pp::DualPipe<>{}, {2, 4}), pp::pytorch_content::passes),
+                  std::invalid_argument);
+  auto orders = pp::make_orders(pp::OneFOneB{}, {2, 1});
+  std::swap(orders.passes[2], orders.passes[3]);
+  CHECK_THROWS_WITH_AS(written(orders, pp::pytorch_content::passes_and_messages),
+                       "write_pytorch_csv: the order of passes is circular; verify names the pass",
+                       std::invalid_argument);
+}
