@@ -160,30 +160,37 @@ std::vector<named_schedule> const& schedules() {
   return all;
 }
 
-struct given_option {
+struct option_name {
   option which;
-  std::string_view name;
-  bool given;
+  char const* name;
+  bool (*given)(schedule_choice const&);
+};
+
+constexpr option_name option_list[] = {
+  {option::chunks, "--chunks", [](schedule_choice const& c) { return c.chunks.has_value(); }},
+  {option::stages_per_device,
+   "--stages-per-device",
+   [](schedule_choice const& c) { return c.stages_per_device.has_value(); }},
+  {option::group, "--group", [](schedule_choice const& c) { return c.group.has_value(); }},
+  {option::memory_limit,
+   "--memory-limit",
+   [](schedule_choice const& c) { return c.memory_limit.has_value(); }},
+  {option::eager, "--eager", [](schedule_choice const& c) { return c.eager; }},
+  {option::unfused, "--unfused", [](schedule_choice const& c) { return c.unfused; }},
+  // A part of the cost, not of the choice; the command line knows whether it was given.
+  {option::pair_cost, "--pair-cost", [](schedule_choice const&) { return false; }},
 };
 
 void check_options(named_schedule const& schedule, schedule_choice const& choice) {
-  given_option const options[] = {
-    {option::chunks, "--chunks", choice.chunks.has_value()},
-    {option::stages_per_device, "--stages-per-device", choice.stages_per_device.has_value()},
-    {option::group, "--group", choice.group.has_value()},
-    {option::memory_limit, "--memory-limit", choice.memory_limit.has_value()},
-    {option::eager, "--eager", choice.eager},
-    {option::unfused, "--unfused", choice.unfused},
-  };
-  for (given_option const& each : options) {
+  for (option_name const& each : option_list) {
     // One chunk is what a schedule without chunks has.
     bool const harmless = each.which == option::chunks && choice.chunks == 1;
-    if (each.given && !has(schedule.takes, each.which) && !harmless)
+    bool const given = each.given(choice);
+    if (given && !has(schedule.takes, each.which) && !harmless)
       throw std::invalid_argument(std::string(schedule.name) + " does not have the option " +
-                                  std::string(each.name));
-    if (!each.given && has(schedule.needs, each.which))
-      throw std::invalid_argument(std::string(schedule.name) + " needs the option " +
-                                  std::string(each.name));
+                                  each.name);
+    if (!given && has(schedule.needs, each.which))
+      throw std::invalid_argument(std::string(schedule.name) + " needs the option " + each.name);
   }
 }
 
@@ -215,6 +222,14 @@ std::string quoted(std::string_view word) {
   std::string text = "'" + std::string(word.substr(0, 60)) + (word.size() > 60 ? "...'" : "'");
   std::replace_if(
     text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return text;
+}
+
+std::string option_names(option all) {
+  std::string text;
+  for (option_name const& each : option_list)
+    if (has(all, each.which))
+      text += (text.empty() ? "" : ", ") + std::string(each.name);
   return text;
 }
 

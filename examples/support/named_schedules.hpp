@@ -111,6 +111,9 @@ struct named_schedule {
 //! A word of the user in quotes for one line of a message: cut short, without control characters.
 [[nodiscard]] std::string quoted(std::string_view word);
 
+//! The options of a set as one writes them: "--chunks, --eager".
+[[nodiscard]] std::string option_names(option all);
+
 //! Names that look like `name`, nearest first, at most three.
 [[nodiscard]] std::string near_names(std::string_view name, std::span<std::string_view const> all);
 

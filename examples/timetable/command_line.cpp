@@ -11,7 +11,8 @@
 namespace examples {
 namespace {
 
-constexpr std::string_view formats[] = {"text", "csv", "json", "svg", "trace"};
+constexpr std::string_view formats[] = {
+  "text", "csv", "json", "svg", "trace", "pytorch", "pytorch-comms"};
 
 template <class Number>
 Number read_number(std::string_view option, std::string_view word, char const* wanted) {
@@ -156,18 +157,28 @@ option_reader const& find_option(std::string_view word) {
                     (near.empty() ? "; see --help" : "; did you mean " + near + "?"));
 }
 
+//! What a schedule from a file cannot be told, since the file says it.
+void check_file_options(std::vector<std::string_view> const& given) {
+  for (std::string_view const name : given)
+    if (name != "--cost" && name != "--pair-cost" && name != "--format" && name != "--width")
+      throw usage_error("csv does not have the option " + std::string(name) +
+                        ": the file says all but the costs");
+}
+
 void check(command const& result, std::vector<std::string_view> const& given) {
   auto const has_option = [&given](std::string_view name) {
     return std::find(given.begin(), given.end(), name) != given.end();
   };
+  if (has_option("--width") && result.format != "text")
+    throw usage_error("--width is for the format text only");
+  if (result.choice.name == "csv")
+    return check_file_options(given);
   named_schedule const& schedule = find_schedule(result.choice.name);
   for (std::string_view const name : {"--devices", "--microbatches"})
     if (!has_option(name))
       throw usage_error(std::string(name) + " is missing; see --help");
   if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost))
     throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
-  if (has_option("--width") && result.format != "text")
-    throw usage_error("--width is for the format text only");
 }
 
 } // namespace
@@ -207,18 +218,25 @@ command read_command_line(int count, char const* const* words) {
   }
   if (names.empty())
     throw usage_error("the name of a schedule is missing; --list shows all, --help the options");
-  if (names.size() > 1)
-    throw usage_error("more than the name of a schedule: " + quoted(names[1]));
   result.choice.name = std::string(names[0]);
+  std::size_t const wanted = names[0] == "csv" ? 2 : 1;
+  if (names.size() < wanted)
+    throw usage_error("csv needs the name of a file");
+  if (names.size() > wanted)
+    throw usage_error("more than the name of a schedule: " + quoted(names[wanted]));
+  if (wanted == 2)
+    result.file = std::string(names[1]);
   check(result, given);
   return result;
 }
 
 std::string help_text() {
   return "usage: timetable NAME --devices P --microbatches M [option ...]\n"
+         "       timetable csv FILE [option ...]\n"
          "       timetable --list\n"
          "\n"
-         "Prints the timetable of a pipeline schedule: which device runs which pass when.\n"
+         "Prints the timetable of a pipeline schedule: which device runs which pass when. FILE is\n"
+         "a schedule in the format of torch.distributed.pipelining, with or without messages.\n"
          "\n"
          "  --devices P            devices of the pipeline\n"
          "  --microbatches M       microbatches of one step\n"
@@ -226,11 +244,12 @@ std::string help_text() {
          "                         for the weights of one stage (of one chunk where there are\n"
          "                         chunks), and of one message; a fused backward takes I + W;\n"
          "                         default 1,1,1,0\n"
-         "  --format FORMAT        text (default), csv (one line per pass), json, svg, or\n"
-         "                         trace (for ui.perfetto.dev and chrome://tracing)\n"
+         "  --format FORMAT        text (default), csv (one line per pass), json, svg,\n"
+         "                         trace (for ui.perfetto.dev and chrome://tracing), pytorch or\n"
+         "                         pytorch-comms (a FILE without and with messages)\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
          "\n"
-         "Options of some schedules (--list says which, and their defaults):\n"
+         "Options of some schedules (--list says which and what the default is):\n"
          "\n"
          "  --chunks C             chunks of a sequence\n"
          "  --stages-per-device V  stages of the model on each device\n"

@@ -19,7 +19,7 @@ struct command {
   enum class task { timetable, help, list };
   task what = task::timetable;
   schedule_choice choice;
-  std::string file; //!< of the schedule "csv"
+  std::string file; //!< where the schedule "csv" comes from
   pipelining::uniform_cost cost;
   std::string format = "text";
   int width = 0; //!< columns of text, 0 for those of the terminal

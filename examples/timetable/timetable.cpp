@@ -3,14 +3,20 @@
 #include <pipe/io/csv.hpp>
 #include <pipe/io/details.hpp>
 #include <pipe/io/json.hpp>
+#include <pipe/io/read_pytorch_csv.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
+#include <pipe/io/write_pytorch_csv.hpp>
 
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -66,7 +72,11 @@ void write(examples::command const& asked, pp::timetable_view table) {
   else if (asked.format == "svg")
     pp::write_svg(out, table, about);
   else if (asked.format == "trace")
-    pp::write_trace(out, table, about);
+    pp::write_trace(out, table, about, {}, {.arrows = true});
+  else if (asked.format == "pytorch")
+    pp::write_pytorch_csv(out, table);
+  else if (asked.format == "pytorch-comms")
+    pp::write_pytorch_csv(out, table, pp::pytorch_content::passes_and_messages);
   else
     pp::write_text(out, table, about, terminal(asked.width));
 }
@@ -79,8 +89,41 @@ void write_list() {
   for (examples::named_schedule const& each : examples::named_schedules()) {
     std::string name(each.name);
     name.resize(longest + 2, ' ');
-    pp::append(out, name, each.line, "\n");
+    std::string const options = examples::option_names(each.takes);
+    pp::append(out, name, each.line, options.empty() ? "" : " (" + options + ")", "\n");
   }
+}
+
+//! The text of a file.
+std::string read_file(std::string const& name) {
+  constexpr std::size_t most = std::size_t{1} << 28;
+  auto const fail = [&name](char const* reason) {
+    return examples::usage_error("cannot read " + examples::quoted(name) + ": " + reason);
+  };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file)
+    throw fail(std::strerror(errno));
+  std::string text;
+  char part[1 << 16];
+  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
+    text.append(part, count);
+    if (text.size() > most)
+      throw fail("the file is larger than 256 MiB");
+  }
+  if (std::ferror(file.get()) != 0)
+    throw fail(std::strerror(errno));
+  return text;
+}
+
+pp::dynamic_timetable make_timetable(examples::command const& asked) {
+  if (asked.choice.name == "csv") {
+    pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
+    check_size(file.orders.extents, asked.format);
+    return pp::make_timetable(file, asked.cost);
+  }
+  check_size(examples::arrange(asked.choice), asked.format);
+  return examples::make_named_timetable(asked.choice, asked.cost);
 }
 
 void follow(examples::command const& asked) {
@@ -92,8 +135,7 @@ void follow(examples::command const& asked) {
     write_list();
     return;
   }
-  check_size(examples::arrange(asked.choice), asked.format);
-  write(asked, examples::make_named_timetable(asked.choice, asked.cost));
+  write(asked, make_timetable(asked));
 }
 
 } // namespace

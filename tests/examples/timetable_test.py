@@ -7,9 +7,11 @@ usage: timetable_test.py PROGRAM [unittest argument ...]
 import csv
 import io
 import json
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 import xml.etree.ElementTree
 
@@ -199,6 +201,24 @@ class Timetables(unittest.TestCase):
                 cells = [e for e in root.iter(space + "rect") if e.find(space + "title") is not None]
                 self.assertEqual(len(cells), sum(map(len, table(*words)["passes"])))
 
+    def test_pytorch_files_come_back_as_they_went(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "schedule.csv"
+            for name in names():
+                words = with_needed_options(name, "--devices", 4, "--microbatches", 8)
+                for content in ("pytorch", "pytorch-comms"):
+                    with self.subTest(words=words, content=content):
+                        result = run(*words, "--format", content)
+                        if name.startswith("seq") or name == "dualpipe":
+                            self.assertEqual((result.returncode, result.stdout), (2, ""))
+                            continue
+                        file.write_text(result.stdout, encoding="utf-8")
+                        self.assertEqual("SEND_F" in result.stdout, content == "pytorch-comms")
+                        self.assertEqual(output("csv", file, "--format", content), result.stdout)
+                        wanted = table(*words, "--cost", "3,2,1,0.5")
+                        loaded = table("csv", file, "--cost", "3,2,1,0.5")
+                        self.assertEqual(loaded, {**wanted, "schedule": "csv"})
+
     def test_text_fits_the_width(self):
         for width in (40, 77, 200):
             lines = output("1f1b", "--devices", 12, "--microbatches", 40, "--width", width).splitlines()
@@ -210,7 +230,8 @@ class Timetables(unittest.TestCase):
         self.assertIn("--microbatches M", output("--help"))
         self.assertLessEqual({"gpipe", "1f1b", "seq1f1b"}, set(names()))
         for line in output("--list").splitlines():
-            self.assertRegex(line, r"^\S+ +\S.{10,110}$")
+            self.assertRegex(line, r"^\S+ +\S.{10,130}$")
+        self.assertRegex(output("--list"), r"\nseq1f1b +[^\n]*4 chunks \(--chunks, --eager\)\n")
 
 
 class Mistakes(unittest.TestCase):
@@ -276,6 +297,19 @@ class Mistakes(unittest.TestCase):
                             ("1,1e999,1", "out of range"), ("0,0,0", "above 0"), ("1;1;1", "3 or 4 times"),
                             ("1, 1,1", "wants a number"), ("", "3 or 4 times")):
             self.refused(*self.GOOD, "--cost", bad, reason=reason)
+
+    def test_files(self):
+        self.refused("csv", reason="csv needs the name of a file")
+        self.refused("csv", "/nonexistent/file", reason="No such file")
+        self.refused("csv", "/", reason="cannot read '/'")
+        self.refused("csv", "a", "b", reason="more than the name")
+        self.refused("csv", "/dev/null", "--devices", 4, reason="csv does not have the option --devices")
+        self.refused("csv", "/dev/null", reason="the file is empty")
+        self.refused("csv", "/dev/zero", reason="larger than 256 MiB")
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            file.write("0F0,0B0,0\x01X3\n")
+            file.flush()
+            self.refused("csv", file.name, reason="line 1, cell 3: '0?X3' is not an action")
 
     def test_full_disk(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
