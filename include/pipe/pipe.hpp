@@ -61,6 +61,7 @@
 #include <pipe/schedule/unit_walk.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/describe.hpp>
