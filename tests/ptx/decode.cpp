@@ -363,7 +363,7 @@ void decoder::address(std::string const& text) {
   }
   s64 offset = 0;
   std::string base = inside;
-  if (auto const plus = inside.find_last_of("+-"); plus != std::string::npos && plus > 0) {
+  if (auto const plus = inside.find_first_of("+-", 1); plus != std::string::npos) {
     base = trimmed(inside.substr(0, plus));
     u64 v = 0;
     std::string digits = trimmed(inside.substr(plus + 1));
