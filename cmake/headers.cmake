@@ -91,6 +91,8 @@ set(PIPELINING_HEADERS_IO
 
 set(PIPELINING_HEADERS_RUN
   run/arena.hpp
+  run/check.hpp
+  run/clock.hpp
   run/context.hpp
   run/error.hpp
   run/execute.hpp
@@ -109,4 +111,14 @@ set(PIPELINING_CORE_HEADERS
   ${PIPELINING_HEADERS_PLAN}
   ${PIPELINING_HEADERS_IO}
   ${PIPELINING_HEADERS_RUN}
+)
+
+# Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels.
+set(PIPELINING_CUDA_HEADERS
+  cuda/error.cuh
+  cuda/handles.cuh
+  cuda/peer_copies.cuh
+  cuda/stream_device.cuh
+  cuda/streams.cuh
+  cuda/wait.cuh
 )

@@ -31,6 +31,8 @@
 #include <pipe/plan/slots.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/check.hpp>
+#include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>

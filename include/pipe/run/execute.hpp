@@ -27,29 +27,40 @@ concept execution_device =
   device.finish();
 };
 
-//! @brief Runs the program of one device, once. Decides nothing: order, groups, slots and waits are
-//! the plan's.
+//! @brief Runs one item of a device's program, or one whole group of messages. Decides nothing:
+//! order, groups, slots
+//!        and waits are the plan's.
 //!
+//! @param first the item, or the first item of the group.
+//! @return the item behind.
 //! @throws what the device throws.
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>
-void execute(plan_view const& work, int device_number, Device& device) {
+int execute_item(plan_view const& work, int device_number, int first, Device& device) {
   std::span<item const> const steps = work.program_of(device_number);
-  for (std::size_t i = 0; i < steps.size();) {
-    std::size_t end = i + 1;
-    if (steps[i].what != operation::run)
-      while (end < steps.size() && steps[end].what != operation::run &&
-             steps[end].group == steps[i].group)
-        ++end;
-    for (std::size_t k = i; k < end; ++k)
-      for (int const wait : work.waits_of(steps[k]))
-        device.wait_for(wait, steps[k]);
-    if (steps[i].what == operation::run)
-      device.run(static_cast<int>(i), steps[i]);
-    else
-      device.post(static_cast<int>(i), steps.subspan(i, end - i));
-    i = end;
-  }
+  auto const begin = static_cast<std::size_t>(first);
+  std::size_t end = begin + 1;
+  if (steps[begin].what != operation::run)
+    while (end < steps.size() && steps[end].what != operation::run &&
+           steps[end].group == steps[begin].group)
+      ++end;
+  for (std::size_t k = begin; k < end; ++k)
+    for (int const wait : work.waits_of(steps[k]))
+      device.wait_for(wait, steps[k]);
+  if (steps[begin].what == operation::run)
+    device.run(first, steps[begin]);
+  else
+    device.post(first, steps.subspan(begin, end - begin));
+  return static_cast<int>(end);
+}
+
+//! @brief Runs the program of one device, once.
+//! @throws what the device throws.
+template <execution_device Device>
+void execute(plan_view const& work, int device_number, Device& device) {
+  int const count = static_cast<int>(work.program_of(device_number).size());
+  for (int next = 0; next < count;)
+    next = execute_item(work, device_number, next, device);
   device.finish();
 }
 

@@ -11,6 +11,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
@@ -53,7 +54,7 @@ struct thread_board {
   plan_view view;
   threads options;
   rendezvous messages;
-  std::vector<arena> arenas;
+  std::vector<host_memory> memories;
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
   std::vector<std::atomic<int>> position;  // [P], the item that a device is at
   std::vector<std::atomic<int>> waits_on;  // [P], the item that a device waits for, or nothing
@@ -77,7 +78,7 @@ struct thread_board {
         waits_on(static_cast<std::size_t>(view.extents.devices)) {
     for (int device = 0; device < view.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
-      arenas.emplace_back(view.arena_bytes[device]);
+      memories.emplace_back(view.arena_bytes[device]);
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
       ends.emplace_back(view.program_of(device).size());
@@ -156,6 +157,10 @@ struct thread_device {
 
   [[nodiscard]] std::span<item const> steps() const { return board.view.program_of(device); }
 
+  [[nodiscard]] arena slots() const {
+    return {board.view, device, board.memories[static_cast<std::size_t>(device)].data()};
+  }
+
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
   void complete_lane(int lane, int last) {
     auto const d = static_cast<std::size_t>(device);
@@ -193,13 +198,11 @@ struct thread_device {
     if (board.messages.aborted())
       throw stopped{};
     board.position[d].store(index, std::memory_order_relaxed);
-    arena const& memory = board.arenas[d];
-    context const where = memory.context_of(board.view, device, step);
-    output const out = memory.at(board.view, device, step.out, step.out_bytes);
-    buffer const in = memory.at(board.view, device, step.in, step.in_bytes);
+    arena const memory = slots();
+    context const where = memory.context_of(step);
     board.starts[d][i] = seconds();
     visit_stage(stages, step.work.stage, [&](auto& stage) {
-      run_pass(stage, step.work.kind, where, input{in.slot, in.data, in.bytes}, out);
+      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
     });
     board.ends[d][i] = seconds();
   }
@@ -209,12 +212,8 @@ struct thread_device {
     if (board.messages.aborted())
       throw stopped{};
     board.position[d].store(first, std::memory_order_relaxed);
-    for (item const& step : group) {
-      bool const sends = step.what == operation::send;
-      buffer const memory = board.arenas[d].at(
-        board.view, device, sends ? step.in : step.out, sends ? step.in_bytes : step.out_bytes);
-      board.messages.post(step, memory.data);
-    }
+    for (item const& step : group)
+      board.messages.post(step, slots().message(step).data);
   }
 
   void finish() {
@@ -270,7 +269,7 @@ public:
   //!         pass of a stage that cannot.
   thread_runner(plan work, Stages& stages, threads options = {})
       : board_(std::make_shared<detail::thread_board>(std::move(work), options)) {
-    check(stages);
+    check_stages(board_->view, stages);
     for (int device = 0; device < board_->view.extents.devices; ++device)
       workers_.emplace_back([board = board_, &stages, device] { serve(*board, stages, device); });
   }
@@ -368,26 +367,6 @@ private:
         board.at_home[static_cast<std::size_t>(device)] = 1;
       }
       board.changed.notify_all();
-    }
-  }
-
-  void check(Stages& stages) const {
-    plan_view const& view = board_->view;
-    int const needed = pipelining::stages(view.extents);
-    if (stage_count(stages) != static_cast<std::size_t>(needed))
-      throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
-                                  std::to_string(stage_count(stages)) + " were given");
-    for (int i = 0; i < view.offsets[view.extents.devices]; ++i) {
-      item const& step = view.items[i];
-      if (step.what != operation::run)
-        continue;
-      visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
-        if (!can_run<Stage>(step.work.kind))
-          throw std::invalid_argument(
-            "run: the schedule splits the backward pass, but stage " +
-            std::to_string(step.work.stage) +
-            " has only the fused backward; give it backward_input and backward_weight");
-      });
     }
   }
 

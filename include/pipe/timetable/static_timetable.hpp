@@ -154,13 +154,11 @@ struct static_simulation {
     own.runnable_count = work.runnable_count;
     return own;
   }
-
-  static constexpr state const& value = after<static_simulation, slices>;
 };
 
-//! The verdict on a timetable, some devices per constant.
-template <class Timed, int MemoryLimit>
-struct static_verification {
+//! The ends of all passes, entered some devices per constant.
+template <class Timed>
+struct static_ends {
   static constexpr int devices = Timed::view.extents.devices;
   static constexpr int group = slice * devices / Timed::view.size() + 1; // devices per constant
   static constexpr int groups = (devices + group - 1) / group;
@@ -182,16 +180,25 @@ struct static_verification {
         own.verdict = enter_device(Timed::view, device, own.ends);
     return own;
   }
-  static constexpr state const& entered = after<static_verification, groups>;
+};
+
+//! The verdict on a timetable, some devices per constant.
+template <class Timed, int MemoryLimit>
+struct static_verification {
+  using entered = static_ends<Timed>;
+  static constexpr int devices = entered::devices;
+  static constexpr int group = entered::group;
+  static constexpr int groups = entered::groups;
   static constexpr report missing =
-    entered.verdict ? find_missing(Timed::view.extents, entered.ends) : entered.verdict;
+    after<entered, groups>.verdict ? find_missing(Timed::view.extents, after<entered, groups>.ends)
+                                   : after<entered, groups>.verdict;
 
   [[nodiscard]] static constexpr report check(int group_index) {
     report verdict;
     for (int device = group_index * group; device < devices && device < (group_index + 1) * group;
          ++device)
       if (verdict)
-        verdict = check_device(Timed::view, device, entered.ends, MemoryLimit);
+        verdict = check_device(Timed::view, device, after<entered, groups>.ends, MemoryLimit);
     return verdict;
   }
   template <int Group>
@@ -216,12 +223,12 @@ struct static_verification {
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct timed {
   using order = static_order<Schedule, Devices, Microbatches, Cost>;
-  using simulated = static_simulation<order, Cost>;
+  using simulation_of = static_simulation<order, Cost>;
   static constexpr timetable_view view{order::extents,
                                        Cost::value.latency(),
                                        order::value.passes,
-                                       simulated::value.starts,
-                                       simulated::value.ends,
+                                       after<simulation_of, simulation_of::slices>.starts,
+                                       after<simulation_of, simulation_of::slices>.ends,
                                        order::value.offsets};
 };
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Streams, events, memory and graphs that free themselves. Header for the handles of
+//! pipelining::cuda.
+//!
+//! Every type owns one object, moves, does not copy, and checks every call but those of its
+//! destructor.
+
+#include <pipe/cuda/error.cuh>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief Makes a device current for the calling thread until the end of the scope.
+class current_device {
+public:
+  explicit current_device(int device) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (device != before_)
+      check(cudaSetDevice(device), "cudaSetDevice");
+  }
+  current_device(current_device const&) = delete;
+  current_device& operator=(current_device const&) = delete;
+  ~current_device() { (void)cudaSetDevice(before_); }
+
+private:
+  int before_ = 0;
+};
+
+//! @brief A stream that does not synchronise with the legacy default stream.
+class stream {
+public:
+  //! @param priority lower numbers run first; 0 is the default.
+  explicit stream(int priority = 0) {
+    check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, priority),
+          "cudaStreamCreateWithPriority");
+  }
+  stream(stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  stream(stream const&) = delete;
+  stream& operator=(stream const&) = delete;
+  stream& operator=(stream&&) = delete;
+  ~stream() {
+    if (handle_ != nullptr)
+      (void)cudaStreamDestroy(handle_);
+  }
+  [[nodiscard]] cudaStream_t get() const noexcept { return handle_; }
+
+private:
+  cudaStream_t handle_ = nullptr;
+};
+
+//! @brief An event without timing, for ordering alone.
+class event {
+public:
+  event() {
+    check(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  event(event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  event(event const&) = delete;
+  event& operator=(event const&) = delete;
+  event& operator=(event&&) = delete;
+  ~event() {
+    if (handle_ != nullptr)
+      (void)cudaEventDestroy(handle_);
+  }
+  [[nodiscard]] cudaEvent_t get() const noexcept { return handle_; }
+
+  //! @brief The event happens when what is on the stream now has completed.
+  void record(cudaStream_t on) { check(cudaEventRecord(handle_, on), "cudaEventRecord"); }
+  //! @brief What is put on the stream from now on waits for the event.
+  void block(cudaStream_t waiting) const {
+    check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
+  }
+
+private:
+  cudaEvent_t handle_ = nullptr;
+};
+
+//! @brief Memory of the current device, zeroed once.
+class device_memory {
+public:
+  explicit device_memory(std::int64_t bytes) {
+    if (bytes == 0)
+      return;
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    data_ = static_cast<std::byte*>(memory);
+    check(cudaMemset(data_, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
+  }
+  device_memory(device_memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  device_memory(device_memory const&) = delete;
+  device_memory& operator=(device_memory const&) = delete;
+  device_memory& operator=(device_memory&&) = delete;
+  ~device_memory() {
+    if (data_ != nullptr)
+      (void)cudaFree(data_);
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+
+private:
+  std::byte* data_ = nullptr;
+};
+
+//! @brief A graph that can be launched.
+class graph {
+public:
+  graph() = default;
+  //! @brief Instantiates what was captured, and frees the capture.
+  explicit graph(cudaGraph_t captured) {
+    cudaError_t const code =
+      cudaGraphInstantiate(&handle_, captured, cudaGraphInstantiateFlagUseNodePriority);
+    (void)cudaGraphDestroy(captured);
+    check(code, "cudaGraphInstantiate");
+  }
+  graph(graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  graph& operator=(graph&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  graph(graph const&) = delete;
+  graph& operator=(graph const&) = delete;
+  ~graph() {
+    if (handle_ != nullptr)
+      (void)cudaGraphExecDestroy(handle_);
+  }
+  [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
+  void launch(cudaStream_t on) const { check(cudaGraphLaunch(handle_, on), "cudaGraphLaunch"); }
+
+private:
+  cudaGraphExec_t handle_ = nullptr;
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Messages as copies between devices of one process. Header for
+//! pipelining::cuda::peer_copies.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/stream_device.cuh>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief Pairs the two ends of every message on the host and copies from slot to slot on the
+//! receiver's lane.
+//!
+//! One thread posts for all devices, in the plan's global order. The end that posts first leaves
+//! its place; the second end enqueues the copy, which starts when both lanes have come to the
+//! message, and lets both lanes go on after it.
+class peer_copies {
+public:
+  //! @param boards [P], which must outlive this.
+  peer_copies(plan_view const& work, std::span<device_board> boards)
+      : extents_(work.extents), meetings_(static_cast<std::size_t>(pass_indices(work.extents))) {
+    for (int device = 0; device < work.extents.devices; ++device) {
+      device_board& board = boards[static_cast<std::size_t>(device)];
+      current_device const scope(
+        board.gpu()); // an event is recorded on streams of its own GPU only
+      for (item const& step : work.program_of(device))
+        if (step.what != operation::run)
+          end_of(step).come.emplace();
+    }
+  }
+
+  template <class Device>
+  void post(Device& own, int first, std::span<item const> group) {
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      item const& step = group[k];
+      end& mine = end_of(step);
+      mine.board = &own.board;
+      mine.index = first + static_cast<int>(k);
+      mine.lane = own.board.stream_for(step);
+      mine.data = own.slots().message(step).data;
+      meeting& point = at(step);
+      point.one_end_posted = !point.one_end_posted;
+      if (point.one_end_posted)
+        mine.come->record(mine.lane);
+      else
+        transfer(point,
+                 mine,
+                 step.what == operation::send ? point.receiver : point.sender,
+                 step.what == operation::send ? step.in_bytes : step.out_bytes);
+    }
+  }
+
+private:
+  struct end {
+    device_board* board = nullptr;
+    int index = nothing;
+    cudaStream_t lane = nullptr;
+    std::byte* data = nullptr;
+    std::optional<event>
+      come; // first end: its lane has come to the message; second end: it is copied
+  };
+  struct meeting {
+    end sender;
+    end receiver;
+    bool one_end_posted = false;
+  };
+
+  [[nodiscard]] meeting& at(item const& step) {
+    return meetings_[static_cast<std::size_t>(pass_index(extents_, step.work))];
+  }
+  [[nodiscard]] end& end_of(item const& step) {
+    return step.what == operation::send ? at(step).sender : at(step).receiver;
+  }
+
+  //! Copies on the lane of the end that posted second, and lets both lanes go on after it.
+  static void transfer(meeting const& point, end& mine, end& theirs, std::int64_t bytes) {
+    theirs.come->block(mine.lane);
+    if (bytes > 0 && point.sender.data != nullptr) {
+      auto const size = static_cast<std::size_t>(bytes);
+      int const from = point.sender.board->gpu();
+      int const to = point.receiver.board->gpu();
+      if (from == to)
+        check(cudaMemcpyAsync(
+                point.receiver.data, point.sender.data, size, cudaMemcpyDeviceToDevice, mine.lane),
+              "cudaMemcpyAsync");
+      else
+        check(
+          cudaMemcpyPeerAsync(point.receiver.data, to, point.sender.data, from, size, mine.lane),
+          "cudaMemcpyPeerAsync");
+    }
+    mine.come->record(mine.lane);
+    mine.come->block(theirs.lane);
+    mine.board->complete(mine.index, mine.lane);
+    theirs.board->complete(theirs.index, theirs.lane);
+  }
+
+  shape extents_;
+  std::vector<meeting> meetings_;
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief One device's side of the executor loop on CUDA streams. Header for
+//! pipelining::cuda::stream_device.
+
+#include <pipe/cuda/handles.cuh>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/waits.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/stage.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief The streams, events and memory of one device of a plan, made once.
+//!
+//! Stream 0 computes, stream l + 1 carries lane l. An item has an event when another item waits for
+//! it.
+class device_board {
+public:
+  //! @param gpu the CUDA device to make everything on.
+  device_board(plan_view const& work, int device, int gpu)
+      : gpu_(gpu), memory_(make_memory(work, device, gpu)) {
+    current_device const scope(gpu);
+    int least = 0;
+    int greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    streams_.emplace_back(least);
+    // Messages go first: the device at the other end waits for them.
+    for (int lane = 0; lane < work.lanes[device]; ++lane)
+      streams_.emplace_back(greatest);
+    ends_.resize(streams_.size());
+    start_.emplace();
+    auto const steps = work.program_of(device);
+    done_.resize(steps.size());
+    for (item const& step : steps)
+      for (int const wait : work.waits_of(step))
+        if (!done_[static_cast<std::size_t>(wait)])
+          done_[static_cast<std::size_t>(wait)].emplace();
+  }
+
+  [[nodiscard]] int gpu() const noexcept { return gpu_; }
+  [[nodiscard]] std::byte* memory() const noexcept { return memory_.data(); }
+  [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
+    return streams_[static_cast<std::size_t>(index)].get();
+  }
+  [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
+  [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
+  [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
+    return stream_at(stream_of(step));
+  }
+
+  //! @brief All streams wait for what is on the compute stream: the start of an iteration.
+  void fork() {
+    start_->record(compute());
+    for (int index = 1; index < stream_count(); ++index)
+      start_->block(stream_at(index));
+  }
+  //! @brief The compute stream waits for all others: the end of an iteration.
+  void join() {
+    for (int index = 1; index < stream_count(); ++index) {
+      event& end = ends_[static_cast<std::size_t>(index)];
+      end.record(stream_at(index));
+      end.block(compute());
+    }
+  }
+  //! @brief What follows on `after` waits for what is on `before`, a stream of this device, now.
+  void start_after(cudaStream_t before, cudaStream_t after) {
+    start_->record(before);
+    start_->block(after);
+  }
+  //! @brief What follows on `waiting` waits for an item of this device.
+  void wait_for(int item_index, cudaStream_t waiting) const {
+    done_[static_cast<std::size_t>(item_index)]->block(waiting);
+  }
+  //! @brief Notes that an item is complete when its stream has come this far, if any item waits for
+  //! it.
+  void complete(int item_index, cudaStream_t on) {
+    std::optional<event>& done = done_[static_cast<std::size_t>(item_index)];
+    if (done)
+      done->record(on);
+  }
+
+private:
+  static device_memory make_memory(plan_view const& work, int device, int gpu) {
+    current_device const scope(gpu);
+    return device_memory(work.arena_bytes[device]);
+  }
+
+  int gpu_;
+  device_memory memory_;
+  std::vector<stream> streams_;
+  std::vector<event> ends_;
+  std::vector<std::optional<event>> done_;
+  std::optional<event> start_;
+};
+
+//! @brief What the executor loop drives: passes on the compute stream, messages through a transport
+//! on their lanes.
+//!
+//! @tparam Transport has `post(stream_device&, first, group)`, which enqueues the messages of one
+//! group on the group's
+//!         lane.
+template <class Stages, class Transport>
+struct stream_device {
+  plan_view work;
+  int device;
+  device_board& board;
+  Stages& stages;
+  Transport& transport;
+
+  [[nodiscard]] arena slots() const { return {work, device, board.memory()}; }
+
+  void wait_for(int earlier, item const& step) { board.wait_for(earlier, board.stream_for(step)); }
+
+  void run(int index, item const& step) {
+    current_device const scope(board.gpu());
+    arena const memory = slots();
+    context const where = memory.context_of(step, board.compute());
+    visit_stage(stages, step.work.stage, [&](auto& stage) {
+      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
+    });
+    board.complete(index, board.compute());
+  }
+
+  void post(int first, std::span<item const> group) { transport.post(*this, first, group); }
+
+  void finish() { board.join(); }
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What every runner checks before it starts. Header for pipelining::check_stages and
+//! pipelining::drained_order.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/run/stage.hpp>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Checks that there is one stage for each stage of the plan, and that each can run its
+//! passes.
+//! @param only the device whose passes are looked at, or `nothing` for all.
+//! @throws std::invalid_argument with one sentence.
+template <class Stages>
+void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
+  auto const needed = static_cast<std::size_t>(pipelining::stages(work.extents));
+  if (stage_count(stages) != needed)
+    throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
+                                std::to_string(stage_count(stages)) + " were given");
+  for (int device = 0; device < work.extents.devices; ++device) {
+    if (only != nothing && device != only)
+      continue;
+    for (item const& step : work.program_of(device)) {
+      if (step.what != operation::run)
+        continue;
+      visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
+        if (!can_run<Stage>(step.work.kind))
+          throw std::invalid_argument(
+            "run: the schedule splits the backward pass, but stage " +
+            std::to_string(step.work.stage) +
+            " has only the fused backward; give it backward_input and backward_weight");
+      });
+    }
+  }
+}
+
+//! @brief One order of all items of all devices in which both ends of a group come one right after
+//! the other: for each
+//!        item or group, the device whose turn it is.
+//! @pre prove(work)
+//! @complexity O(n) for n items.
+[[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
+  auto const devices = static_cast<std::size_t>(work.extents.devices);
+  std::vector<int> order;
+  std::vector<int> at(devices);
+  std::vector<int> stack;
+  for (int device = work.extents.devices - 1; device >= 0; --device)
+    stack.push_back(device);
+  while (!stack.empty()) {
+    int const device = stack.back();
+    stack.pop_back();
+    int& next = at[static_cast<std::size_t>(device)];
+    auto const steps = work.program_of(device);
+    while (static_cast<std::size_t>(next) < steps.size()) {
+      item const& step = steps[static_cast<std::size_t>(next)];
+      if (step.what == operation::run) {
+        order.push_back(device);
+        ++next;
+        continue;
+      }
+      int& peer_next = at[static_cast<std::size_t>(step.peer)];
+      if (!detail::groups_meet(work, device, next, step.peer, peer_next))
+        break;
+      order.push_back(device);
+      order.push_back(step.peer);
+      next = detail::end_of_group(work, device, next);
+      peer_next = detail::end_of_group(work, step.peer, peer_next);
+      stack.push_back(step.peer);
+    }
+  }
+  return order;
+}
+
+} // namespace pipelining::inline v0_1
