@@ -131,6 +131,20 @@ constexpr option_reader options[] = {
      c.cost = read_cost(option, word);
      c.cost.overlapped_pair = pair;
    }},
+  {"--tokens",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.tokens = read_extent(option, word);
+   }},
+  {"--attention-ratio",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     double const ratio = read_number<double>(option, word, "a number");
+     if (!(ratio >= 0) || ratio > 1e6)
+       throw usage_error(std::string(option) + " must be between 0 and 1e6, not " + quoted(word));
+     c.attention_ratio = ratio;
+   }},
+  {"--even", false, [](command& c, std::string_view, std::string_view) { c.even = true; }},
   {"--format",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -177,6 +191,13 @@ void check(command const& result, std::vector<std::string_view> const& given) {
   for (std::string_view const name : {"--devices", "--microbatches"})
     if (!has_option(name))
       throw usage_error(std::string(name) + " is missing; see --help");
+  for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})
+    if (has_option(name) && !has(schedule.takes, option::chunks))
+      throw usage_error(std::string(schedule.name) +
+                        " has no chunks, so it does not have the option " + std::string(name));
+  if (result.tokens.has_value() != result.attention_ratio.has_value() ||
+      (result.even && !result.tokens))
+    throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
   if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost))
     throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
 }
@@ -252,6 +273,11 @@ std::string help_text() {
          "Options of some schedules (--list says which and what the default is):\n"
          "\n"
          "  --chunks C             chunks of a sequence\n"
+         "  --tokens S             tokens of a sequence; chunks get equal work, --cost is the "
+         "mean\n"
+         "                         over them, and their lengths are printed; with\n"
+         "  --attention-ratio A    forward work of attention over that of all else, for S tokens\n"
+         "  --even                 chunks of equal length instead\n"
          "  --stages-per-device V  stages of the model on each device\n"
          "  --group N              microbatches that travel together\n"
          "  --memory-limit X       activations of a device, in microbatches of one stage\n"

@@ -21,6 +21,9 @@ struct command {
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
   pipelining::uniform_cost cost;
+  std::optional<int> tokens;
+  std::optional<double> attention_ratio;
+  bool even = false; //!< chunks of equal length instead of equal work
   std::string format = "text";
   int width = 0; //!< columns of text, 0 for those of the terminal
 };

@@ -8,6 +8,8 @@
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/search/sequence_partition.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <cerrno>
 #include <cstddef>
@@ -22,6 +24,7 @@
 #include <string_view>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <vector>
 
 #include "../support/named_schedules.hpp"
 #include "command_line.hpp"
@@ -62,9 +65,18 @@ pp::text_options terminal(int width) {
   return options;
 }
 
-void write(examples::command const& asked, pp::timetable_view table) {
+//! A timetable, and its chunks where their lengths matter.
+struct result {
+  pp::dynamic_timetable table;
+  std::vector<int> chunk_lengths;
+  std::vector<double> chunk_shares;
+};
+
+void write(examples::command const& asked, result const& made) {
   standard_output out;
-  pp::timetable_details const about{asked.choice.name, asked.cost, {}};
+  pp::timetable_view const table = made.table;
+  pp::timetable_details const about{
+    asked.choice.name, asked.cost, made.chunk_shares, made.chunk_lengths};
   if (asked.format == "csv")
     pp::write_csv(out, table);
   else if (asked.format == "json")
@@ -116,14 +128,30 @@ std::string read_file(std::string const& name) {
   return text;
 }
 
-pp::dynamic_timetable make_timetable(examples::command const& asked) {
+//! The chunks of a sequence, of equal work or of equal length, and the timetable with their costs.
+result make_with_tokens(examples::command const& asked, pp::shape const& extents) {
+  int const tokens = asked.tokens.value();
+  pp::sequence_work const work = pp::work_of_attention_ratio(asked.attention_ratio.value(), tokens);
+  result made;
+  made.chunk_lengths = asked.even ? pp::even_partition(tokens, extents.chunks)
+                                  : pp::balanced_partition(tokens, extents.chunks, work);
+  made.chunk_shares = pp::token_shares(made.chunk_lengths);
+  made.table = examples::make_named_timetable(
+    asked.choice, pp::chunk_costs(extents, made.chunk_lengths, work, asked.cost));
+  return made;
+}
+
+result make(examples::command const& asked) {
   if (asked.choice.name == "csv") {
     pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
     check_size(file.orders.extents, asked.format);
-    return pp::make_timetable(file, asked.cost);
+    return {pp::make_timetable(file, asked.cost), {}, {}};
   }
-  check_size(examples::arrange(asked.choice), asked.format);
-  return examples::make_named_timetable(asked.choice, asked.cost);
+  pp::shape const extents = examples::arrange(asked.choice);
+  check_size(extents, asked.format);
+  if (asked.tokens)
+    return make_with_tokens(asked, extents);
+  return {examples::make_named_timetable(asked.choice, asked.cost), {}, {}};
 }
 
 void follow(examples::command const& asked) {
@@ -135,7 +163,7 @@ void follow(examples::command const& asked) {
     write_list();
     return;
   }
-  write(asked, make_timetable(asked));
+  write(asked, make(asked));
 }
 
 } // namespace

@@ -165,6 +165,39 @@ class Timetables(unittest.TestCase):
             together = any(a["start"] == b["start"] for row in each["passes"] for a, b in zip(row, row[1:]))
             self.assertEqual(together, pairs)
 
+    def test_chunks_of_equal_work_and_of_equal_length(self):
+        tokens, chunks, ratio, cost = 32768, 4, 1.5, (1.0, 1.25, 0.75)
+        words = ("seq1f1b", "--devices", 8, "--microbatches", 16, "--chunks", chunks, "--cost", "1,1.25,0.75",
+                 "--tokens", tokens, "--attention-ratio", ratio)
+        bubbles = {}
+        for even in (False, True):
+            found = table(*words, *(["--even"] * even))
+            check_rules(self, found)
+            check_figures(self, found)
+            lengths = [share * tokens for share in found["chunk_shares"]]
+            self.assertAlmostEqual(sum(lengths), tokens)
+            times = {}
+            for _, entry in entries(found):
+                times.setdefault((entry["kind"], entry["chunk"]), set()).add(round(entry["end"] - entry["start"], 6))
+            total = {}
+            for chunk in range(chunks):
+                begin, end = sum(lengths[:chunk]), sum(lengths[:chunk + 1])
+                linear, attention = (end - begin) / tokens, (end ** 2 - begin ** 2) / tokens ** 2
+                forward = cost[0] * chunks * (linear + ratio * attention) / (1 + ratio)
+                # Backward: twice the forward work, of attention two and a half times, all for the input.
+                inputs = cost[1] * chunks * (linear + 2.5 * ratio * attention) / (1 + 2.5 * ratio)
+                weights = cost[2] * chunks * linear
+                for kind, wanted in (("F", forward), ("B", inputs + weights)):
+                    self.assertEqual(len(times[kind, chunk]), 1)
+                    self.assertAlmostEqual(times[kind, chunk].pop(), wanted, places=5)
+                total[chunk] = 3 * linear + 3.5 * ratio * attention
+            imbalance = max(total.values()) * chunks / sum(total.values())
+            self.assertLess(imbalance, 1.015) if not even else self.assertGreater(imbalance, 1.3)
+            bubbles[even] = found["bubble_rate"]
+            text = output(*words, *(["--even"] * even))
+            self.assertIn("tokens of chunks: " + ", ".join(str(round(length)) for length in lengths) + ";", text)
+        self.assertLess(bubbles[False], bubbles[True])
+
     def test_default_cost_and_one_chunk_for_all(self):
         words = ("1f1b", "--devices", 2, "--microbatches", 3)
         self.assertEqual(table(*words), table(*words, "--cost", "1,1,1,0"))
@@ -289,6 +322,17 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--memory-limit", "nan", reason="above 0")
         self.refused(*self.GOOD, "--width", "3", "--format", "csv", reason="text only")
         self.refused(*self.GOOD, "--help", reason="stands alone")
+
+    def test_tokens(self):
+        chunked = ("seq1f1b", *self.GOOD[1:], "--chunks", "4")
+        self.refused(*chunked, "--tokens", "0", "--attention-ratio", "1", reason="at least 1")
+        self.refused(*chunked, "--tokens", "3", "--attention-ratio", "1", reason="too short")
+        self.refused(*chunked, "--tokens", "8", "--attention-ratio", "-1", reason="between 0")
+        self.refused(*chunked, "--tokens", "8", "--attention-ratio", "nan", reason="between 0")
+        self.refused(*chunked, "--tokens", "8", reason="belong together")
+        self.refused(*chunked, "--attention-ratio", "1", reason="belong together")
+        self.refused(*chunked, "--even", reason="belong together")
+        self.refused(*self.GOOD, "--tokens", "8", "--attention-ratio", "1", reason="has no chunks")
 
     def test_costs(self):
         for bad, reason in (("1,1", "3 or 4 times"), ("1,1,1,1,1", "3 or 4 times"), ("1,,1", "wants a number"),

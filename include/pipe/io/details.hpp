@@ -21,10 +21,12 @@ namespace pipelining::inline v0_1 {
 //! @brief Facts about a timetable that its passes do not show.
 struct timetable_details {
   std::string_view schedule; //!< the name to print
-  uniform_cost cost;         //!< the costs it was made with
+  uniform_cost cost;         //!< the costs it was made with; of unequal chunks their mean
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
   //! shares. Not owned.
-  std::span<double const> chunk_shares;
+  std::span<double const> chunk_shares = {};
+  //! The tokens of each chunk, [C], where they are known. Not owned.
+  std::span<int const> chunk_lengths = {};
 };
 
 //! @brief The share of one chunk in the tokens of its sequence.

@@ -319,7 +319,7 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_details const&
 
 //! For every kind in use a strip of its shades and its name; then what the shades mean.
 template <text_sink Sink>
-void write_legend(Sink& out, svg_layout const& layout) {
+void write_legend(Sink& out, svg_layout const& layout, timetable_details const& about) {
   shape const& extents = layout.table.extents;
   double const y = layout.bottom() + 40;
   double x = 20;
@@ -346,6 +346,11 @@ void write_legend(Sink& out, svg_layout const& layout) {
                                                      : "; darker: later stages of a device");
   if (extents.chunks > 1)
     append(out, "; shades: chunks of a sequence, first to last from light to dark");
+  append(out, "; times: forward ", about.cost.forward);
+  append(out, ", backward ", about.cost.backward_input, " + ", about.cost.backward_weight);
+  append(out, ", message ", about.cost.communication);
+  for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
+    append(out, chunk == 0 ? "; tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, "</text>\n");
 }
 
@@ -376,7 +381,7 @@ void write_svg(Sink& out,
   detail::write_rows(out, layout);
   detail::write_axis(out, layout);
   detail::write_peaks(out, layout, about);
-  detail::write_legend(out, layout);
+  detail::write_legend(out, layout, about);
   append(out, "</svg>\n");
 }
 

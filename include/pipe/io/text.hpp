@@ -158,6 +158,9 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   append(out, ", backward_input ", about.cost.backward_input);
   append(out, ", backward_weight ", about.cost.backward_weight);
   append(out, ", communication ", about.cost.communication, "\n");
+  for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
+    append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
+  append(out, about.chunk_lengths.empty() ? "" : "; costs are means over them\n");
   append(out, "makespan ", makespan(table), ", span ", span_of(table), ", bubble ");
   append_rounded(out, 100 * bubble_rate(table), 2);
   double most = 0;

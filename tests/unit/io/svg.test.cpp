@@ -15,7 +15,7 @@ namespace {
 
 std::string picture(pp::timetable_view table, std::string_view name = "name") {
   std::string text;
-  pp::write_svg(text, table, {name, {}, {}});
+  pp::write_svg(text, table, {name, {}, {}, {}});
   return text;
 }
 
@@ -44,6 +44,12 @@ TEST_CASE("numbers that would not be legible are left out, and the width is boun
   CHECK(count(text, " width=\"2026\"") == 1);
 }
 
+TEST_CASE("a number is left out of the cells that are too narrow for it alone") {
+  std::string const text =
+    picture(pp::make_timetable<pp::GPipe>({1, 100}, pp::uniform_cost{1, 5, 5, 0}));
+  CHECK(count(text, ">99</text>") == 1);
+}
+
 TEST_CASE("what XML reserves is escaped") {
   std::string const text = picture(pp::make_timetable<pp::GPipe>({1, 1}), "<&>\"\x07");
   CHECK(text.find(">&lt;&amp;&gt;&quot;: 1 device, 1 microbatch</text>") != text.npos);
@@ -62,6 +68,8 @@ TEST_CASE("an overlapped pair shares its time as two halves of a cell") {
   CHECK(count(text, " height=\"30\"") == 3); // the row and the two whole cells
   CHECK(count(text, " height=\"15\"") == 1);
   CHECK(count(text, " height=\"14.2\"") == 1);
+  CHECK(count(text, " y=\"74\" width=\"109.2\" height=\"14.2\"") == 1);
+  CHECK(count(text, " y=\"89\" width=\"109.2\" height=\"15\"") == 1);
 }
 
 TEST_CASE("passes that take no time have no cell") {

@@ -16,7 +16,7 @@ namespace {
 
 std::string written(pp::timetable_view table, pp::text_options options = {}) {
   std::string text;
-  pp::write_text(text, table, {"name", {}, {}}, options);
+  pp::write_text(text, table, {"name", {}, {}, {}}, options);
   return text;
 }
 
@@ -43,6 +43,10 @@ TEST_CASE("chunks have a number of their own") {
 TEST_CASE("where columns are few, each shows the kind that runs at its middle") {
   std::string const text = written(pp::make_timetable<pp::GPipe>({1, 40}), {.width = 40});
   CHECK(text.find("device 0 |FFFFFFFBBBBBBBBBBBBB| 40") != text.npos);
+  // Forward passes end at 40 of 70, which is 11.43 of 20 columns.
+  std::string const other =
+    written(pp::make_timetable<pp::GPipe>({1, 40}, pp::uniform_cost{1, 0.5, 0.25}), {.width = 40});
+  CHECK(other.find("device 0 |FFFFFFFFFFFBBBBBBBBB| 40") != other.npos);
 }
 
 TEST_CASE("colour marks the same cells") {
