@@ -26,6 +26,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b_interleaved.hpp
   schedule/unit_walk.hpp
   schedule/zero_bubble.hpp
+  schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
 )
 

@@ -62,6 +62,7 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/unit_walk.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/cost.hpp>

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <sstream>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+// What no order can go below, for stages of different cost.
+pp::detail::zero_bubble_figures bound_of(pp::pipeline_size size,
+                                         pp::ZeroBubbleAuto<> const& plan,
+                                         std::vector<pp::uniform_cost> const& stages) {
+  std::vector<double> forward;
+  std::vector<double> input;
+  std::vector<double> weight;
+  for (pp::uniform_cost const& stage : stages) {
+    forward.push_back(stage.forward);
+    input.push_back(stage.backward_input);
+    weight.push_back(stage.backward_weight);
+  }
+  return pp::detail::zero_bubble_bound({size.devices,
+                                        size.microbatches,
+                                        static_cast<double>(plan.memory_limit),
+                                        plan.kept_for_weight,
+                                        stages.front().communication,
+                                        forward.data(),
+                                        input.data(),
+                                        weight.data()});
+}
+
+pp::detail::zero_bubble_figures
+bound_of(pp::pipeline_size size, pp::ZeroBubbleAuto<> const& plan, pp::uniform_cost const& cost) {
+  return bound_of(
+    size, plan, std::vector<pp::uniform_cost>(static_cast<std::size_t>(size.devices), cost));
+}
+
+pp::cost_table table_of(pp::pipeline_size size, std::vector<pp::uniform_cost> const& stages) {
+  pp::cost_table table({.devices = size.devices, .microbatches = size.microbatches},
+                       {1, 1, 1, stages.front().communication});
+  for (int stage = 0; stage < size.devices; ++stage) {
+    pp::uniform_cost const& cost = stages[static_cast<std::size_t>(stage)];
+    table.set(pp::pass_kind::forward, stage, 0, cost.forward);
+    table.set(pp::pass_kind::backward_input, stage, 0, cost.backward_input);
+    table.set(pp::pass_kind::backward_weight, stage, 0, cost.backward_weight);
+  }
+  return table;
+}
+
+// The most that any device holds, when backward_input gives back all but `kept`.
+double peak_held(pp::timetable_view table, double kept) {
+  double peak = 0;
+  for (int device = 0; device < table.extents.devices; ++device) {
+    double held = 0;
+    for (pp::pass const& what : table.row(device)) {
+      held += what.kind == pp::pass_kind::forward          ? 1
+              : what.kind == pp::pass_kind::backward_input ? kept - 1
+                                                           : -kept;
+      peak = std::max(peak, held);
+    }
+  }
+  return peak;
+}
+
+} // namespace
+
+TEST_CASE("the automatic scheduler keeps every rule, its memory limit and the lower bound") {
+  for (int devices = 1; devices <= 12; ++devices)
+    for (int microbatches = 1; microbatches <= 30; ++microbatches)
+      for (int const limit : {1, devices / 2, devices, 2 * devices}) {
+        pp::ZeroBubbleAuto<> const plan{std::max(limit, 1)};
+        pp::uniform_cost const cost{10, 12, 8, 0.5};
+        pp::pipeline_size const size{devices, microbatches};
+        auto const table = pp::make_timetable(plan, size, cost);
+        CHECK(pp::verify(table, plan.memory_limit));
+        auto const bound = bound_of(size, plan, cost);
+        CHECK(pp::span_of(table) >= bound.span);
+        CHECK(pp::makespan(table) >= bound.makespan);
+      }
+}
+
+TEST_CASE("with equal stages and limit P it has the bubble of ZB-H1") {
+  for (int devices = 1; devices <= 12; ++devices)
+    for (int microbatches = devices; microbatches <= 30; ++microbatches) {
+      auto const table = pp::make_timetable<pp::ZeroBubbleAuto<1>>({devices, microbatches},
+                                                                   pp::uniform_cost{10, 12, 8});
+      CHECK(pp::span_of(table) - 30 * microbatches == (devices - 1) * (10 + 12 - 8));
+      CHECK(pp::makespan(table) == pp::span_of(table));
+    }
+}
+
+TEST_CASE("with limit 2P and unit costs there is no bubble") {
+  for (int devices = 1; devices <= 12; ++devices)
+    for (int microbatches = 2 * devices; microbatches <= 30; ++microbatches) {
+      auto const table = pp::make_timetable<pp::ZeroBubbleAuto<2>>({devices, microbatches});
+      CHECK(pp::span_of(table) == 3 * microbatches);
+      CHECK(pp::makespan(table) == 3 * microbatches + devices - 1);
+    }
+}
+
+TEST_CASE("it is nowhere worse than the reference, and better at some points") {
+  int better = 0;
+  int proven = 0;
+  for (std::string const& line :
+       support::golden_lines("golden/zero_bubble/automatic_figures.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    int times_devices = 0;
+    int taken = 0;
+    int given_by_input = 0;
+    int given_by_weight = 0;
+    pp::pipeline_size size;
+    pp::uniform_cost cost;
+    double span = 0;
+    double makespan = 0;
+    int peak = 0;
+    in >> times_devices >> taken >> given_by_input >> given_by_weight >> size.devices >>
+      size.microbatches >> cost.forward >> cost.backward_input >> cost.backward_weight >>
+      cost.communication >> span >> makespan >> peak;
+    double const kept = -static_cast<double>(given_by_weight) / taken;
+    pp::ZeroBubbleAuto<> const plan{times_devices * size.devices, kept};
+    auto const table = pp::make_timetable(plan, size, cost);
+    CHECK(pp::span_of(table) <= span);
+    CHECK(pp::makespan(table) <= makespan);
+    CHECK(peak_held(table, kept) <= times_devices * size.devices);
+    better += pp::span_of(table) < span || pp::makespan(table) < makespan ? 1 : 0;
+    proven += pp::span_of(table) == bound_of(size, plan, cost).span ? 1 : 0;
+  }
+  CHECK(better >= 17);
+  CHECK(proven >= 303);
+}
+
+TEST_CASE("known headroom: P = 4, limit 2P, costs 10/12/8 has a bubble of 10, not 12") {
+  for (int const microbatches : {12, 16, 32}) {
+    auto const table =
+      pp::make_timetable<pp::ZeroBubbleAuto<2>>({4, microbatches}, pp::uniform_cost{10, 12, 8});
+    CHECK(pp::span_of(table) - 30 * microbatches == 10);
+  }
+}
+
+TEST_CASE("the times of every stage make better orders than their mean") {
+  std::mt19937 random(7);
+  double with_times = 0;
+  double with_mean = 0;
+  for (int round = 0; round < 100; ++round) {
+    pp::pipeline_size const size{2 + static_cast<int>(random() % 9),
+                                 8 + static_cast<int>(random() % 30)};
+    std::vector<pp::uniform_cost> stages;
+    for (int stage = 0; stage < size.devices; ++stage) {
+      auto const scaled = [&](double time) {
+        return time * (0.6 + 0.001 * static_cast<double>(random() % 800));
+      };
+      stages.push_back({scaled(10), scaled(12), scaled(8), 0.5});
+    }
+    int const limit = size.devices + static_cast<int>(random() % 2) * size.devices;
+    pp::ZeroBubbleAuto<> const plan{limit};
+    auto const cost = table_of(size, stages);
+    auto const ours = pp::make_timetable(plan, size, cost);
+    auto const blind =
+      pp::simulate(pp::make_orders(plan, size, pp::uniform_cost{10, 12, 8, 0.5}), cost);
+    CHECK(pp::verify(ours, limit));
+    CHECK(pp::span_of(ours) >= bound_of(size, plan, stages).span * (1 - 1e-12));
+    with_times += pp::span_of(ours);
+    with_mean += pp::span_of(blind);
+  }
+  CHECK(with_times < 0.995 * with_mean);
+}
+
+TEST_CASE("below P microbatches of memory the pipeline still flows") {
+  // Each of the `limit` places of device 0 is taken for a whole round trip.
+  for (int const limit : {2, 4, 6}) {
+    auto const table =
+      pp::make_timetable(pp::ZeroBubbleAuto<>{limit}, {8, 48}, pp::uniform_cost{10, 12, 8});
+    double const round_trip = 8 * (10 + 12) + 8;
+    double const rounds = 48.0 / limit;
+    CHECK(pp::span_of(table) >= rounds * round_trip);
+    CHECK(pp::span_of(table) <= 1.25 * std::max(rounds * round_trip, 48 * 30 + 14.0 * 7));
+  }
+}
+
+TEST_CASE("the compiler makes the same timetable") {
+  constexpr auto table = pp::timetable<pp::ZeroBubbleAuto<2>, 4, 8>;
+  static_assert(pp::verify<8>(table));
+  static_assert(pp::span_of(table) == 24);
+  auto const same = pp::make_timetable<pp::ZeroBubbleAuto<2>>({4, 8});
+  pp::timetable_view const view = table;
+  CHECK(std::equal(same.passes.begin(), same.passes.end(), view.passes, view.passes + view.size()));
+}
+
+TEST_CASE("limits that no schedule can keep are refused") {
+  CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleAuto<>{}, {4, 8}),
+                    "ZeroBubbleAuto: the memory limit must be at least 1 microbatch, because a "
+                    "device cannot run a forward pass without keeping its activation");
+  CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleAuto<>{4, 1.5}, {4, 8}),
+                    "ZeroBubbleAuto: the share kept for backward_weight must be between 0 and 1");
+}
