@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -35,8 +34,8 @@ int read_extent(std::string_view option, std::string_view word) {
 
 double read_time(std::string_view option, std::string_view word) {
   double const value = read_number<double>(option, word, "a number");
-  if (!std::isfinite(value) || value < 0 || value > 1e12)
-    throw usage_error(std::string(option) + ": a time must be between 0 and 1e12, not " +
+  if (value != 0 && !(value >= 1e-12 && value <= 1e12))
+    throw usage_error(std::string(option) + ": a time must be 0 or between 1e-12 and 1e12, not " +
                       quoted(word));
   return value;
 }

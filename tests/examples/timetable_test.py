@@ -336,8 +336,9 @@ class Mistakes(unittest.TestCase):
 
     def test_costs(self):
         for bad, reason in (("1,1", "3 or 4 times"), ("1,1,1,1,1", "3 or 4 times"), ("1,,1", "wants a number"),
-                            ("1,1,1,", "wants a number"), ("1,1,x", "wants a number"), ("-1,1,1", "between 0"),
-                            ("1,nan,1", "between 0"), ("1,inf,1", "between 0"), ("1,1e13,1", "between 0"),
+                            ("1,1,1,", "wants a number"), ("1,1,x", "wants a number"), ("-1,1,1", "between 1e-12"),
+                            ("1,nan,1", "between 1e-12"), ("1,inf,1", "between 1e-12"), ("1,1e13,1", "between 1e-12"),
+                            ("1,1e-13,1", "between 1e-12"),
                             ("1,1e999,1", "out of range"), ("0,0,0", "above 0"), ("1;1;1", "3 or 4 times"),
                             ("1, 1,1", "wants a number"), ("", "3 or 4 times")):
             self.refused(*self.GOOD, "--cost", bad, reason=reason)

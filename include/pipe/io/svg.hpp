@@ -118,12 +118,12 @@ inline constexpr double smallest_font = 7.5;
     if (time > 0 && (shortest == 0 || time < shortest))
       shortest = time;
   }
-  double const all = makespan(table);
+  double const all = makespan(table); // below 1e-290, pixels per time overflow
   double const wanted = std::max(26.0, 13 * 0.6 * layout.digits + 6);
   constexpr double least_width = 220;
-  layout.scale =
-    all > 0 ? std::min(std::max(wanted / shortest, least_width / all), options.most_width / all)
-            : 1;
+  layout.scale = all > 1e-290 ? std::min(std::max(wanted / shortest, least_width / all),
+                                         options.most_width / all)
+                              : 1;
   layout.plot_width = all * layout.scale;
   layout.width = std::max(720.0, layout.bar_left() + bar_width + 60);
   layout.height = layout.bottom() + 92;

@@ -128,7 +128,7 @@ void write_text_row(Sink& out, text_grid const& grid, int device) {
       shortest = time;
   }
   double const all = makespan(table);
-  if (shortest == 0 || all == 0)
+  if (shortest == 0 || all < 1e-290) // below that, columns per time overflow
     return 1;
   double const whole = std::floor(room * shortest / all);
   auto const wanted = static_cast<double>(widest_cell(table));
@@ -161,7 +161,11 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, about.chunk_lengths.empty() ? "" : "; costs are means over them\n");
-  append(out, "makespan ", makespan(table), ", span ", span_of(table), ", bubble ");
+  append(out, "makespan ");
+  append_rounded(out, makespan(table), 6);
+  append(out, ", span ");
+  append_rounded(out, span_of(table), 6);
+  append(out, ", bubble ");
   append_rounded(out, 100 * bubble_rate(table), 2);
   double most = 0;
   for (int device = 0; device < extents.devices; ++device)

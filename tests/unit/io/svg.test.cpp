@@ -76,3 +76,10 @@ TEST_CASE("passes that take no time have no cell") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, pp::uniform_cost{0, 1, 1, 0});
   CHECK(count(picture(table), "<title>") == 4);
 }
+
+TEST_CASE("times that vanish are drawn as none") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, pp::uniform_cost{0, 0, 1e-320});
+  std::string const text = picture(table);
+  CHECK(text.find("inf") == text.npos);
+  CHECK(text.find("nan") == text.npos);
+}

@@ -57,3 +57,10 @@ TEST_CASE("colour marks the same cells") {
     text.erase(at, text.find('m', at) + 1 - at);
   CHECK(text == written(table));
 }
+
+TEST_CASE("times that vanish are drawn as none") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, pp::uniform_cost{0, 0, 1e-320});
+  std::string const text = written(table);
+  CHECK(text.find("inf") == text.npos);
+  CHECK(text.find("nan") == text.npos);
+}
