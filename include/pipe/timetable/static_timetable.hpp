@@ -75,6 +75,16 @@ struct static_order {
   template <class Order>
   static constexpr row_list generated = Order::generate();
 
+  template <int Device>
+  static constexpr row sliced = [] {
+    using work = typename Schedule::template slices<Devices, Microbatches, Cost>;
+    row result{};
+    row_writer out{result.passes, capacity};
+    work::write_row(after<work, work::count>, Device, out);
+    result.count = out.count;
+    return result;
+  }();
+
   struct row_pointers {
     row const* of[Devices];
   };
@@ -82,6 +92,8 @@ struct static_order {
   [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Device...>) {
     if constexpr (closed_form_schedule<Schedule>)
       return {{&closed_form<Device>...}};
+    else if constexpr (sliced_schedule<Schedule, Devices, Microbatches, Cost>)
+      return {{&sliced<Device>...}};
     else
       return {{&generated<static_order>.of[Device]...}};
   }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The best V shape under a memory limit. Header for pipelining::VAuto.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/schedule/building_block.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/v_timeline.hpp>
+#include <pipe/schedule/v_workspace.hpp>
+
+#include <stdexcept>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The V shape with the smallest bubble that a limit on activations allows, for the costs at
+//! hand.
+//!
+//! Starts from the block that fills the memory best, or from one with a longer interval where no
+//! block of six slots fits, and searches from there at run time. Bubble with unit costs, M >= 2P
+//! and m = memory_limit >= 2 floor((P + 4) / 3): max(6P - 1 - 3m, 4P - 3m + 2 ceil(m / 2), 0). Any
+//! P >= 1, M >= 1.
+//!
+//! @tparam MemoryLimit activations of one stage for one whole microbatch that a device may hold, at
+//! least 2, or `dynamic`.
+//! @tparam Chunks chunks of a sequence, or `dynamic`.
+//! @throws std::invalid_argument (generate) for a limit below 2, at which no V can run.
+//! @complexity `search_effort` at run time, five sweeps in a constant evaluation.
+//! @source own derivation, see docs/explanation/v_shapes.md; the frontier is that of the adaptive
+//! search of Qi et al., NeurIPS 2024.
+template <int MemoryLimit = dynamic, int Chunks = 1>
+struct VAuto {
+  static_assert(MemoryLimit == dynamic || MemoryLimit >= 2,
+                "VAuto: a device of a V holds at least two activations, one per stage");
+  static_assert(Chunks == dynamic || Chunks >= 1, "VAuto: a sequence has at least one chunk");
+
+  int memory_limit = MemoryLimit;
+  int chunks = Chunks;
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return detail::v_extents(devices, microbatches, chunks);
+  }
+
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    detail::generate_v(*this, extents, cost, rows);
+  }
+
+  static constexpr bool fused = false;
+  static constexpr bool searches_unit_costs = true;
+  constexpr void
+  start(shape const& extents, detail::v_timeline& line, building_block& block) const {
+    if (memory_limit < 2)
+      throw std::invalid_argument(
+        "VAuto: the memory limit must be at least 2 activations, one for each of the two stages "
+        "of a device");
+    int const all = 2 * extents.microbatches;
+    line.problem.limit = (all < memory_limit ? all : memory_limit) * extents.chunks;
+    fill(extents, line.problem.limit, block);
+    detail::repeat(block, line);
+  }
+  template <int Devices, int Microbatches, class Cost>
+  using slices = detail::v_slices<VAuto, Devices, Microbatches, Cost>;
+
+private:
+  //! The largest block within the limit.
+  static constexpr void fill(shape const& extents, int limit, building_block& block) {
+    int const chunked = 2 * (extents.chunks - 1);
+    if (limit > chunked && detail::lay_out_largest(limit - chunked, block)) {
+      detail::wait_for_sequence(block, extents.chunks);
+      return;
+    }
+    offsets plan = v_min_offsets;
+    for (plan.interval = leg::count + 1;; ++plan.interval) {
+      lay_out_smallest(plan, block);
+      detail::wait_for_sequence(block, extents.chunks);
+      if (peak_of(block) <= limit)
+        return;
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_1
