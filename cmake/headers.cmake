@@ -16,6 +16,7 @@ set(PIPELINING_HEADERS_CORE
 
 set(PIPELINING_HEADERS_SCHEDULE
   schedule/breadth_first.hpp
+  schedule/building_block.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
@@ -25,9 +26,16 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/unit_walk.hpp
+  schedule/v_hand_order.hpp
+  schedule/v_one_f_one_b.hpp
+  schedule/v_search.hpp
+  schedule/v_shape.hpp
+  schedule/v_timeline.hpp
+  schedule/v_workspace.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
+  schedule/zero_bubble_v.hpp
 )
 
 set(PIPELINING_HEADERS_TIMETABLE
@@ -45,6 +53,7 @@ set(PIPELINING_HEADERS_TIMETABLE
 
 set(PIPELINING_HEADERS_SEARCH
   search/sequence_partition.hpp
+  search/v_auto.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION

@@ -220,18 +220,17 @@ struct stride_block {
   return true;
 }
 
-//! The stride block with the most activations up to the limit. On device 0 the four passes lie in
-//! a row; with odd strides no two passes of a device ever share a slot, so that strides can be
-//! chosen freely.
-//! Returns false when even strides of 1 hold too much.
+//! Lays out the stride block with the most activations up to the limit. On device 0 the four passes
+//! lie in a row; with odd strides no two passes of a device ever share a slot, so that strides can
+//! be chosen freely. Returns false when even strides of 1 hold too much.
 [[nodiscard]] constexpr bool lay_out_largest(int limit, building_block& block) {
   int const steps = block.devices > 1 ? block.devices - 1 : 1;
   stride_block best{{0, 1, 2, 3}, 0, 0, 0};
   int most = 0;
   for (int stride = 1; stride <= 5; stride += 2)
-    for (int devices = 0; devices < steps; ++devices) {
+    for (int devices = 0; devices < (stride == 5 ? 1 : steps); ++devices) {
       stride_block const plan{{0, 1, 2, 3}, stride + 2, stride, devices};
-      if ((stride == 5 && devices > 0) || !lay_out(plan, block))
+      if (!lay_out(plan, block))
         continue;
       int const peak = peak_of(block);
       if (peak > limit || peak < most)

@@ -62,14 +62,14 @@ public:
 
   //! Leaves the best order found in the timeline, timed. The rows that it has now are one start.
   //! @param block scratch for other starts
-  //! @param shakes false: only the starts, as unit costs need no more
+  //! @param shakes false: only the starts, as unit costs need no more once a block fits the limit
   void run(building_block& block, bool shakes) {
     codes_ const rows = copy();
     start_by_hand();
     restore(rows);
     start_here();
-    start_from_blocks(block);
-    finish(shakes);
+    bool const found = start_from_blocks(block);
+    finish(shakes || !found);
   }
 
 private:
@@ -107,8 +107,8 @@ private:
   }
 
   //! Tries the blocks that hold no more than the limit and almost as much, the most promising
-  //! first.
-  void start_from_blocks(building_block& block) {
+  //! first. False when no block fits.
+  bool start_from_blocks(building_block& block) {
     std::vector<std::pair<std::int64_t, stride_block>> ranked;
     for (stride_block const& plan : candidates(block)) {
       if (done() || left_ < 8 * passes_)
@@ -129,6 +129,7 @@ private:
       write(plan, block);
       start_here();
     }
+    return !ranked.empty();
   }
 
   //! Spends the effort that is left on the best results so far and leaves the best of all in the

@@ -36,7 +36,7 @@ struct VAuto {
                 "VAuto: a device of a V holds at least two activations, one per stage");
   static_assert(Chunks == dynamic || Chunks >= 1, "VAuto: a sequence has at least one chunk");
 
-  int memory_limit = MemoryLimit;
+  double memory_limit = MemoryLimit;
   int chunks = Chunks;
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
@@ -52,32 +52,29 @@ struct VAuto {
   static constexpr bool searches_unit_costs = true;
   constexpr void
   start(shape const& extents, detail::v_timeline& line, building_block& block) const {
-    if (memory_limit < 2)
+    if (!(memory_limit >= 2))
       throw std::invalid_argument(
         "VAuto: the memory limit must be at least 2 activations, one for each of the two stages "
         "of a device");
-    int const all = 2 * extents.microbatches;
-    line.problem.limit = (all < memory_limit ? all : memory_limit) * extents.chunks;
-    fill(extents, line.problem.limit, block);
+    double const all = 2.0 * extents.microbatches;
+    double const most = (memory_limit < all ? memory_limit : all) * extents.chunks;
+    line.problem.limit = static_cast<int>(most + 1e-6);
+    fill(line.problem.limit - 2 * (extents.chunks - 1), block);
+    detail::wait_for_sequence(block, extents.chunks);
     detail::repeat(block, line);
   }
   template <int Devices, int Microbatches, class Cost>
   using slices = detail::v_slices<VAuto, Devices, Microbatches, Cost>;
 
 private:
-  //! The largest block within the limit.
-  static constexpr void fill(shape const& extents, int limit, building_block& block) {
-    int const chunked = 2 * (extents.chunks - 1);
-    if (limit > chunked && detail::lay_out_largest(limit - chunked, block)) {
-      detail::wait_for_sequence(block, extents.chunks);
-      return;
-    }
+  //! The largest block of six slots within the limit, or the shortest longer one. With an even
+  //! interval the gap at the loss always leaves room for both legs.
+  static constexpr void fill(int limit, building_block& block) {
     offsets plan = v_min_offsets;
-    for (plan.interval = leg::count + 1;; ++plan.interval) {
+    bool fits = detail::lay_out_largest(limit, block);
+    for (plan.interval = leg::count + 2; !fits; plan.interval += 2) {
       lay_out_smallest(plan, block);
-      detail::wait_for_sequence(block, extents.chunks);
-      if (peak_of(block) <= limit)
-        return;
+      fits = peak_of(block) <= limit;
     }
   }
 };

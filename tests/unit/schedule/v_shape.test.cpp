@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/schedule/v_one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/v_auto.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+#include <tests/support/golden_lines.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+namespace pp = pipelining;
+
+namespace {
+
+struct golden {
+  std::string schedule;
+  pp::pipeline_size size;
+  pp::uniform_cost cost;
+  double span = 0;
+  double makespan = 0;
+  int peak = 0;
+};
+
+golden parse(std::string const& line) {
+  golden row;
+  std::istringstream words(line);
+  words >> row.schedule >> row.size.devices >> row.size.microbatches >> row.cost.forward >>
+    row.cost.backward_input >> row.cost.backward_weight >> row.cost.communication >> row.span >>
+    row.makespan >> row.peak;
+  REQUIRE(words);
+  return row;
+}
+
+pp::dynamic_timetable make(golden const& row) {
+  if (row.schedule == "v-min")
+    return pp::make_timetable<pp::VMin>(row.size, row.cost);
+  if (row.schedule == "v-half")
+    return pp::make_timetable<pp::VHalf>(row.size, row.cost);
+  if (row.schedule == "zb-v")
+    return pp::make_timetable<pp::ZeroBubbleV>(row.size, row.cost);
+  if (row.schedule == "v-1f1b")
+    return pp::make_timetable<pp::OneFOneBV>(row.size, row.cost);
+  REQUIRE(row.schedule == "v-auto");
+  return pp::make_timetable(
+    pp::VAuto<>{.memory_limit = static_cast<double>(row.peak)}, row.size, row.cost);
+}
+
+// A search takes some 50 ms. PIPELINING_ALL_GOLDEN=1 in the environment asks for all lines.
+bool wanted(golden const& row) {
+  static bool const all = std::getenv("PIPELINING_ALL_GOLDEN") != nullptr;
+  bool const unit =
+    row.cost.forward == row.cost.backward_weight && row.cost.communication == 0;
+  bool const headline = row.size.devices == 8 && row.size.microbatches == 16 &&
+    row.cost.backward_input == 12 && row.cost.communication == 0 && row.schedule != "v-auto";
+  bool const small = row.size.devices == 3 && row.size.microbatches <= 6 &&
+    (row.cost.backward_input == 12) == (row.cost.communication == 0);
+  return all || unit || headline || small;
+}
+
+int frontier(int devices, int peak) {
+  return std::max(
+    {6 * devices - 1 - 3 * peak, 4 * devices - 3 * peak + 2 * ((peak + 1) / 2), 0});
+}
+
+template <class Schedule>
+void check_unit_costs(int devices, int peak) {
+  for (int const microbatches : {2 * devices, 2 * devices + 5, 4 * devices}) {
+    auto const table = pp::make_timetable<Schedule>({devices, microbatches});
+    CHECK(pp::peak_activations(table) <= pp::ratio{peak, 1});
+    CHECK(pp::span_of(table) - 6 * microbatches == frontier(devices, peak));
+  }
+}
+
+} // namespace
+
+TEST_CASE("no V shape is longer than its reference at no more memory") {
+  int checked = 0;
+  for (std::string const& line : support::golden_lines("golden/v_shape/figures.txt")) {
+    golden const row = parse(line);
+    if (!wanted(row))
+      continue;
+    CAPTURE(line);
+    auto const table = make(row);
+    CHECK(pp::span_of(table) <= row.span);
+    if (row.makespan >= 0)
+      CHECK(pp::makespan(table) <= row.makespan);
+    CHECK(pp::peak_activations(table) <= pp::ratio{row.peak, 1});
+    ++checked;
+  }
+  CHECK(checked >= 300);
+}
+
+TEST_CASE("V shapes are shorter than their references where room was known") {
+  struct known {
+    int devices;
+    int microbatches;
+    double bubble;
+  };
+  pp::uniform_cost const cost{10, 12, 8};
+  for (auto const& [devices, microbatches, bubble] :
+       {known{4, 8, 162}, known{5, 10, 136}, known{8, 16, 346}}) {
+    auto const table = pp::make_timetable<pp::VMin>({devices, microbatches}, cost);
+    CHECK(pp::span_of(table) - 60 * microbatches <= bubble);
+  }
+  for (auto const& [devices, microbatches, bubble] : {known{4, 8, 70}, known{8, 16, 216}}) {
+    auto const table = pp::make_timetable<pp::VHalf>({devices, microbatches}, cost);
+    CHECK(pp::span_of(table) - 60 * microbatches <= bubble);
+  }
+  auto const tight = pp::make_timetable<pp::VMin>({5, 10}, pp::uniform_cost{10, 10, 10});
+  CHECK(pp::span_of(tight) - 600 <= 110);
+}
+
+TEST_CASE("memory and bubble of V-Min, V-Half and ZB-V keep their closed forms for unit costs") {
+  for (int devices = 3; devices <= 32; ++devices) {
+    CAPTURE(devices);
+    check_unit_costs<pp::VMin>(devices, 2 * ((devices + 4) / 3));
+    check_unit_costs<pp::VHalf>(devices, 2 * ((devices + 2) / 2));
+    check_unit_costs<pp::VZeroBubble>(devices, 2 * devices);
+    check_unit_costs<pp::ZeroBubbleV>(devices, 2 * devices);
+  }
+}
+
+TEST_CASE("V shapes keep every rule and their memory for any size") {
+  // make_timetable throws when verify finds a broken rule.
+  for (int devices = 1; devices <= 16; ++devices)
+    for (int microbatches = 1; microbatches <= 40; ++microbatches) {
+      pp::pipeline_size const size{devices, microbatches};
+      int const most = std::max(devices, 2);
+      CHECK(pp::peak_activations(pp::make_timetable<pp::VMin>(size)) <=
+            pp::ratio{2 * ((devices + 4) / 3), 1});
+      CHECK(pp::peak_activations(pp::make_timetable<pp::VHalf>(size)) <=
+            pp::ratio{2 * ((devices + 2) / 2), 1});
+      CHECK(pp::peak_activations(pp::make_timetable<pp::ZeroBubbleV>(size)) <=
+            pp::ratio{2 * devices, 1});
+      CHECK(pp::peak_activations(pp::make_timetable<pp::OneFOneBV>(size)) <=
+            pp::ratio{2 * ((2 * devices + 3) / 3), 1});
+      if (microbatches % 8 != 1) // a search each
+        continue;
+      CHECK(pp::peak_activations(
+              pp::make_timetable(pp::VAuto<>{.memory_limit = static_cast<double>(most)}, size)) <=
+            pp::ratio{most, 1});
+    }
+}
+
+TEST_CASE("chunks on a V hold less and wait less than whole sequences") {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int chunks = 1; chunks <= 6; ++chunks)
+      for (int const microbatches : {1, 2, devices, 2 * devices + 1}) {
+        CAPTURE(devices);
+        CAPTURE(chunks);
+        CAPTURE(microbatches);
+        pp::pipeline_size const size{devices, microbatches};
+        auto const whole = pp::make_timetable<pp::VHalf>(size);
+        auto const cut =
+          pp::make_timetable(pp::VShape<pp::v_half_offsets, pp::dynamic>{.chunks = chunks}, size);
+        double const work = 6.0 * microbatches;
+        CHECK((pp::span_of(cut) - work * chunks) / chunks <= pp::span_of(whole) - work);
+        CHECK(pp::peak_activations(cut) <=
+              pp::ratio{2 * ((devices + 2) / 2) + 2 * (chunks - 1), chunks});
+        auto const least =
+          pp::make_timetable(pp::VShape<pp::v_min_offsets, pp::dynamic>{.chunks = chunks}, size);
+        CHECK(pp::peak_activations(least) <=
+              pp::ratio{2 * ((devices + 4) / 3) + 2 * (chunks - 1), chunks});
+        auto const zero =
+          pp::make_timetable(pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = chunks}, size);
+        CHECK(pp::peak_activations(zero) <= pp::ratio{2 * devices + 2 * (chunks - 1), chunks});
+      }
+}
+
+TEST_CASE("searches see costs that differ between stages and chunks") {
+  pp::pipeline_size const size{4, 8};
+  pp::shape const extents = pp::VHalf{}.arrange(4, 8);
+  pp::cost_table cost(extents, {10, 12, 8, 2});
+  cost.set(pp::pass_kind::forward, 7, 0, 16); // the head of the model is heavier
+  cost.set(pp::pass_kind::backward_input, 7, 0, 18);
+  cost.set(pp::pass_kind::backward_weight, 7, 0, 14);
+  auto const blind = pp::simulate(pp::make_orders<pp::VHalf>(pp::VHalf{}, size), cost);
+  auto const seeing = pp::make_timetable<pp::VHalf>(size, cost);
+  CHECK(pp::span_of(seeing) < pp::span_of(blind));
+  CHECK(pp::peak_activations(seeing) <= pp::peak_activations(blind));
+}
+
+TEST_CASE("the same order comes from every call and from the compiler") {
+  constexpr auto fixed = pp::timetable<pp::VHalf, 4, 9>;
+  static_assert(pp::verify(fixed));
+  static_assert(pp::peak_activations(fixed) == pp::ratio{6, 1});
+  auto const once = pp::make_timetable<pp::VHalf>({4, 9});
+  CHECK(std::equal(once.passes.begin(), once.passes.end(), fixed.view.passes));
+  pp::uniform_cost const cost{10, 12, 8, 1};
+  auto const first = pp::make_orders(pp::VMin{}, {4, 8}, cost);
+  auto const second = pp::make_orders(pp::VMin{}, {4, 8}, cost);
+  CHECK(first.passes == second.passes);
+}
+
+TEST_CASE("offsets, limits and times that cannot work are refused") {
+  using broken = pp::VShape<pp::offsets{.forward_down = 0}>;
+  CHECK_THROWS_WITH_AS(static_cast<void>(pp::make_timetable<broken>({4, 8})),
+                       doctest::Contains("strides of at least 1"),
+                       std::invalid_argument);
+  // Both legs down advance by 3 and both legs up by 3: with 6 slots they meet on some device.
+  using meeting = pp::VShape<pp::offsets{.forward_down = 2,
+                                         .forward_up = 1,
+                                         .backward_down = 1,
+                                         .backward_up = 2}>;
+  CHECK_THROWS_WITH_AS(static_cast<void>(pp::make_timetable<meeting>({8, 8})),
+                       doctest::Contains("share a slot"),
+                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    static_cast<void>(pp::make_timetable(pp::VAuto<>{.memory_limit = 1.5}, {4, 8})),
+    doctest::Contains("at least 2 activations"),
+    std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    static_cast<void>(pp::make_timetable<pp::VMin>({4, 8}, pp::uniform_cost{-1, 1, 1, 0})),
+    doctest::Contains("finite and not negative"),
+    std::invalid_argument);
+}
