@@ -10,8 +10,12 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/v_one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/v_auto.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -141,6 +145,46 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleInterleaved<pp::dynamic>{.stages_per_device =
                                                             c.stages_per_device.value_or(2)};
+          }),
+    named("v-min",
+          "two stages per device in a V, a third of the memory of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::VShape<pp::v_min_offsets, pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
+    named("v-half",
+          "two stages per device in a V, half the memory of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::VShape<pp::v_half_offsets, pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
+    named("v-zb",
+          "two stages per device in a V, the memory of 1F1B, no bubble in steady state",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{.chunks =
+                                                                        c.chunks.value_or(1)};
+          }),
+    named("v-1f1b",
+          "1F1B on a V, backward in one piece, two thirds of the memory of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::OneFOneBVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
+    named(
+      "v-auto",
+      "the shortest V shape whose devices hold at most X activations of a stage",
+      option::chunks | option::memory_limit,
+      [](schedule_choice const& c) {
+        return pp::VAuto<pp::dynamic, pp::dynamic>{.memory_limit = c.memory_limit.value_or(0),
+                                                   .chunks = c.chunks.value_or(1)};
+      },
+      option::memory_limit),
+    named("zb-v",
+          "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
     named("dualpipe",
           "DualPipe: microbatches from both ends, forward beside backward",

@@ -40,6 +40,7 @@
 #include <pipe/run/stage.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>
@@ -61,10 +62,18 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/unit_walk.hpp>
+#include <pipe/schedule/v_hand_order.hpp>
+#include <pipe/schedule/v_one_f_one_b.hpp>
+#include <pipe/schedule/v_search.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/v_timeline.hpp>
+#include <pipe/schedule/v_workspace.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/v_auto.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/describe.hpp>

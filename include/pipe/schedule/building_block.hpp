@@ -90,9 +90,9 @@ namespace detail {
   for (int at = leg::forward_down; at <= leg::forward_up; ++at) {
     int const now = slots[at];
     int const held = floor_divide(now - slots[leg::forward_down], interval) -
-      floor_divide(now - slots[leg::weight_up] - 1, interval) +
-      floor_divide(now - slots[leg::forward_up], interval) -
-      floor_divide(now - slots[leg::weight_down] - 1, interval);
+                     floor_divide(now - slots[leg::weight_up] - 1, interval) +
+                     floor_divide(now - slots[leg::forward_up], interval) -
+                     floor_divide(now - slots[leg::weight_down] - 1, interval);
     most = held > most ? held : most;
   }
   return most;

@@ -117,9 +117,8 @@ private:
       forwards();
       ranked.emplace_back(value(), plan);
     }
-    std::stable_sort(ranked.begin(), ranked.end(), [](auto const& a, auto const& b) {
-      return a.first < b.first;
-    });
+    std::stable_sort(
+      ranked.begin(), ranked.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
     constexpr std::size_t most = 8;
     if (ranked.size() > most)
       ranked.resize(most);
@@ -156,7 +155,7 @@ private:
   }
   [[nodiscard]] bool done() const {
     return left_ <= 0 ||
-      best_.value <= weights_.span * least_span_ + weights_.makespan * least_makespan_;
+           best_.value <= weights_.span * least_span_ + weights_.makespan * least_makespan_;
   }
   [[nodiscard]] codes_ copy() const { return {line_.codes, line_.codes + passes_}; }
   void restore(codes_ const& rows) { std::copy(rows.begin(), rows.end(), line_.codes); }

@@ -41,16 +41,16 @@ struct v_problem {
 struct v_timeline {
   v_problem problem;
   std::int64_t* durations = nullptr; //!< [6][P][C] in ticks
-  std::uint32_t* codes = nullptr;          //!< [P][row] unit * 8 + leg, in order
-  std::int64_t* begins = nullptr;          //!< [P][row], in the time of the sweep
-  std::int64_t* ends = nullptr;            //!< [P][row]
-  std::int32_t* held = nullptr;            //!< [P][row] activations held during the pass
-  std::int64_t* arrivals = nullptr;        //!< [6][P][units] ends by leg, device and unit
-  std::int64_t* release = nullptr;         //!< [P] earliest start of a device in a sweep
-  int* placed = nullptr;                   //!< [P] entries of a row placed in this sweep
-  int* counts = nullptr;                   //!< [P][6] of them, by leg
-  int* queue = nullptr;                    //!< [P] devices whose next pass may be ready
-  unsigned char* queued = nullptr;         //!< [P]
+  std::uint32_t* codes = nullptr;    //!< [P][row] unit * 8 + leg, in order
+  std::int64_t* begins = nullptr;    //!< [P][row], in the time of the sweep
+  std::int64_t* ends = nullptr;      //!< [P][row]
+  std::int32_t* held = nullptr;      //!< [P][row] activations held during the pass
+  std::int64_t* arrivals = nullptr;  //!< [6][P][units] ends by leg, device and unit
+  std::int64_t* release = nullptr;   //!< [P] earliest start of a device in a sweep
+  int* placed = nullptr;             //!< [P] entries of a row placed in this sweep
+  int* counts = nullptr;             //!< [P][6] of them, by leg
+  int* queue = nullptr;              //!< [P] devices whose next pass may be ready
+  unsigned char* queued = nullptr;   //!< [P]
   int queue_size = 0;
   std::int64_t span = 0;     //!< after a sweep forwards: max of last end - first start
   std::int64_t makespan = 0; //!< after a sweep forwards: the last end
@@ -64,7 +64,8 @@ struct v_timeline {
   [[nodiscard]] constexpr std::ptrdiff_t first_of(int device) const noexcept {
     return static_cast<std::ptrdiff_t>(device) * problem.row();
   }
-  [[nodiscard]] constexpr std::ptrdiff_t arrival_index(int at, int device, int unit) const noexcept {
+  [[nodiscard]] constexpr std::ptrdiff_t
+  arrival_index(int at, int device, int unit) const noexcept {
     return (static_cast<std::ptrdiff_t>(at) * problem.devices + device) * problem.units + unit;
   }
 };
@@ -85,8 +86,8 @@ constexpr void repeat(building_block const& block, v_timeline& line) {
     int const* const slots = block.of(device);
     int order[leg::count] = {0, 1, 2, 3, 4, 5};
     for (int i = 1; i < legs; ++i) // insertion sort by the place in the interval
-      for (int k = i; k > 0 && slots[order[k]] % block.interval <
-             slots[order[k - 1]] % block.interval;
+      for (int k = i;
+           k > 0 && slots[order[k]] % block.interval < slots[order[k - 1]] % block.interval;
            --k) {
         int const other = order[k];
         order[k] = order[k - 1];
@@ -147,7 +148,7 @@ inputs_of(v_timeline const& line, int at, int device, int unit, std::int64_t& re
                           : wait_for<false>(line, at, device + 1, unit, latency, ready);
   case leg::backward_down:
     return (device == 0 || wait_for<false>(line, at, device - 1, unit, latency, ready)) &&
-      wait_for<false>(line, leg::forward_up, device, turn_chunk(line.problem, unit), 0, ready);
+           wait_for<false>(line, leg::forward_up, device, turn_chunk(line.problem, unit), 0, ready);
   case leg::backward_up:
     return device == last ? wait_for<false>(line, leg::backward_down, device, unit, 0, ready)
                           : wait_for<false>(line, at, device + 1, unit, latency, ready);
@@ -168,14 +169,14 @@ uses_of(v_timeline const& line, int at, int device, int unit, std::int64_t& read
   case leg::forward_up:
     return wait_for<true>(
              line, leg::backward_down, device, turn_chunk(line.problem, unit), 0, ready) &&
-      (device == 0 || wait_for<true>(line, at, device - 1, unit, latency, ready));
+           (device == 0 || wait_for<true>(line, at, device - 1, unit, latency, ready));
   case leg::backward_down:
     return (fused || wait_for<true>(line, leg::weight_down, device, unit, 0, ready)) &&
-      (device == last ? wait_for<true>(line, leg::backward_up, device, unit, 0, ready)
-                      : wait_for<true>(line, at, device + 1, unit, latency, ready));
+           (device == last ? wait_for<true>(line, leg::backward_up, device, unit, 0, ready)
+                           : wait_for<true>(line, at, device + 1, unit, latency, ready));
   case leg::backward_up:
     return (fused || wait_for<true>(line, leg::weight_up, device, unit, 0, ready)) &&
-      (device == 0 || wait_for<true>(line, at, device - 1, unit, latency, ready));
+           (device == 0 || wait_for<true>(line, at, device - 1, unit, latency, ready));
   default: return true;
   }
 }
@@ -184,8 +185,9 @@ uses_of(v_timeline const& line, int at, int device, int unit, std::int64_t& read
 [[nodiscard]] constexpr std::int64_t
 ticks_of(v_timeline& line, int at, int device, int unit) noexcept {
   int const chunks = line.problem.chunks;
-  int const chunk = chunks == 1 ? 0 : at <= leg::forward_up ? unit % chunks
-                                                            : chunks - 1 - unit % chunks;
+  int const chunk = chunks == 1             ? 0
+                    : at <= leg::forward_up ? unit % chunks
+                                            : chunks - 1 - unit % chunks;
   std::int64_t ticks = line.durations[(at * line.problem.devices + device) * chunks + chunk];
   if (line.noise > 0 && unit >= line.noise_first && unit < line.noise_last) {
     line.random ^= line.random << 13;
@@ -211,8 +213,7 @@ template <bool Backwards>
 [[nodiscard]] constexpr bool place_next(v_timeline& line, int device) {
   // The row runs from its end to its start in a sweep backwards: entry i is origin + i * step.
   constexpr std::ptrdiff_t step = Backwards ? -1 : 1;
-  std::ptrdiff_t const origin =
-    Backwards ? line.first_of(device + 1) - 1 : line.first_of(device);
+  std::ptrdiff_t const origin = Backwards ? line.first_of(device + 1) - 1 : line.first_of(device);
   std::ptrdiff_t const next = line.placed[device];
   std::uint32_t const code = line.codes[origin + next * step];
   int const at = static_cast<int>(code & 7U);
@@ -234,8 +235,7 @@ template <bool Backwards>
   begin = begin > ready ? begin : ready;
   for (std::ptrdiff_t gap = next; gap > 0; --gap) { // try the gap before entry gap - 1
     std::ptrdiff_t const behind = origin + (gap - 1) * step;
-    if (line.ends[behind] <= ready ||
-        (change > 0 && line.held[behind] >= line.problem.limit))
+    if (line.ends[behind] <= ready || (change > 0 && line.held[behind] >= line.problem.limit))
       break;
     std::int64_t from = gap > 1 ? line.ends[behind - step] : 0;
     from = from > ready ? from : ready;

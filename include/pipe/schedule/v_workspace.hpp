@@ -44,20 +44,17 @@ v_pass(v_problem const& problem, int at, int device, int unit) noexcept {
   bool const deep = at == leg::forward_up || at == leg::backward_down || at == leg::weight_down;
   int const stage = deep ? 2 * problem.devices - 1 - device : device;
   int const chunk = unit % problem.chunks;
-  pass_kind const kind = at <= leg::forward_up ? pass_kind::forward
-    : problem.fused()                          ? pass_kind::backward
-    : at <= leg::backward_up                   ? pass_kind::backward_input
-                                               : pass_kind::backward_weight;
-  return row_writer::make(kind,
-                          stage,
-                          unit / problem.chunks,
-                          at <= leg::forward_up ? chunk : problem.chunks - 1 - chunk);
+  pass_kind const kind = at <= leg::forward_up    ? pass_kind::forward
+                         : problem.fused()        ? pass_kind::backward
+                         : at <= leg::backward_up ? pass_kind::backward_input
+                                                  : pass_kind::backward_weight;
+  return row_writer::make(
+    kind, stage, unit / problem.chunks, at <= leg::forward_up ? chunk : problem.chunks - 1 - chunk);
 }
 
 //! The time of entry `i` of a leg in `v_timeline::durations`.
 template <cost_model Cost>
-[[nodiscard]] constexpr double
-time_of(v_problem const& problem, Cost const& cost, int at, int i) {
+[[nodiscard]] constexpr double time_of(v_problem const& problem, Cost const& cost, int at, int i) {
   int const chunk = i % problem.chunks;
   int const unit = at <= leg::forward_up ? chunk : problem.chunks - 1 - chunk;
   return cost.duration(v_pass(problem, at, i / problem.chunks, unit));
@@ -103,9 +100,8 @@ constexpr void enter(v_timeline& line, Cost const& cost) {
   bool same = problem.latency == 0;
   for (int at = 0; at < problem.legs; ++at)
     for (std::ptrdiff_t i = 0; i < count; ++i)
-      same = same &&
-        line.durations[at * count + i] ==
-          (problem.fused() && at > leg::forward_up ? 2 * unit : unit);
+      same = same && line.durations[at * count + i] ==
+                       (problem.fused() && at > leg::forward_up ? 2 * unit : unit);
   return same;
 }
 
@@ -163,10 +159,8 @@ public:
 //! What a schedule on a V brings: whether its backward is fused, whether its order can gain from a
 //! search at unit costs, and `start`, which sets the limit and writes rows that keep it.
 template <class Schedule>
-concept v_schedule = requires(Schedule const schedule,
-                              shape const extents,
-                              v_timeline line,
-                              building_block block) {
+concept v_schedule =
+  requires(Schedule const schedule, shape const extents, v_timeline line, building_block block) {
   { Schedule::fused } -> std::convertible_to<bool>;
   { Schedule::searches_unit_costs } -> std::convertible_to<bool>;
   schedule.start(extents, line, block);
@@ -175,10 +169,8 @@ concept v_schedule = requires(Schedule const schedule,
 //! Orders the passes of a V: start, reorder, and at run time a search where costs are not those of
 //! the papers.
 template <v_schedule Schedule, cost_model Cost>
-constexpr void generate_v(Schedule const& schedule,
-                          shape const& extents,
-                          Cost const& cost,
-                          row_writer* rows) {
+constexpr void
+generate_v(Schedule const& schedule, shape const& extents, Cost const& cost, row_writer* rows) {
   v_workspace work(v_problem_of(extents, Schedule::fused));
   enter(work.line, cost);
   schedule.start(extents, work.line, work.block);
