@@ -241,7 +241,8 @@ class Timetables(unittest.TestCase):
                 words = with_needed_options(name, "--devices", 4, "--microbatches", 8)
                 for content in ("pytorch", "pytorch-comms"):
                     with self.subTest(words=words, content=content):
-                        result = run(*words, "--format", content)
+                        # Some orders follow from the costs, which the file does not hold.
+                        result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
                         if name.startswith("seq") or name == "dualpipe":
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
