@@ -68,17 +68,23 @@ set(PIPELINING_HEADERS_ATTENTION
 )
 
 set(PIPELINING_HEADERS_PLAN
+  plan/budget.hpp
   plan/describe.hpp
+  plan/drain.hpp
   plan/global_order.hpp
   plan/item.hpp
   plan/lower.hpp
+  plan/lower_device.hpp
   plan/memory.hpp
   plan/message.hpp
   plan/plan.hpp
   plan/policy.hpp
   plan/program.hpp
+  plan/proof.hpp
   plan/prove.hpp
+  plan/prove_messages.hpp
   plan/prove_slots.hpp
+  plan/scratch.hpp
   plan/sizes.hpp
   plan/slots.hpp
   plan/waits.hpp

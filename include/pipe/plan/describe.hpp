@@ -5,12 +5,15 @@
 //! @brief Items, cycles and proofs in words. Header for pipelining::describe of plans.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/plan/budget.hpp>
+#include <pipe/plan/drain.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
+#include <pipe/plan/proof.hpp>
 #include <pipe/timetable/describe.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,24 +32,6 @@ namespace pipelining::inline v0_1 {
   return text;
 }
 
-//! @brief The sentence of a rule of plans.
-[[nodiscard]] constexpr char const* sentence(plan_rule broken) noexcept {
-  switch (broken) {
-  case plan_rule::none: return "the plan is proven";
-  case plan_rule::waits_forward: return "an item waits for an item that does not come before it";
-  case plan_rule::bad_group: return "a group of messages is not the same at both ends";
-  case plan_rule::unmatched: return "a message is not sent once and received once";
-  case plan_rule::sizes_differ: return "the two ends of a message disagree on its size";
-  case plan_rule::fifo_differs:
-    return "the two ends of an edge disagree on the order of its messages";
-  case plan_rule::circular: return "devices wait for each other in a circle";
-  case plan_rule::wrong_content: return "a step reads a slot that holds something else";
-  case plan_rule::unordered:
-    return "a step may start before an item that it depends on is complete";
-  }
-  return "unknown rule";
-}
-
 //! @brief Where a plan that does not drain stands: the devices of the circle, each with what it
 //! waits for.
 //! @return one line per device, empty for a plan that drains.
@@ -54,36 +39,28 @@ namespace pipelining::inline v0_1 {
   auto const devices = static_cast<std::size_t>(work.extents.devices);
   std::vector<int> at(devices);
   std::vector<int> stack(devices);
+  std::vector<int> circle(devices);
   auto const queued = std::make_unique<bool[]>(devices);
-  if (drain(work, at.data(), stack.data(), queued.get()))
-    return {};
-  auto const ended = [&](int device) {
-    return static_cast<std::size_t>(at[static_cast<std::size_t>(device)]) ==
-           work.program_of(device).size();
-  };
-  auto const item_at = [&](int device) -> item const& {
-    return work.program_of(device)[static_cast<std::size_t>(at[static_cast<std::size_t>(device)])];
-  };
-  int device = 0;
-  while (ended(device))
-    ++device;
-  // Every device that stands still waits for its peer: following peers leads into the circle, or to
-  // one that has ended.
-  for (std::size_t step = 0; step < devices && !ended(item_at(device).peer); ++step)
-    device = item_at(device).peer;
+  plan_drain run{work, at.data(), stack.data(), queued.get()};
+  begin(run);
+  while (advance(run, 0x7fffffff) > 0) {
+  }
+  circle.resize(static_cast<std::size_t>(find_circle(run, circle.data())));
   std::string text;
-  int const start = device;
-  do {
-    item const& step = item_at(device);
-    text += "  device " + std::to_string(device) + ", item " +
-            std::to_string(at[static_cast<std::size_t>(device)]) + ": " +
-            describe(step, work.extents.chunks > 1) + "\n";
-    if (ended(step.peer)) {
-      text += "  device " + std::to_string(step.peer) + " has ended\n";
-      break;
+  for (int const device : circle) {
+    text += "  device " + std::to_string(device);
+    if (ended(run, device)) {
+      text += " has ended\n";
+      continue;
     }
-    device = step.peer;
-  } while (device != start);
+    int const index = at[static_cast<std::size_t>(device)];
+    auto const steps = work.program_of(device);
+    int const end = end_of_group(steps, index);
+    for (int i = index; i < end; ++i)
+      text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
+              describe(steps[static_cast<std::size_t>(i)], work.extents.chunks > 1);
+    text += "\n";
+  }
   return text;
 }
 
@@ -95,15 +72,34 @@ namespace pipelining::inline v0_1 {
     return text;
   if (verdict.broken == plan_rule::circular)
     return text + ":\n" + describe_circle(work);
-  auto const name = [&](int device, int index) {
-    return "device " + std::to_string(device) + ", item " + std::to_string(index) + ": " +
-           describe(work.program_of(device)[static_cast<std::size_t>(index)],
-                    work.extents.chunks > 1);
+  if (verdict.broken == plan_rule::seam)
+    return text + " (device " + std::to_string(verdict.device) + ")";
+  auto const name = [&](int device, int index, pass const& what) {
+    bool const with_chunk = work.extents.chunks > 1;
+    std::string words = "device " + std::to_string(device);
+    if (index == nothing)
+      return words + ": " + describe(what, with_chunk);
+    auto const steps = work.program_of(device);
+    auto const at = static_cast<std::size_t>(index);
+    return words + ", item " + std::to_string(index) +
+           (at < steps.size() ? ": " + describe(steps[at], with_chunk) : ", which does not exist");
   };
-  text += " (" + name(verdict.device, verdict.item_index);
+  text += " (" + name(verdict.device, verdict.item_index, verdict.what);
   if (verdict.other_item >= 0 && verdict.other_device >= 0)
-    text += "; with " + name(verdict.other_device, verdict.other_item);
+    text += "; with " + name(verdict.other_device, verdict.other_item, verdict.other);
   return text + ")";
+}
+
+//! @brief What does not fit, as a sentence that names the class and the pass of the peak.
+[[nodiscard]] inline std::string
+describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
+  if (found.fits())
+    return "plan: every arena fits";
+  return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
+         std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
+         " bytes; most of it for class " + word(found.largest) + ", " +
+         std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
+         " bytes, first in use together at the " + describe(found.peak, with_chunk) + ")";
 }
 
 } // namespace pipelining::inline v0_1

@@ -7,7 +7,9 @@
 
 #include <pipe/core/pass.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace pipelining::inline v0_1 {
 
@@ -86,5 +88,21 @@ struct item {
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };
+
+//! @brief The item behind those that start together with item `first`: the messages of one group,
+//! or the two halves of a composite pass. Any other item starts alone.
+//! @pre `first` is the first of its group.
+[[nodiscard]] constexpr int end_of_group(std::span<item const> steps, int first) noexcept {
+  item const& head = steps[static_cast<std::size_t>(first)];
+  std::size_t end = static_cast<std::size_t>(first) + 1;
+  if (head.what == operation::run)
+    while (end < steps.size() && steps[end].what == operation::run && steps[end].work.overlapped)
+      ++end;
+  else
+    while (end < steps.size() && steps[end].what != operation::run &&
+           steps[end].group == head.group)
+      ++end;
+  return static_cast<int>(end);
+}
 
 } // namespace pipelining::inline v0_1

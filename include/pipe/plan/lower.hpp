@@ -5,22 +5,21 @@
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/plan/budget.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/memory.hpp>
+#include <pipe/plan/lower_device.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/program.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/slots.hpp>
-#include <pipe/plan/waits.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,21 +52,23 @@ namespace pipelining::inline v0_1 {
 
 namespace detail {
 
-//! Writes the programs of all devices in one walk over the global order.
-inline std::vector<std::vector<item>> write_programs(timetable_view table,
-                                                     std::vector<int> const& order) {
+//! Writes the programs of all devices: each is what the global order of passes and messages has
+//! for it.
+inline std::vector<std::vector<item>>
+write_programs(timetable_view table, std::vector<int> const& order, bool slots) {
+  std::vector<event> events(2 * order.size());
+  int const count =
+    place_messages(table, order.data(), static_cast<int>(order.size()), slots, events.data());
+  events.resize(static_cast<std::size_t>(count));
   std::vector<std::vector<item>> programs(static_cast<std::size_t>(table.extents.devices));
-  for (std::size_t begin = 0; begin < order.size();) {
-    std::size_t end = begin + 1;
-    while (end < order.size() && table.passes[order[end]].overlapped)
-      ++end;
-    write_step(table,
-               order.data() + begin,
-               static_cast<int>(end - begin),
-               [&](int device, item const& step) {
-                 programs[static_cast<std::size_t>(device)].push_back(step);
-               });
-    begin = end;
+  auto const give = [&](int device, event const& what) {
+    programs[static_cast<std::size_t>(device)].push_back(item_of(table, what, device));
+  };
+  for (event const& what : events) {
+    pass const& work = table.passes[what.entry];
+    give(device_of(table.extents, work), what);
+    if (what.message)
+      give(receiver(table.extents, work), what);
   }
   return programs;
 }
@@ -97,6 +98,63 @@ inline std::vector<std::vector<int>> positions_at_peers(shape const& extents,
 
 } // namespace detail
 
+//! @brief What `lower` may be told beside sizes.
+struct lower_options {
+  //! The most bytes of the arena of a device.
+  std::int64_t memory_limit = 0x7fffffffffffffff;
+};
+
+namespace detail {
+
+template <communication_policy Policy, buffer_sizes Sizes>
+[[nodiscard]] plan lower_programs(shape const& extents,
+                                  bool evaluates,
+                                  std::vector<std::vector<item>> programs,
+                                  Sizes const& sizes,
+                                  lower_options const& options) {
+  auto const positions = positions_at_peers(extents, programs);
+  plan result;
+  result.extents = extents;
+  result.policy = Policy::name;
+  result.key = &Policy::key;
+  result.duplex_groups = Policy::duplex_groups;
+  result.evaluates = evaluates;
+  result.offsets.push_back(0);
+  if (extents.where == placement::custom)
+    result.custom_devices.assign(extents.custom_devices, extents.custom_devices + stages(extents));
+  result.layouts.resize(programs.size() * slot_classes);
+  auto const indices = static_cast<std::size_t>(pass_indices(extents));
+  std::vector<int> held(slot_classes * indices, nothing);
+  std::vector<int> made(indices, nothing);
+  for (std::size_t device = 0; device < programs.size(); ++device) {
+    std::vector<item>& steps = programs[device];
+    program work{steps.data(), static_cast<int>(steps.size())};
+    std::size_t const before = result.waits.size();
+    result.waits.resize(before + steps.size() * most_needs);
+    lowering const shared{extents, evaluates, held.data(), made.data(), static_cast<int>(before)};
+    lowered_device const made_device =
+      lower_device<Policy>(shared,
+                           work,
+                           static_cast<int>(device),
+                           positions[device].data(),
+                           sizes,
+                           result.layouts.data() + device * slot_classes,
+                           result.waits.data() + before);
+    result.waits.resize(before + static_cast<std::size_t>(made_device.waits));
+    result.arena_bytes.push_back(made_device.arena_bytes);
+    result.lanes.push_back(made_device.lanes);
+    result.items.insert(result.items.end(), steps.begin(), steps.end());
+    result.offsets.push_back(static_cast<int>(result.items.size()));
+  }
+  if (proof const verdict = prove(result); !verdict)
+    throw std::logic_error(describe(verdict, result));
+  if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
+    throw std::length_error(describe(found, options.memory_limit, extents.chunks > 1));
+  return result;
+}
+
+} // namespace detail
+
 //! @brief Lowers a timetable to a plan: messages, lanes, groups, slots, waits and arenas, all
 //! decided here.
 //!
@@ -104,71 +162,45 @@ inline std::vector<std::vector<int>> positions_at_peers(shape const& extents,
 //! @param table a timetable that `verify` accepts.
 //! @param sizes the user's size functions.
 //! @return a plan that `prove` accepts.
-//! @throws std::invalid_argument when the timetable breaks a rule, std::logic_error when the plan
-//! cannot be proven to
-//!         drain (which no verified timetable leads to).
+//! @throws std::invalid_argument when the timetable breaks a rule, std::length_error when an arena
+//! would be larger than the limit, std::logic_error when the plan cannot be proven (which no
+//! verified timetable leads to).
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
 template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes = no_sizes>
-[[nodiscard]] plan lower(timetable_view table, Sizes const& sizes = {}) {
-  shape const& extents = table.extents;
+[[nodiscard]] plan
+lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, extents.chunks > 1));
-  auto const devices = static_cast<std::size_t>(extents.devices);
-  auto programs = detail::write_programs(table, global_order(table));
-  auto const positions = detail::positions_at_peers(extents, programs);
+    throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+  return detail::lower_programs<Policy>(
+    table.extents,
+    false,
+    detail::write_programs(table, global_order(table), Policy::duplex_groups),
+    sizes,
+    options);
+}
 
-  plan result{extents, Policy::name, Policy::duplex_groups, {}, {0}, {}, {}, {}, {}, {}};
-  if (extents.where == placement::custom)
-    result.custom_devices.assign(extents.custom_devices, extents.custom_devices + stages(extents));
-  result.layouts.resize(devices * slot_classes);
-  auto const indices = static_cast<std::size_t>(pass_indices(extents));
-  std::vector<std::vector<int>> held(slot_classes, std::vector<int>(indices, nothing));
-  std::vector<int> made(indices, nothing);
-  for (std::size_t device = 0; device < devices; ++device) {
-    std::vector<item>& steps = programs[device];
-    std::size_t const count = steps.size();
-    program work{steps.data(), static_cast<int>(count)};
-    std::vector<std::int64_t> keys(count + 1);
-    int const lanes = assign_lanes<Policy>(work, static_cast<int>(device), keys.data());
-    std::vector<int> counters(2 * devices);
-    number_messages(work, extents.devices, counters.data());
-    assign_groups(work, positions[device].data(), Policy::duplex_groups);
-
-    std::vector<std::vector<int>> freed(slot_classes, std::vector<int>(count));
-    std::vector<std::vector<int>> released(slot_classes, std::vector<int>(count));
-    std::vector<int> sent(count);
-    slot_state state{extents, {}, {}, sent.data()};
-    for (std::size_t of = 0; of < slot_classes; ++of) {
-      state.pools[of] = {freed[of].data(), released[of].data()};
-      state.held[of] = held[of].data();
-    }
-    std::vector<int> needs(count * most_needs);
-    std::vector<int> need_counts(count);
-    assign_slots(state, work, needs.data(), need_counts.data(), made.data());
-    slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-    for (std::size_t of = 0; of < slot_classes; ++of)
-      layouts[of].count = state.pools[of].count;
-
-    std::vector<int> clocks(count * static_cast<std::size_t>(lanes + 1));
-    std::vector<int> tail(static_cast<std::size_t>(lanes + 1));
-    std::vector<int> waits(count * most_needs);
-    int const written = assign_waits(work,
-                                     lanes,
-                                     needs.data(),
-                                     need_counts.data(),
-                                     waits.data(),
-                                     static_cast<int>(result.waits.size()),
-                                     clocks.data(),
-                                     tail.data());
-    result.arena_bytes.push_back(lay_out(work, sizes, layouts));
-    result.lanes.push_back(lanes);
-    result.waits.insert(result.waits.end(), waits.begin(), waits.begin() + written);
-    result.items.insert(result.items.end(), steps.begin(), steps.end());
-    result.offsets.push_back(static_cast<int>(result.items.size()));
-  }
-  if (proof const verdict = prove(result); !verdict)
-    throw std::logic_error(describe(verdict, result));
-  return result;
+//! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. Nothing is
+//! kept for a backward pass.
+//!
+//! Such a plan may follow a plan for training, and the other way round, without a barrier:
+//! see `prove(first, next)`.
+//!
+//! @throws as `lower` does.
+//! @complexity that of `lower`.
+template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes = no_sizes>
+[[nodiscard]] plan
+lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
+  if (report const verdict = verify(table); !verdict)
+    throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+  std::vector<int> order;
+  for (int const entry : global_order(table))
+    if (table.passes[entry].kind == pass_kind::forward)
+      order.push_back(entry);
+  return detail::lower_programs<Policy>(table.extents,
+                                        true,
+                                        detail::write_programs(table, order, Policy::duplex_groups),
+                                        sizes,
+                                        options);
 }
 
 } // namespace pipelining::inline v0_1

@@ -17,16 +17,24 @@ namespace pipelining::inline v0_1 {
 //! @brief Where the slots of one class lie in the arena of a device.
 struct slot_layout {
   int count = 0;           //!< slots, the most that are in use at once
+  int peak_item = nothing; //!< the item of the device that is the first to need all of them
   std::int64_t bytes = 0;  //!< of one slot, a multiple of the alignment
   std::int64_t offset = 0; //!< of slot 0 in the arena
+
+  friend constexpr bool operator==(slot_layout const&, slot_layout const&) = default;
 };
+
+//! @brief The key of the communicator that carries messages from one device to another.
+using communicator_key = std::int64_t (*)(int from, int to);
 
 //! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
 //! Owns nothing.
 struct plan_view {
   shape extents;
   char const* policy = "";
+  communicator_key key = nullptr;            //!< messages with equal keys share a communicator
   bool duplex_groups = true;                 //!< groups may hold messages of both directions
+  bool evaluates = false;                    //!< forward passes only
   item const* items = nullptr;               //!< [offsets[P]]
   int const* offsets = nullptr;              //!< [P + 1]
   int const* waits = nullptr;                //!< numbers of items of the same device
@@ -52,7 +60,9 @@ struct plan_view {
 struct plan {
   shape extents;
   char const* policy = "";
+  communicator_key key = nullptr;
   bool duplex_groups = true;
+  bool evaluates = false;
   std::vector<item> items;
   std::vector<int> offsets;
   std::vector<int> waits;
@@ -64,7 +74,9 @@ struct plan {
   [[nodiscard]] plan_view view() const noexcept {
     plan_view result{extents,
                      policy,
+                     key,
                      duplex_groups,
+                     evaluates,
                      items.data(),
                      offsets.data(),
                      waits.data(),

@@ -26,59 +26,88 @@ struct program {
   return 3 * table.row_size(device);
 }
 
+//! @brief One entry of the global order of passes and messages: a pass that runs, or the message
+//! that it makes, both named by the pass's entry in the timetable.
+struct event {
+  int entry = 0;
+  bool message = false;
+};
+
 namespace detail {
 
-//! The items that one step of the global order gives to devices, handed to `give(device, item)`. A
-//! step is one pass, or the two halves of a composite pass, whose messages come after both halves
-//! since they end together.
-template <class Give>
-constexpr void write_step(timetable_view table, int const* entries, int count, Give give) {
-  for (int k = 0; k < count; ++k) {
-    pass const& work = table.passes[entries[k]];
-    item step;
-    step.work = work;
-    give(device_of(table.extents, work), step);
+//! The end of the time slot that starts at `begin` of the global order: passes of different devices
+//! that end at the same time, so none of them waits for another. Without slots, one pass; the
+//! halves of a composite pass stay together.
+[[nodiscard]] constexpr int
+end_of_slot(timetable_view table, int const* order, int count, int begin, bool slots) noexcept {
+  double const slot_end = table.ends[order[begin]];
+  int end = begin + 1;
+  for (; end < count; ++end) {
+    int const entry = order[end];
+    bool const joins = slots && table.ends[entry] == slot_end && table.starts[entry] < slot_end &&
+                       table.starts[order[begin]] < slot_end;
+    if (!joins && !table.passes[entry].overlapped)
+      break;
   }
-  for (int k = 0; k < count; ++k) {
-    item step;
-    step.work = table.passes[entries[k]];
-    step.work.overlapped = false;
-    int const from = device_of(table.extents, step.work);
-    int const to = receiver(table.extents, step.work);
-    if (to == nothing)
-      continue;
-    step.what = operation::send;
-    step.peer = to;
-    give(from, step);
-    step.what = operation::receive;
-    step.peer = from;
-    give(to, step);
-  }
+  return end;
+}
+
+//! The two ends of a message in one number, the same for both directions.
+[[nodiscard]] constexpr std::int64_t pair_of(timetable_view table, int entry) noexcept {
+  return communicator_per_pair::key(device_of(table.extents, table.passes[entry]),
+                                    receiver(table.extents, table.passes[entry]));
 }
 
 } // namespace detail
 
-//! @brief Writes what one device takes part in, in the global order: its passes, and each message
-//! right after the pass
-//!        that makes it, at both ends.
+//! @brief Places every message behind the pass that makes it: the one global order of passes and
+//! messages.
 //!
-//! @param order the global order of all entries, [n].
-//! @param out storage for `program_capacity` items.
-//! @complexity O(n) for the n passes of all devices.
-constexpr void write_program(timetable_view table, int const* order, int device, program& out) {
-  int const all = table.size();
-  for (int i = 0; i < all;) {
-    int end = i + 1;
-    while (end < all && table.passes[order[end]].overlapped)
-      ++end;
-    detail::write_step(table, order + i, end - i, [&out, device](int owner, item const& step) {
-      if (owner != device)
-        return;
-      out.items[out.count] = step;
-      ++out.count;
-    });
-    i = end;
+//! With time slots, the messages of passes that end together come behind all of these passes, by
+//! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
+//! one group. Without, each message follows its pass at once.
+//!
+//! @param order a global order of `count` entries. @param out receives at most 2 * count events.
+//! @return the number of events.
+//! @complexity O(n) where passes of one slot come in the order of their devices, as `advance` makes
+//! them.
+constexpr int
+place_messages(timetable_view table, int const* order, int count, bool slots, event* out) noexcept {
+  int written = 0;
+  for (int begin = 0; begin < count;) {
+    int const end = detail::end_of_slot(table, order, count, begin, slots);
+    for (int i = begin; i < end; ++i) {
+      out[written] = {order[i], false};
+      ++written;
+    }
+    int const first = written;
+    for (int i = begin; i < end; ++i) {
+      if (receiver(table.extents, table.passes[order[i]]) == nothing)
+        continue;
+      std::int64_t const pair = detail::pair_of(table, order[i]);
+      int at = written;
+      for (; slots && at > first && detail::pair_of(table, out[at - 1].entry) > pair; --at)
+        out[at] = out[at - 1];
+      out[at] = {order[i], true};
+      ++written;
+    }
+    begin = end;
   }
+  return written;
+}
+
+//! @brief The item that an event gives to one of its devices: the pass, or an end of the message.
+//! @pre `device` runs the pass, or sends or receives the message.
+[[nodiscard]] constexpr item item_of(timetable_view table, event const& what, int device) noexcept {
+  item step;
+  step.work = table.passes[what.entry];
+  if (!what.message)
+    return step;
+  step.work.overlapped = false;
+  int const from = device_of(table.extents, step.work);
+  step.what = from == device ? operation::send : operation::receive;
+  step.peer = from == device ? receiver(table.extents, step.work) : from;
+  return step;
 }
 
 //! @brief Numbers lanes and the messages of each direction on each lane.

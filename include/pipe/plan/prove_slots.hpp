@@ -2,46 +2,23 @@
 #pragma once
 
 //! @file
-//! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
-//! complete by then?
+//! @brief The part of the proof that looks at passes and buffers: does every pass run, who wrote
+//! what a step reads, and is it complete by then?
 
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/memory.hpp>
 #include <pipe/plan/message.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/scratch.hpp>
+#include <pipe/plan/slots.hpp>
 #include <pipe/plan/waits.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace pipelining::inline v0_1 {
-
-//! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
-enum class plan_rule : std::uint8_t {
-  none,          //!< nothing is wrong
-  waits_forward, //!< an item waits for itself or for an item behind it
-  bad_group,     //!< a group of messages is not one and the same at both ends
-  unmatched,     //!< a message that is not sent once and received once
-  sizes_differ,  //!< the two ends of a message disagree on its bytes
-  fifo_differs,  //!< the two ends of an edge disagree on the order of its messages
-  circular,      //!< devices wait for each other in a circle
-  wrong_content, //!< a step reads a slot that holds something else
-  unordered      //!< a step may start before an item that it depends on is complete
-};
-
-//! @brief The verdict of `prove`: the first broken rule and the items involved.
-struct proof {
-  plan_rule broken = plan_rule::none;
-  int device = 0;
-  int item_index = 0;
-  int other_device = nothing;
-  int other_item = nothing;
-
-  [[nodiscard]] constexpr explicit operator bool() const noexcept {
-    return broken == plan_rule::none;
-  }
-};
 
 namespace detail {
 
@@ -103,10 +80,8 @@ struct slot_check {
   constexpr void run(int i, item const& step) noexcept {
     shape const& extents = work.extents;
     bool const forward = step.work.kind == pass_kind::forward;
-    pass unit = step.work;
-    unit.kind = pass_kind::forward;
-    int const unit_content = pass_index(extents, unit);
-    int const sequence_content = step.work.stage * extents.microbatches + step.work.microbatch;
+    int const unit_content = unit_key(extents, step.work);
+    int const sequence_content = sequence_key(extents, step.work);
     bool const reads_message =
       step.work.kind != pass_kind::backward_weight &&
       (forward ? step.work.stage > 0 : step.work.stage + 1 < stages(extents));
@@ -137,7 +112,7 @@ struct slot_check {
   }
 };
 
-//! Checks the slots of one device.
+//! Checks the slots of one device. What starts together does not know of one another.
 //! @param clocks scratch, [items][lanes + 1]. @param tail scratch, [lanes + 1].
 //! @param histories scratch, one per slot of the device, fresh.
 constexpr proof
@@ -145,21 +120,104 @@ check_slots(plan_view work, int device, int* clocks, int* tail, slot_history* hi
   slot_check walk{work, device, {clocks, tail, work.lanes[device] + 1}, histories, {}};
   walk.clock.reset();
   auto const steps = work.program_of(device);
-  for (std::size_t k = 0; k < steps.size() && walk.verdict; ++k) {
-    int const i = static_cast<int>(k);
-    item const& step = steps[k];
-    walk.clock.start(i, stream_of(step));
-    for (int const wait : work.waits_of(step))
-      walk.clock.learn(i, wait, stream_of(steps[static_cast<std::size_t>(wait)]));
-    int const maker = pass_index(work.extents, step.work);
-    if (step.what == operation::run)
-      walk.run(i, step);
-    else if (step.what == operation::send)
-      walk.read(i, step.in.of, step.in.index, maker);
-    else
-      walk.write(i, step.out.of, step.out.index, maker);
+  int const count = static_cast<int>(steps.size());
+  auto const at = [&steps](int index) -> item const& {
+    return steps[static_cast<std::size_t>(index)];
+  };
+  for (int first = 0; first < count && walk.verdict;) {
+    int const end = end_of_group(steps, first);
+    int const stream = stream_of(at(first));
+    walk.clock.start(first, stream);
+    for (int i = first; i < end; ++i)
+      for (int const wait : work.waits_of(at(i)))
+        walk.clock.learn(first, wait, stream_of(at(wait)));
+    walk.clock.share(first, end, stream);
+    for (int i = first; i < end; ++i) {
+      int const maker = pass_index(work.extents, at(i).work);
+      if (at(i).what == operation::run)
+        walk.run(i, at(i));
+      else if (at(i).what == operation::send)
+        walk.read(i, at(i).in.of, at(i).in.index, maker);
+      else
+        walk.write(i, at(i).out.of, at(i).out.index, maker);
+    }
+    first = end;
   }
   return walk.verdict;
+}
+
+//! Checks the slots of one device, with scratch of its own.
+constexpr proof check_slots(plan_view work, int device) {
+  int const count = static_cast<int>(work.program_of(device).size());
+  int slots = 0;
+  for (int of = 0; of < slot_classes; ++of)
+    slots += work.layout(device, static_cast<slot_class>(of)).count;
+  scratch<int> clocks(count * (work.lanes[device] + 1), nothing);
+  scratch<int> tail(work.lanes[device] + 1, nothing);
+  scratch<slot_history> histories(slots, {});
+  return check_slots(work, device, clocks.data, tail.data, histories.data);
+}
+
+//! The classes lie one behind the other in the arena, and every slot holds what goes through it.
+constexpr proof check_layout(plan_view work, int device) noexcept {
+  std::int64_t end = 0;
+  for (int of = 0; of < slot_classes; ++of) {
+    slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+    if (layout.offset < end || layout.bytes < 0)
+      return {plan_rule::slots_overlap, device, layout.peak_item};
+    end = layout.offset + layout.bytes * layout.count;
+  }
+  if (work.arena_bytes[device] < end)
+    return {plan_rule::slots_overlap, device};
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    if ((step.in.index != nothing && step.in_bytes > work.layout(device, step.in.of).bytes) ||
+        (step.out.index != nothing && step.out_bytes > work.layout(device, step.out.of).bytes))
+      return {plan_rule::slots_overlap, device, static_cast<int>(i)};
+  }
+  return {};
+}
+
+//! Enters the passes that a device runs: each on the device of its stage, none twice.
+//! @param ran [pass_indices], receives kind + 1 of the pass that runs; starts out 0.
+constexpr proof enter_passes(plan_view work, int device, unsigned char* ran) noexcept {
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    if (step.what != operation::run)
+      continue;
+    unsigned char& entry = ran[pass_index(work.extents, step.work)];
+    if (entry != 0 || device_of(work.extents, step.work) != device)
+      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
+    entry = static_cast<unsigned char>(static_cast<int>(step.work.kind) + 1);
+  }
+  return {};
+}
+
+//! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
+constexpr proof find_missing(plan_view work, unsigned char const* ran) noexcept {
+  shape const& extents = work.extents;
+  int const per_class = stages(extents) * units(extents);
+  auto const is = [ran](int index, pass_kind kind) {
+    return ran[index] == static_cast<int>(kind) + 1;
+  };
+  for (int unit = 0; unit < per_class; ++unit) {
+    int const gradient = unit + per_class;
+    int const weight = gradient + per_class;
+    int wrong = nothing;
+    if (!is(unit, pass_kind::forward))
+      wrong = unit;
+    else if ((ran[gradient] != 0) == work.evaluates)
+      wrong = gradient;
+    else if ((ran[weight] != 0) != is(gradient, pass_kind::backward_input))
+      wrong = weight;
+    if (wrong == nothing)
+      continue;
+    pass const what = pass_at(extents, wrong);
+    return {plan_rule::wrong_passes, device_of(extents, what), nothing, nothing, nothing, what, {}};
+  }
+  return {};
 }
 
 } // namespace detail

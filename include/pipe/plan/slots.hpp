@@ -10,6 +10,8 @@
 #include <pipe/plan/message.hpp>
 #include <pipe/plan/program.hpp>
 
+#include <cstddef>
+
 namespace pipelining::inline v0_1 {
 
 //! @brief The slots of one class: those free again, in the order in which they became free.
@@ -22,11 +24,13 @@ struct slot_pool {
     nullptr; //!< [items of the device], by slot: the item that released it last, or `nothing`
   int first = 0;
   int last = 0;
-  int count = 0; //!< slots that exist
+  int count = 0;      //!< slots that exist
+  int peak = nothing; //!< the item that was the first to need that many
 
-  [[nodiscard]] constexpr int take() noexcept {
+  [[nodiscard]] constexpr int take(int item_index) noexcept {
     if (first == last) {
       released[count] = nothing;
+      peak = item_index;
       ++count;
       return count - 1;
     }
@@ -44,6 +48,7 @@ struct slot_pool {
 //! holds what.
 struct slot_state {
   shape extents;
+  bool evaluates = false; //!< no backward passes: nothing is kept for them
   slot_pool pools[slot_classes];
   int* held[slot_classes]; //!< by class: [pass_indices] the slot of a message or unit, [S M] for
                            //!< the sequence classes
@@ -60,15 +65,21 @@ namespace detail {
   return state.pools[static_cast<int>(of)];
 }
 
+//! An item that takes slots, and the items that must be complete before it may write to them.
+struct slot_taker {
+  int item_index;
+  int* needs; // [most_needs]
+  int& need_count;
+};
+
 //! Takes a slot for `key`, and notes the item after whose completion it may be written.
-constexpr int
-take(slot_state& state, slot_class of, int key, int* needs, int& need_count) noexcept {
-  int const index = pool(state, of).take();
+constexpr int take(slot_state& state, slot_class of, int key, slot_taker const& by) noexcept {
+  int const index = pool(state, of).take(by.item_index);
   held(state, of, key) = index;
   int const released = pool(state, of).released[index];
   if (released != nothing) {
-    needs[need_count] = released;
-    ++need_count;
+    by.needs[by.need_count] = released;
+    ++by.need_count;
   }
   return index;
 }
@@ -89,39 +100,50 @@ constexpr int release(slot_state& state, slot_class of, int key, int item_index)
   return pass_index(extents, reader) + per_stage;
 }
 
-//! The slots of one pass: takes what it makes, reads what it needs, releases what it is the last to
-//! read.
-constexpr void
-run_slots(slot_state& state, item& step, int index, int* needs, int& need_count) noexcept {
+//! The key of what a stage keeps for a unit, and of the state of a sequence on a stage.
+[[nodiscard]] constexpr int unit_key(shape const& extents, pass unit) noexcept {
+  unit.kind = pass_kind::forward;
+  return pass_index(extents, unit);
+}
+[[nodiscard]] constexpr int sequence_key(shape const& extents, pass const& work) noexcept {
+  return work.stage * extents.microbatches + work.microbatch;
+}
+
+//! Takes the slots of what a pass makes, and looks up those that it goes on using.
+constexpr void take_slots(slot_state& state, item& step, slot_taker const& by) noexcept {
   shape const& extents = state.extents;
   pass const& work = step.work;
   bool const forward = work.kind == pass_kind::forward;
-  pass unit = work;
-  unit.kind = pass_kind::forward;
-  int const key = pass_index(extents, unit);
-  int const sequence_key = work.stage * extents.microbatches + work.microbatch;
-  // Taking comes before releasing: a pass never writes over what it reads.
-  if (forward) {
-    step.activation = take(state, slot_class::activation, key, needs, need_count);
-    if (extents.chunks > 1 && work.chunk == 0)
-      (void)take(state, slot_class::sequence, sequence_key, needs, need_count);
-  } else {
-    step.activation = held(state, slot_class::activation, key);
-  }
+  int const unit = unit_key(extents, work);
+  int const sequence = sequence_key(extents, work);
   bool const state_in_use = extents.chunks > 1 && work.kind != pass_kind::backward_weight;
+  step.activation = forward ? take(state, slot_class::activation, unit, by)
+                            : held(state, slot_class::activation, unit);
+  if (state_in_use && forward && work.chunk == 0)
+    (void)take(state, slot_class::sequence, sequence, by);
   if (state_in_use)
-    step.state = held(state, slot_class::sequence, sequence_key);
+    step.state = held(state, slot_class::sequence, sequence);
   if (state_in_use && !forward) {
     if (work.chunk == extents.chunks - 1)
-      (void)take(state, slot_class::sequence_gradient, sequence_key, needs, need_count);
-    step.state_gradient = held(state, slot_class::sequence_gradient, sequence_key);
+      (void)take(state, slot_class::sequence_gradient, sequence, by);
+    step.state_gradient = held(state, slot_class::sequence_gradient, sequence);
   }
   if (work.kind == pass_kind::backward_input)
-    step.weight_input = take(state, slot_class::weight_input, key, needs, need_count);
+    step.weight_input = take(state, slot_class::weight_input, unit, by);
   if (reader_stage(extents, work) != nothing) {
     step.out.of = forward ? slot_class::output : slot_class::input_gradient;
-    step.out.index = take(state, step.out.of, pass_index(extents, work), needs, need_count);
+    step.out.index = take(state, step.out.of, pass_index(extents, work), by);
   }
+}
+
+//! Releases what a pass is the last to read. Comes after all that start together have taken: no
+//! pass ever writes over what it, or the other half of a composite pass, reads.
+constexpr void release_slots(slot_state& state, item& step, int index) noexcept {
+  shape const& extents = state.extents;
+  pass const& work = step.work;
+  bool const forward = work.kind == pass_kind::forward;
+  int const unit = unit_key(extents, work);
+  int const sequence = sequence_key(extents, work);
   int const source = source_index(extents, work);
   if (source != nothing) {
     bool const received = receiver(extents, pass_at(extents, source)) != nothing;
@@ -130,13 +152,17 @@ run_slots(slot_state& state, item& step, int index, int* needs, int& need_count)
     step.in.index = release(state, step.in.of, source, index);
   }
   if (work.kind == pass_kind::backward_weight)
-    step.weight_input = release(state, slot_class::weight_input, key, index);
-  if (frees_activation(work.kind))
-    (void)release(state, slot_class::activation, key, index);
-  if (state_in_use && !forward && work.chunk == 0) {
-    (void)release(state, slot_class::sequence, sequence_key, index);
-    (void)release(state, slot_class::sequence_gradient, sequence_key, index);
-  }
+    step.weight_input = release(state, slot_class::weight_input, unit, index);
+  if (frees_activation(work.kind) || state.evaluates)
+    (void)release(state, slot_class::activation, unit, index);
+  if (extents.chunks == 1 || work.kind == pass_kind::backward_weight)
+    return;
+  bool const last =
+    state.evaluates ? work.chunk == extents.chunks - 1 : !forward && work.chunk == 0;
+  if (last)
+    (void)release(state, slot_class::sequence, sequence, index);
+  if (last && !forward)
+    (void)release(state, slot_class::sequence_gradient, sequence, index);
 }
 
 } // namespace detail
@@ -153,8 +179,8 @@ inline constexpr int most_needs = 8;
 //! once. A slot that is sent stays taken through the next pass of its device, so that the next pass
 //! does not wait for the message.
 //!
-//! @param needs [items][most_needs] items of this device that must be complete first. @param
-//! need_counts [items].
+//! @param needs [items][most_needs] items of this device that must be complete first.
+//! @param need_counts [items].
 //! @param made scratch, [pass_indices]: the item that runs a pass or receives its message.
 //! @complexity O(n) for n items.
 //! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
@@ -164,11 +190,15 @@ assign_slots(slot_state& state, program& work, int* needs, int* need_counts, int
   int first_sent = 0;
   int sent_count = 0;
   int sent_before_run = 0; // sends that the pass now in the program has let overlap
-  for (int i = 0; i < work.count; ++i) {
+  for (int i = 0; i < work.count; ++i)
+    need_counts[i] = 0;
+  auto const need = [needs, need_counts](int i, int earlier) {
+    needs[i * most_needs + need_counts[i]] = earlier;
+    ++need_counts[i];
+  };
+  for (int i = 0; i < work.count;) {
     item& step = work.items[i];
-    int* const need = needs + i * most_needs;
-    int& count = need_counts[i];
-    count = 0;
+    int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, i);
     int const maker = pass_index(state.extents, step.work);
     bool const gradient = step.work.kind != pass_kind::forward;
     if (step.what == operation::run) {
@@ -176,26 +206,33 @@ assign_slots(slot_state& state, program& work, int* needs, int* need_counts, int
         item const& sent = work.items[state.sent[first_sent]];
         detail::pool(state, sent.in.of).release(sent.in.index, state.sent[first_sent]);
       }
-      detail::run_slots(state, step, i, need, count);
-      int const source = detail::source_index(state.extents, step.work);
-      if (source != nothing) {
-        need[count] = made[source];
-        ++count;
+      for (int k = i; k < end; ++k)
+        detail::take_slots(state, work.items[k], {k, needs + k * most_needs, need_counts[k]});
+      for (int k = i; k < end; ++k) {
+        detail::release_slots(state, work.items[k], k);
+        int const source = detail::source_index(state.extents, work.items[k].work);
+        if (source != nothing)
+          need(k, made[source]);
       }
-      made[maker] = i;
+      for (int k = i; k < end; ++k)
+        made[pass_index(state.extents, work.items[k].work)] = k;
       sent_before_run = sent_count;
-    } else if (step.what == operation::send) {
+      i = end;
+      continue;
+    }
+    if (step.what == operation::send) {
       step.in.of = gradient ? slot_class::input_gradient : slot_class::output;
       step.in.index = detail::held(state, step.in.of, maker);
-      need[count] = made[maker];
-      ++count;
+      need(i, made[maker]);
       state.sent[sent_count] = i;
       ++sent_count;
     } else {
       step.out.of = gradient ? slot_class::received_gradient : slot_class::received_input;
-      step.out.index = detail::take(state, step.out.of, maker, need, count);
+      step.out.index =
+        detail::take(state, step.out.of, maker, {i, needs + i * most_needs, need_counts[i]});
       made[maker] = i;
     }
+    ++i;
   }
 }
 

@@ -9,6 +9,8 @@
 #include <pipe/plan/program.hpp>
 #include <pipe/plan/slots.hpp>
 
+#include <cstddef>
+
 namespace pipelining::inline v0_1 {
 
 //! @brief The stream of an item on its device: passes on stream 0, messages of lane l on stream l
@@ -34,13 +36,20 @@ struct stream_clocks {
     for (int stream = 0; stream < streams; ++stream)
       tail[stream] = nothing;
   }
-  //! Starts the clock of an item with what the item before it on its stream knew.
-  constexpr void start(int index, int stream) noexcept {
+  //! Starts the clock of a group with what the item before it on its stream knew.
+  constexpr void start(int first, int stream) noexcept {
     int const before = tail[stream];
     for (int other = 0; other < streams; ++other)
-      of(index)[other] = before == nothing ? nothing : of(before)[other];
-    of(index)[stream] = before;
-    tail[stream] = index;
+      of(first)[other] = before == nothing ? nothing : of(before)[other];
+    of(first)[stream] = before;
+  }
+  //! Ends the waits of a group: its items start together, so each knows the same and none knows
+  //! that another is complete.
+  constexpr void share(int first, int end, int stream) noexcept {
+    for (int item_index = first + 1; item_index < end; ++item_index)
+      for (int other = 0; other < streams; ++other)
+        of(item_index)[other] = of(first)[other];
+    tail[stream] = end - 1;
   }
   //! An item learns that another is complete, and all that the other knew.
   constexpr void learn(int index, int other, int other_stream) noexcept {
@@ -54,8 +63,50 @@ struct stream_clocks {
 
 } // namespace detail
 
-//! @brief Turns needs into waits: a need that the order of a stream or an earlier wait already
-//! implies is dropped.
+namespace detail {
+
+//! Where the waits of a device are written.
+struct wait_list {
+  int* waits;
+  int count = 0;
+};
+
+//! The waits of one group, the latest needed item first: it is the most likely to imply the others,
+//! and none of them can imply it.
+constexpr void reduce_needs(program const& work,
+                            stream_clocks& clock,
+                            int first,
+                            int end,
+                            int const* needs,
+                            int const* need_counts,
+                            wait_list& out) noexcept {
+  int const stream = stream_of(work.items[first]);
+  for (int below = first;;) {
+    int latest = nothing;
+    for (int i = first; i < end; ++i)
+      for (int k = 0; k < need_counts[i]; ++k) {
+        int const candidate = needs[i * most_needs + k];
+        if (candidate < below && candidate > latest)
+          latest = candidate;
+      }
+    if (latest == nothing)
+      return;
+    below = latest;
+    int const other = stream_of(work.items[latest]);
+    if (other == stream || clock.of(first)[other] >= latest)
+      continue;
+    clock.learn(first, latest, other);
+    out.waits[out.count] = latest;
+    ++out.count;
+  }
+}
+
+} // namespace detail
+
+//! @brief Turns needs into waits: a need that the order of a stream or another wait already implies
+//! is dropped. What is left cannot be dropped.
+//!
+//! The waits of a group stand at its first item, since all of its items start together.
 //!
 //! @param needs, need_counts what assign_slots listed.
 //! @param waits receives the waits of this device, all items together; `first_wait` counts from
@@ -75,34 +126,21 @@ constexpr int assign_waits(program& work,
                            int* tail) noexcept {
   detail::stream_clocks clock{clocks, tail, lanes + 1};
   clock.reset();
-  int written = 0;
-  for (int i = 0; i < work.count; ++i) {
-    item& step = work.items[i];
-    int const stream = stream_of(step);
-    clock.start(i, stream);
-    step.first_wait = first + written;
-    // The latest needed item first: it is the most likely to imply the others.
-    int below = work.count;
-    for (int round = 0; round < need_counts[i]; ++round) {
-      int latest = nothing;
-      for (int k = 0; k < need_counts[i]; ++k) {
-        int const candidate = needs[i * most_needs + k];
-        if (candidate < below && candidate > latest)
-          latest = candidate;
-      }
-      if (latest == nothing)
-        break;
-      below = latest;
-      int const other = stream_of(work.items[latest]);
-      if (other == stream || clock.of(i)[other] >= latest)
-        continue;
-      clock.learn(i, latest, other);
-      waits[written] = latest;
-      ++written;
+  detail::wait_list out{waits};
+  for (int begin = 0; begin < work.count;) {
+    int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
+    int const stream = stream_of(work.items[begin]);
+    clock.start(begin, stream);
+    int const written = out.count;
+    detail::reduce_needs(work, clock, begin, end, needs, need_counts, out);
+    clock.share(begin, end, stream);
+    for (int i = begin; i < end; ++i) {
+      work.items[i].first_wait = first + (i == begin ? written : out.count);
+      work.items[i].wait_count = i == begin ? out.count - written : 0;
     }
-    step.wait_count = first + written - step.first_wait;
+    begin = end;
   }
-  return written;
+  return out.count;
 }
 
 } // namespace pipelining::inline v0_1

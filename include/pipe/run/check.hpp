@@ -8,7 +8,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
+#include <pipe/plan/drain.hpp>
 #include <pipe/run/stage.hpp>
 
 #include <cstddef>
@@ -66,7 +66,7 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
       item const& step = steps[static_cast<std::size_t>(next)];
       if (step.what == operation::run) {
         order.push_back(device);
-        ++next;
+        next = end_of_group(steps, next);
         continue;
       }
       int& peer_next = at[static_cast<std::size_t>(step.peer)];
@@ -74,8 +74,8 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
         break;
       order.push_back(device);
       order.push_back(step.peer);
-      next = detail::end_of_group(work, device, next);
-      peer_next = detail::end_of_group(work, step.peer, peer_next);
+      next = end_of_group(steps, next);
+      peer_next = end_of_group(work.program_of(step.peer), peer_next);
       stack.push_back(step.peer);
     }
   }

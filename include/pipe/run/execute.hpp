@@ -38,20 +38,18 @@ concept execution_device =
 template <execution_device Device>
 int execute_item(plan_view const& work, int device_number, int first, Device& device) {
   std::span<item const> const steps = work.program_of(device_number);
-  auto const begin = static_cast<std::size_t>(first);
-  std::size_t end = begin + 1;
-  if (steps[begin].what != operation::run)
-    while (end < steps.size() && steps[end].what != operation::run &&
-           steps[end].group == steps[begin].group)
-      ++end;
-  for (std::size_t k = begin; k < end; ++k)
-    for (int const wait : work.waits_of(steps[k]))
-      device.wait_for(wait, steps[k]);
-  if (steps[begin].what == operation::run)
-    device.run(first, steps[begin]);
+  int const end = end_of_group(steps, first);
+  auto const group =
+    steps.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
+  for (item const& step : group)
+    for (int const wait : work.waits_of(step))
+      device.wait_for(wait, step);
+  if (group.front().what == operation::run)
+    for (int i = first; i < end; ++i)
+      device.run(i, steps[static_cast<std::size_t>(i)]);
   else
-    device.post(first, steps.subspan(begin, end - begin));
-  return static_cast<int>(end);
+    device.post(first, group);
+  return end;
 }
 
 //! @brief Runs the program of one device, once.

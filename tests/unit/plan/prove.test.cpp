@@ -71,6 +71,82 @@ TEST_CASE("what a plan must not do is found") {
   }
 }
 
+TEST_CASE("what a plan must hold beside its messages is found") {
+  pp::plan work = pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}),
+                                                       pp::uniform_sizes{.message = 300});
+  REQUIRE(pp::prove(work));
+  SUBCASE("a pass twice and another not at all") {
+    auto const first = find(work, 1, pp::operation::run, 0);
+    auto const second = find(work, 1, pp::operation::run, 2);
+    REQUIRE(work.items[second].work.kind == pp::pass_kind::forward);
+    work.items[second].work = work.items[first].work;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+  }
+  SUBCASE("a pass that no device runs") {
+    auto const last = find(work, 0, pp::operation::run, 7);
+    work.items.erase(work.items.begin() + static_cast<std::ptrdiff_t>(last));
+    --work.offsets[1];
+    --work.offsets[2];
+    pp::proof const verdict = pp::prove(work);
+    CHECK(pp::describe(verdict, work) ==
+          "plan: a pass does not run exactly once on the device of its stage (device 0: backward "
+          "of stage 0, microbatch 3)");
+  }
+  SUBCASE("backward passes in an evaluation") {
+    work.evaluates = true;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+  }
+  SUBCASE("two directions on the lane of one") {
+    for (pp::item& step : work.items)
+      step.lane = step.lane == pp::nothing ? step.lane : 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_lane);
+  }
+  SUBCASE("a lane that does not exist") {
+    work.lanes[1] = 1;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_lane);
+  }
+  SUBCASE("slots too small for their messages") {
+    work.layouts[static_cast<std::size_t>(pp::slot_class::output)].bytes = 256;
+    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+  }
+  SUBCASE("classes over one another") {
+    work.layouts[static_cast<std::size_t>(pp::slot_class::received_gradient)].offset = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+  }
+  SUBCASE("an arena that ends too early") {
+    work.arena_bytes[1] -= 1;
+    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
+  }
+}
+
+TEST_CASE("what starts together does not order itself") {
+  // 1F1B under the pair policy posts activation and gradient as one group in its steady state.
+  pp::plan work =
+    pp::lower(pp::make_timetable<pp::OneFOneB>({2, 4}, pp::uniform_cost{1, 0.5, 0.5, 0}));
+  REQUIRE(pp::prove(work));
+  auto grouped = static_cast<std::size_t>(work.offsets[1]);
+  auto const all = work.items.size();
+  while (grouped + 1 < all && (work.items[grouped].what == pp::operation::run ||
+                               work.items[grouped].group != work.items[grouped + 1].group))
+    ++grouped;
+  REQUIRE(grouped + 1 < all);
+  SUBCASE("a wait inside the group") {
+    pp::item& second = work.items[grouped + 1];
+    second.first_wait = static_cast<int>(work.waits.size());
+    second.wait_count = 1;
+    work.waits.push_back(static_cast<int>(grouped) - work.offsets[1]);
+    CHECK(pp::prove(work).broken == pp::plan_rule::waits_forward);
+  }
+  SUBCASE("one member writes what the other sends") {
+    pp::item& first = work.items[grouped];
+    pp::item& second = work.items[grouped + 1];
+    pp::item& sends = first.what == pp::operation::send ? first : second;
+    pp::item& receives = first.what == pp::operation::send ? second : first;
+    receives.out = sends.in;
+    CHECK_FALSE(pp::prove(work));
+  }
+}
+
 TEST_CASE("receive, compute, send in a row on 1F1B deadlocks, and the circle is printed") {
   // Device 0 runs F0 F1 B0 ..., device 1 F0 B0 ...: here device 0 wants to send F1 before it takes
   // B0's gradient, and device 1 to send that gradient before it takes F1.

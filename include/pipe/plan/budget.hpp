@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Does every arena fit, and if not, what takes the room? Header for
+//! pipelining::find_over_budget.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The first device whose arena is larger than the limit, with the class that takes the most
+//! of it and the pass at which that class reaches its peak.
+struct over_budget {
+  int device = nothing;
+  slot_class largest = slot_class::activation;
+  int slots = 0;               //!< of the class
+  std::int64_t slot_bytes = 0; //!< of one of them
+  std::int64_t arena_bytes = 0;
+  pass peak{};
+
+  [[nodiscard]] constexpr bool fits() const noexcept { return device == nothing; }
+};
+
+//! @param limit the most bytes of an arena.
+//! @complexity O(P).
+[[nodiscard]] constexpr over_budget find_over_budget(plan_view work, std::int64_t limit) noexcept {
+  for (int device = 0; device < work.extents.devices; ++device) {
+    if (work.arena_bytes[device] <= limit)
+      continue;
+    over_budget found{device};
+    found.arena_bytes = work.arena_bytes[device];
+    for (int of = 0; of < slot_classes; ++of) {
+      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      if (layout.count * layout.bytes <= found.slots * found.slot_bytes)
+        continue;
+      found.largest = static_cast<slot_class>(of);
+      found.slots = layout.count;
+      found.slot_bytes = layout.bytes;
+      found.peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)].work;
+    }
+    return found;
+  }
+  return {};
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a proof finds. Header for pipelining::plan_rule and pipelining::proof.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
+enum class plan_rule : std::uint8_t {
+  none,          //!< nothing is wrong
+  waits_forward, //!< an item waits for one that does not come before its group
+  bad_group,     //!< a group of messages is not one and the same at both ends, or is too large
+  wrong_lane,    //!< a message is not in the line of its communicator
+  unmatched,     //!< a message that is not sent once and received once
+  sizes_differ,  //!< the two ends of a message disagree on its bytes
+  fifo_differs,  //!< the two ends of an edge disagree on the order of its messages
+  circular,      //!< devices wait for each other in a circle
+  wrong_passes,  //!< a pass is missing, runs twice, or runs on another device than its stage's
+  slots_overlap, //!< slots lie over one another in the arena, or are too small for what they hold
+  wrong_content, //!< a step reads a slot that holds something else
+  unordered,     //!< a step may start before an item that it depends on is complete
+  seam           //!< two plans in a row differ in their devices, stages or communicators
+};
+
+//! @brief The sentence of a rule of plans. Compile errors use the same words.
+[[nodiscard]] constexpr char const* sentence(plan_rule broken) noexcept {
+  switch (broken) {
+  case plan_rule::none: return "the plan is proven";
+  case plan_rule::waits_forward: return "an item waits for an item that does not come before it";
+  case plan_rule::bad_group: return "a group of messages is not the same at both ends";
+  case plan_rule::wrong_lane: return "a message is not in the line of its communicator";
+  case plan_rule::unmatched: return "a message is not sent once and received once";
+  case plan_rule::sizes_differ: return "the two ends of a message disagree on its size";
+  case plan_rule::fifo_differs:
+    return "the two ends of an edge disagree on the order of its messages";
+  case plan_rule::circular: return "devices wait for each other in a circle";
+  case plan_rule::wrong_passes:
+    return "a pass does not run exactly once on the device of its stage";
+  case plan_rule::slots_overlap:
+    return "slots of an arena overlap or are too small for what they hold";
+  case plan_rule::wrong_content: return "a step reads a slot that holds something else";
+  case plan_rule::unordered:
+    return "a step may start before an item that it depends on is complete";
+  case plan_rule::seam:
+    return "two plans in a row differ in their devices, stages or communicators";
+  }
+  return "unknown rule";
+}
+
+//! @brief The verdict of `prove`: the first broken rule and the items involved.
+struct proof {
+  plan_rule broken = plan_rule::none;
+  int device = 0;
+  int item_index = nothing; //!< on `device`; `nothing` for a pass that no device runs
+  int other_device = nothing;
+  int other_item = nothing;
+  pass what{};  //!< the pass of the item, or the one that is missing
+  pass other{}; //!< the pass of the other item
+
+  [[nodiscard]] constexpr explicit operator bool() const noexcept {
+    return broken == plan_rule::none;
+  }
+};
+
+namespace detail {
+
+//! Fills in the passes of the items that a verdict names.
+[[nodiscard]] constexpr proof with_passes(proof verdict, plan_view work) noexcept {
+  auto const pass_of = [&work](int device, int index, pass known) {
+    if (device < 0 || index < 0)
+      return known;
+    auto const steps = work.program_of(device);
+    auto const at = static_cast<std::size_t>(index);
+    return at < steps.size() ? steps[at].work : known;
+  };
+  if (verdict)
+    return verdict;
+  verdict.what = pass_of(verdict.device, verdict.item_index, verdict.what);
+  verdict.other = pass_of(verdict.other_device, verdict.other_item, verdict.other);
+  return verdict;
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

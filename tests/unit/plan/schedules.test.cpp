@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every schedule that has a name, under every policy, for all small sizes: lower proves or throws.
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/timetable/cost.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "examples/support/named_schedules.hpp"
+
+namespace pp = pipelining;
+
+namespace {
+
+//! The choices of a schedule's options for a size.
+std::vector<examples::schedule_choice>
+choices(examples::named_schedule const& schedule, int devices, int microbatches) {
+  std::vector<examples::schedule_choice> all;
+  bool const chunked = has(schedule.takes, examples::option::chunks);
+  bool const stacked = has(schedule.takes, examples::option::stages_per_device);
+  for (int chunks = 1; chunks <= (chunked ? 3 : 1); ++chunks)
+    for (int stages = 1; stages <= (stacked ? 3 : 1); ++stages) {
+      examples::schedule_choice one;
+      one.name = schedule.name;
+      one.devices = devices;
+      one.microbatches = microbatches;
+      if (chunked)
+        one.chunks = chunks;
+      if (stacked)
+        one.stages_per_device = stages;
+      if (has(schedule.needs, examples::option::memory_limit))
+        one.memory_limit = 2 * devices;
+      all.push_back(one);
+    }
+  return all;
+}
+
+template <class Policy>
+void prove_all(int from_devices, int to_devices) {
+  for (examples::named_schedule const& schedule : examples::named_schedules()) {
+    int proven = 0;
+    for (int devices = from_devices; devices <= to_devices; ++devices)
+      for (int microbatches = 1; microbatches <= 24; ++microbatches)
+        for (examples::schedule_choice const& one : choices(schedule, devices, microbatches)) {
+          pp::dynamic_timetable table;
+          try {
+            table = examples::make_named_timetable(one, pp::uniform_cost{});
+          } catch (std::invalid_argument const&) {
+            continue; // a precondition of the schedule
+          }
+          (void)pp::lower<Policy>(table); // throws when the proof fails
+          ++proven;
+        }
+    INFO(std::string(schedule.name));
+    CHECK(proven > 0);
+  }
+}
+
+} // namespace
+
+TEST_CASE("one communicator") {
+  prove_all<pp::one_communicator>(1, 10);
+}
+TEST_CASE("one communicator per pair") {
+  prove_all<pp::communicator_per_pair>(1, 10);
+}
+TEST_CASE("one communicator per edge") {
+  prove_all<pp::communicator_per_edge>(1, 10);
+}
