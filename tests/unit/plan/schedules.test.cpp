@@ -40,11 +40,12 @@ choices(examples::named_schedule const& schedule, int devices, int microbatches)
   return all;
 }
 
-template <class Policy>
-void prove_all(int from_devices, int to_devices) {
+} // namespace
+
+TEST_CASE("every schedule is proven under every policy") {
   for (examples::named_schedule const& schedule : examples::named_schedules()) {
     int proven = 0;
-    for (int devices = from_devices; devices <= to_devices; ++devices)
+    for (int devices = 1; devices <= 10; ++devices)
       for (int microbatches = 1; microbatches <= 24; ++microbatches)
         for (examples::schedule_choice const& one : choices(schedule, devices, microbatches)) {
           pp::dynamic_timetable table;
@@ -53,22 +54,13 @@ void prove_all(int from_devices, int to_devices) {
           } catch (std::invalid_argument const&) {
             continue; // a precondition of the schedule
           }
-          (void)pp::lower<Policy>(table); // throws when the proof fails
+          // lower throws when the proof fails.
+          (void)pp::lower<pp::one_communicator>(table);
+          (void)pp::lower<pp::communicator_per_pair>(table);
+          (void)pp::lower<pp::communicator_per_edge>(table);
           ++proven;
         }
     INFO(std::string(schedule.name));
     CHECK(proven > 0);
   }
-}
-
-} // namespace
-
-TEST_CASE("one communicator") {
-  prove_all<pp::one_communicator>(1, 10);
-}
-TEST_CASE("one communicator per pair") {
-  prove_all<pp::communicator_per_pair>(1, 10);
-}
-TEST_CASE("one communicator per edge") {
-  prove_all<pp::communicator_per_edge>(1, 10);
 }
