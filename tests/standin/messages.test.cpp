@@ -263,6 +263,31 @@ TEST_CASE("send buffers are read and receive buffers written until the kernel en
   }
 }
 
+// A message orders its receiver after its sender and, as it may be buffered, not its sender after
+// its receiver.
+TEST_CASE("an empty message is a token that hands memory over, in one direction") {
+  for (bool backwards : {false, true}) {
+    unsigned char* shared = nullptr;
+    on_ranks(rendezvous(), 2, 1, [&](rank_resources& r) {
+      if (r.rank == 0) {
+        shared = r.buffer[0];
+        if (!backwards)
+          cudaMemsetAsync(shared, 77, r.bytes, r.on[0]);
+        (void)ncclSend(r.buffer[1], 0, ncclUint8, 1, r.comm[0], r.on[0]);
+        if (backwards)
+          cudaMemsetAsync(shared, 77, r.bytes, r.on[0]);
+        cudaStreamSynchronize(r.on[0]);
+      } else {
+        standin::wait_until([&] { return shared != nullptr; }, "the address");
+        (void)ncclRecv(r.buffer[1], 0, ncclUint8, 0, r.comm[0], r.on[0]);
+        cudaMemcpyPeerAsync(r.buffer[2], 1, shared, 0, r.bytes, r.on[0]);
+        cudaStreamSynchronize(r.on[0]);
+      }
+    });
+    CHECK(standin::summary().empty() == !backwards);
+  }
+}
+
 TEST_CASE("members of one group must not share memory") {
   on_ranks(rendezvous(), 2, 1, [](rank_resources& r) {
     ncclGroupStart();

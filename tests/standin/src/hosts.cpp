@@ -10,7 +10,7 @@ namespace {
 // A thread that holds the turn but waits for something outside the model is overtaken after this
 // much real time.
 constexpr auto patience = std::chrono::milliseconds(500);
-constexpr int most_timeouts = 60;
+constexpr int most_timeouts = 20;
 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
 
@@ -50,6 +50,8 @@ void model::enter(std::unique_lock<std::mutex>& held) {
     here.epoch = epoch;
   }
   host& me = *here.who;
+  me.wants_turn = true;
+  somebody_came_.notify_all();
   while (turn != &me) {
     if (!turn) {
       turn = &me;
@@ -63,6 +65,7 @@ void model::enter(std::unique_lock<std::mutex>& held) {
       turn = &me;
     }
   }
+  me.wants_turn = false;
 }
 
 void model::leave() {
@@ -73,7 +76,7 @@ void model::leave() {
 
 bool model::can_run(host const& h) const {
   switch (h.state) {
-  case host_state::running: return true;
+  case host_state::running: return h.wants_turn;
   case host_state::ended: return false;
   case host_state::parked: return h.woken;
   case host_state::sleeping: return h.woken || deadlocked;
@@ -100,30 +103,23 @@ bool model::hand_to_someone(host& me) {
   return true;
 }
 
+// Returns when the turn has come back.
 void model::hand_to(host& me, host& other) {
   turn = &other;
   other.turn_came.notify_all();
   if (me.state == host_state::ended)
     return;
-  for (int timeouts = 0; turn != &me;) {
+  me.wants_turn = true;
+  while (turn != &me) {
     std::uint64_t const before = total_calls + progress;
     if (me.turn_came.wait_for(*held_lock, patience, [&] { return turn == &me; }))
-      return;
-    if (total_calls + progress != before) {
-      timeouts = 0;
+      break;
+    if (total_calls + progress != before)
       continue;
-    }
     ++counts.stolen_turns;
-    if (++timeouts > most_timeouts && !deadlocked) {
-      report_finding(finding::deadlock,
-                     "a host thread waits outside the model while all others wait for it",
-                     who_waits());
-      deadlocked = true;
-    }
-    if (turn && turn->state == host_state::running && !can_run(me))
-      continue;
     turn = &me;
   }
+  me.wants_turn = false;
 }
 
 host* model::earliest_sleeper() {
@@ -148,12 +144,24 @@ host* model::releasable() {
   return first;
 }
 
+// A thread whose turn was taken because it was busy elsewhere.
+bool model::somebody_is_outside(host const& me) const {
+  return std::any_of(hosts.begin(), hosts.end(), [&](auto const& h) {
+    return h.get() != &me && h->state == host_state::running && !h->wants_turn;
+  });
+}
+
 bool model::wait_for_newcomer() {
-  if (!config.expect_more_threads)
+  host const& me = self();
+  if (!config.expect_more_threads && !somebody_is_outside(me))
     return false;
   std::size_t const before = hosts.size();
-  std::condition_variable_any pause;
-  return pause.wait_for(*held_lock, patience, [&] { return hosts.size() != before; });
+  auto const somebody_wants = [&] {
+    return hosts.size() != before || std::any_of(hosts.begin(), hosts.end(), [&](auto const& h) {
+             return h.get() != &me && can_run(*h);
+           });
+  };
+  return somebody_came_.wait_for(*held_lock, most_timeouts * patience, somebody_wants);
 }
 
 // The caller cannot go on. Something else happens, or the model is found to be stuck.
@@ -347,6 +355,8 @@ std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
   std::vector<host*> members;
   for (int rank = 0; rank < ranks; ++rank)
     members.push_back(&m.add_host(rank));
+  for (host* member : members)
+    member->wants_turn = true;
   auto run_one = [&](int rank) {
     host* me = members[static_cast<std::size_t>(rank)];
     outcome& result = outcomes[static_cast<std::size_t>(rank)];
@@ -355,6 +365,7 @@ std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
       place().who = me;
       place().epoch = m.epoch;
       me->turn_came.wait(mine, [&] { return m.turn == me; });
+      me->wants_turn = false;
     }
     try {
       body(rank);

@@ -102,6 +102,7 @@ struct host {
   std::string why{};
   operation_ptr target{};
   bool woken = false;
+  bool wants_turn = false; //!< in the model, waiting for its turn
   bool dead = false;
   bool joining = false; //!< waits for all ranks to end
   nanoseconds now{}, wake{};
@@ -375,6 +376,8 @@ private:
   host* earliest_sleeper();
   host* releasable();
   bool wait_for_newcomer();
+  [[nodiscard]] bool somebody_is_outside(host const& me) const;
+  std::condition_variable somebody_came_{};
   bool run_jobs();
   std::vector<candidate> candidates();
   candidate pick(std::vector<candidate> const& all);

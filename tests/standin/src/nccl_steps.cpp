@@ -55,6 +55,15 @@ bool model::has_room(operation const& op) const {
   return used == resident.end() || used->second < config.resident_nccl_kernels;
 }
 
+// What a receive leaves until its message is there.
+static void spoil(model& m, char* begin, std::size_t bytes) {
+  if (bytes == 0)
+    return;
+  std::memset(begin, 0xFF, bytes);
+  m.memory.undefine(reinterpret_cast<std::uintptr_t>(begin), bytes);
+  kernels::mark(begin, bytes, false);
+}
+
 static void match(model& m, connection& line, int source, int target) {
   while (!line.sends.empty() && !line.receives.empty()) {
     end_of_message send = line.sends.front(), receive = line.receives.front();
@@ -99,9 +108,7 @@ void model::post(operation_ptr const& op) {
         }
         line.sends.push_back({op, i});
       } else {
-        std::memset(p.output, 0xFF, p.bytes);
-        memory.undefine(reinterpret_cast<std::uintptr_t>(p.output), p.bytes);
-        kernels::mark(p.output, p.bytes, false);
+        spoil(*this, p.output, p.bytes);
         line.receives.push_back({op, i});
       }
       match(*this, line, source, target);
@@ -147,7 +154,8 @@ static void complete(model& m, end_of_message const& end) {
 static void deliver_message(model& m, message const& item) {
   part &s = item.send.item(), &r = item.receive.item();
   operation &from = *item.send.op, &to = *item.receive.op;
-  std::memmove(r.output, s.buffered ? s.buffered->data() : s.input, s.bytes);
+  if (s.bytes != 0)
+    std::memmove(r.output, s.buffered ? s.buffered->data() : s.input, s.bytes);
   to.clock.join(from.clock);
   auto const end = std::max(from.finished_at, to.finished_at) + duration(m, s.bytes);
   to.finished_at = end;

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Host threads: turns, order between them, threads that nobody has announced.
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "ranks.hpp"
+
+namespace {
+
+using standin::finding;
+
+} // namespace
+
+TEST_CASE("what ranks do is ordered after the start and before the end of run_ranks") {
+  standin::configure({});
+  void* host = nullptr;
+  cudaMallocHost(&host, 64);
+  standin::host_write(host, 64);
+  standin::run_ranks(
+    2, [&](int rank) { standin::host_write(static_cast<char*>(host) + 32 * rank, 32); });
+  standin::host_read(host, 64);
+  CHECK(standin::summary() == "");
+}
+
+TEST_CASE("ranks that touch the same host memory are not ordered with each other") {
+  standin::configure({});
+  void* host = nullptr;
+  cudaMallocHost(&host, 64);
+  standin::run_ranks(2, [&](int) { standin::host_write(host, 64); });
+  CHECK(standin::found(finding::write_conflict));
+}
+
+TEST_CASE("only one rank runs at any moment, in the same order every time") {
+  auto const run = [](std::uint64_t seed) {
+    standin::configuration how;
+    how.execution = standin::order::random;
+    how.seed = seed;
+    standin::configure(how);
+    int inside = 0;
+    std::string order;
+    standin::run_ranks(3, [&](int rank) {
+      cudaSetDevice(rank);
+      for (int i = 0; i < 4; ++i) {
+        CHECK(++inside == 1);
+        order += static_cast<char>('0' + rank);
+        --inside;
+        int current = -1;
+        cudaGetDevice(&current);
+        CHECK(current == rank);
+      }
+    });
+    CHECK(standin::counters().stolen_turns == 0);
+    return order;
+  };
+  CHECK(run(5) == run(5));
+  CHECK(run(5) != run(6));
+}
+
+TEST_CASE("an exception of a rank is caught and told, and the others go on") {
+  standin::configure({});
+  auto const ends = standin::run_ranks(2, [](int rank) {
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    if (rank == 0)
+      throw std::runtime_error("out of luck");
+    cudaGetDeviceCount(&count);
+  });
+  CHECK(ends[0].threw);
+  CHECK(ends[0].what == "out of luck");
+  CHECK(!ends[1].threw);
+}
+
+TEST_CASE("a condition that never holds is a deadlock, and is named") {
+  standin::configure({});
+  standin::run_ranks(2, [](int rank) {
+    if (rank == 1)
+      CHECK(!standin::wait_until([] { return false; }, "a miracle"));
+  });
+  CHECK(somebody_waits({"rank 1 waits in a miracle"}));
+}
+
+TEST_CASE("threads that nobody has announced take part too") {
+  standin::configuration how;
+  how.expect_more_threads = true;
+  standin::configure(how);
+  auto const ids = unique_ids(1);
+  std::vector<int> got(2, -1);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      rank_resources r(rank, 2, ids);
+      ncclGroupStart();
+      (void)r.send(0, 1 - rank);
+      (void)r.receive(1, 1 - rank);
+      ncclGroupEnd();
+      cudaStreamSynchronize(r.on[0]);
+      got[static_cast<std::size_t>(rank)] = r.buffer[1][0];
+    });
+  }
+  for (std::thread& t : threads)
+    t.join();
+  CHECK(got == std::vector{16, 0});
+  CHECK(standin::summary() == "");
+}
+
+// Several streams in one launch queue wait for each other's launches, in the order of the host.
+TEST_CASE("shared launch queues deadlock a receive ahead of the send it depends on") {
+  for (int queues : {0, 1}) {
+    standin::configuration how;
+    how.lazy_connect = false;
+    how.hardware_queues = queues;
+    on_ranks(how, 2, 2, [](rank_resources& r) {
+      cudaEvent_t arrived{};
+      cudaEventCreate(&arrived);
+      if (r.rank == 0) {
+        (void)r.receive(1, 1, 0, 0);
+        cudaEventRecord(arrived, r.on[0]);
+        cudaStream_t third{};
+        cudaStreamCreateWithFlags(&third, cudaStreamNonBlocking);
+        cudaStreamWaitEvent(third, arrived, 0); // stands in the queue before the send
+        ncclSend(r.buffer[0], 8, ncclInt8, 1, r.comm[1], r.on[1]);
+        cudaDeviceSynchronize();
+      } else {
+        ncclRecv(r.buffer[1], 8, ncclInt8, 0, r.comm[1], r.on[1]);
+        cudaEventRecord(arrived, r.on[1]);
+        cudaStreamWaitEvent(r.on[0], arrived, 0);
+        (void)r.send(0, 0, 0, 0);
+        cudaDeviceSynchronize();
+      }
+    });
+    CHECK(standin::found(finding::deadlock) == (queues == 1));
+  }
+}
