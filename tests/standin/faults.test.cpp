@@ -155,6 +155,35 @@ TEST_CASE("a rank that dies is silent, or noticed, as configured") {
   }
 }
 
+TEST_CASE("what a rank enqueued before its death no longer starts") {
+  for (bool dies : {false, true}) {
+    auto how = with({.function = "cudaEventRecord", .action = fault_action::death});
+    if (!dies)
+      how.faults.clear();
+    standin::configure(how);
+    unsigned char* memory = nullptr;
+    standin::run_ranks(2, [&](int rank) {
+      if (rank == 1) {
+        standin::wait_until([&] { return memory != nullptr; }, "the memory");
+        standin::clock::sleep_for(1ms);
+        return;
+      }
+      void* fresh = nullptr;
+      cudaStream_t s{};
+      cudaEvent_t e{};
+      cudaMalloc(&fresh, 8);
+      cudaStreamCreate(&s);
+      cudaEventCreate(&e);
+      cudaMemsetAsync(fresh, 1, 8, s);
+      memory = static_cast<unsigned char*>(fresh);
+      CHECK(cudaEventRecord(e, s) == (dies ? cudaErrorDevicesUnavailable : cudaSuccess));
+      cudaStreamSynchronize(s);
+    });
+    CHECK(int{memory[0]} == (dies ? 0xFF : 1));
+    CHECK(standin::summary() == "");
+  }
+}
+
 TEST_CASE("an asynchronous error of a communicator shows at its query") {
   auto const results = ring(with({.function = "ncclGroupEnd",
                                   .call = 2,

@@ -108,6 +108,7 @@ TEST_CASE(
     m.end();
     cudaGraphExec_t exec{};
     cudaGraphInstantiate(&exec, m.graph, 0);
+    cudaMemsetAsync(m.memory[0], 1, machine::bytes, m.on[0]); // the second launch is after it, too
     cudaGraphLaunch(exec, m.on[0]);
     cudaGraphLaunch(exec, m.on[1]);
     cudaMemcpyAsync(

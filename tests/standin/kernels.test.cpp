@@ -60,13 +60,20 @@ TEST_CASE("what a kernel reads and writes is ordered like any other access") {
 
 TEST_CASE("a kernel's own mistakes are reported with the name of the memory") {
   machine m;
-  standin::name(m.memory[0], "the slot");
-  launch_increment(m.memory[1], m.memory[0], count + 1, {2, 32}, m.on[0]);
+  standin::name(m.memory[1], "the slot");
+  launch_increment(m.memory[0], m.memory[1], 1, {1, 32}, m.on[0]); // reads what nobody wrote
   cudaStreamSynchronize(m.on[0]);
   REQUIRE(standin::found(finding::kernel_error));
   std::string const& text = standin::reports().front().text;
   CAPTURE(text);
   CHECK(text.find("kernel increment") != std::string::npos);
+  CHECK(text.find("reads 4 bytes at the slot") != std::string::npos);
+  CHECK(text.find("block (0,0,0), thread (0,0,0)") != std::string::npos);
+
+  machine beyond;
+  launch_increment(beyond.memory[1], beyond.memory[0], count + 1, {2, 32}, beyond.on[0]);
+  cudaStreamSynchronize(beyond.on[0]);
+  CHECK(standin::found(finding::kernel_error));
 
   for (bool synchronise : {false, true}) {
     machine raced;

@@ -52,6 +52,7 @@ TEST_CASE("freed memory may not be used, nor freed again") {
   machine m;
   cudaMemsetAsync(m.a, 0, bytes, m.first);
   CHECK(cudaFree(m.a) == cudaSuccess); // waits for the device, so this is correct
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::summary() == "");
   CHECK(cudaFree(m.a) == cudaErrorInvalidValue);
   CHECK(standin::found(finding::double_free));

@@ -78,3 +78,29 @@ TEST_CASE("every planted mistake is found on every machine") {
     MESSAGE(m);
   CHECK(missed.empty());
 }
+
+TEST_CASE("whatever call fails, in whatever way, every rank comes to an end") {
+  for (bool graph : {false, true}) {
+    relay_options how;
+    how.graph = graph;
+    how.microbatches = 3;
+    run({}, how);
+    std::uint64_t const calls = standin::total_calls();
+    int unnoticed = 0;
+    for (auto action : {standin::fault_action::error,
+                        standin::fault_action::stall,
+                        standin::fault_action::death,
+                        standin::fault_action::asynchronous_error}) {
+      for (std::uint64_t call = 1; call <= calls; call += 7) {
+        CAPTURE(call);
+        standin::configuration machine;
+        machine.faults.push_back({.call = call, .action = action});
+        relay_run const seen = run(machine, how);
+        bool const failed = std::count(seen.codes.begin(), seen.codes.end(), 0) < 3;
+        if (action == standin::fault_action::error)
+          unnoticed += failed ? 0 : 1;
+      }
+    }
+    CHECK(unnoticed == 0);
+  }
+}

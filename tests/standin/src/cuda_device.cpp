@@ -173,22 +173,22 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 
 cudaError_t cudaGetLastError() {
   cudaError_t last = cudaSuccess;
-  cuda_call("cudaGetLastError", [&](model& m) {
+  cudaError_t const code = cuda_call("cudaGetLastError", [&](model& m) {
     int const broken = m.device_error(m.self().current_device);
     last = broken != 0 ? static_cast<cudaError_t>(broken) : m.self().last_error;
     m.self().last_error = cudaSuccess;
     return cudaSuccess;
   });
-  return last;
+  return code != cudaSuccess ? code : last;
 }
 cudaError_t cudaPeekAtLastError() {
   cudaError_t last = cudaSuccess;
-  cuda_call("cudaPeekAtLastError", [&](model& m) {
+  cudaError_t const code = cuda_call("cudaPeekAtLastError", [&](model& m) {
     int const broken = m.device_error(m.self().current_device);
     last = broken != 0 ? static_cast<cudaError_t>(broken) : m.self().last_error;
     return cudaSuccess;
   });
-  return last;
+  return code != cudaSuccess ? code : last;
 }
 cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol,
                                              void** out,

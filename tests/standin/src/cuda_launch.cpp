@@ -144,6 +144,23 @@ std::function<std::vector<memory_access>(operation&)> host_body(launch_request c
   };
 }
 
+// The interpreter knows addresses and mangled names; the model knows what they are called.
+std::string readable(model& m, std::string text, std::string const& mangled) {
+  std::string const prefix = "kernel " + mangled + ", ";
+  if (text.starts_with(prefix))
+    text.erase(0, prefix.size());
+  std::string const marker = "global address 0x";
+  auto const at = text.find(marker);
+  if (at == std::string::npos)
+    return text;
+  std::size_t const digits = at + marker.size();
+  std::size_t const end = std::min(text.find_first_not_of("0123456789abcdef", digits), text.size());
+  auto const address = std::stoull(text.substr(digits, end - digits), nullptr, 16);
+  if (m.find_allocation(reinterpret_cast<void*>(address)))
+    text.replace(at, end - at, m.memory_name(address));
+  return text;
+}
+
 std::function<std::vector<memory_access>(operation&)> ptx_body(model& m,
                                                                launch_request const& r,
                                                                std::string mangled,
@@ -161,7 +178,7 @@ std::function<std::vector<memory_access>(operation&)> ptx_body(model& m,
   return [&m, mangled, how, arguments](operation& op) {
     kernels::outcome seen = kernels::run(mangled, how, arguments);
     for (std::string const& problem : seen.problems)
-      m.report_finding(finding::kernel_error, *op.what + ": " + problem);
+      m.report_finding(finding::kernel_error, *op.what + ": " + readable(m, problem, mangled));
     return std::move(seen.touched);
   };
 }

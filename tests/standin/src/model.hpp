@@ -144,7 +144,6 @@ struct capture {
   bool invalid = false;
   std::set<stream*> streams{};
   std::uint64_t id = 0;
-  std::map<communicator*, graph_node*> lanes{};
 };
 
 struct graph_exec {

@@ -53,13 +53,8 @@ graph_node* add_node(stream& on, operation_ptr const& op) {
   node->prototype = op;
   node->after = on.tail;
   node->index = into.nodes.size();
-  if (op->comm) {
-    graph_node*& lane = on.capturing->lanes[op->comm];
-    if (lane && std::find(node->after.begin(), node->after.end(), lane) == node->after.end())
-      node->after.push_back(lane);
-    lane = node.get();
+  if (op->comm)
     ++op->comm->graph_references;
-  }
   on.tail = {node.get()};
   into.nodes.push_back(std::move(node));
   return into.nodes.back().get();
