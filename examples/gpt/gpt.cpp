@@ -94,6 +94,9 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
 int run(options const& o) {
   auto const text = find_text(o);
   auto const table = timetable_of(o, o.schedule);
+  for (auto const* name : checked_schedules) {
+    (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
+  }
   pp::timetable_details const about{o.schedule, pp::uniform_cost{}, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);

@@ -34,7 +34,8 @@
 namespace gpt {
 
 //! The schedules that are checked against one device at the end of every run.
-inline constexpr char const* checked_schedules[] = {"gpipe", "1f1b", "seq1f1b"};
+inline constexpr char const* checked_schedules[] = {
+  "gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb"};
 
 //! The verified timetable of a schedule with unit costs: its order does not depend on the machine.
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
@@ -43,7 +44,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   choice.name = name;
   choice.devices = static_cast<int>(o.devices);
   choice.microbatches = static_cast<int>(o.microbatches);
-  if (examples::has(examples::find_schedule(name).takes, examples::option::chunks)) {
+  if (o.chunks != 0 && name == o.schedule) {
     choice.chunks = static_cast<int>(o.chunks);
   }
   auto table = examples::make_named_timetable(choice, pp::uniform_cost{});

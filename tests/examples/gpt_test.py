@@ -34,10 +34,12 @@ def check_run(schedule, chunks, passes, most, text):
         result = run(*SMALL, "--schedule", schedule, "--steps", "12", "--text", text, "--output", folder)
         assert result.returncode == 0, result.stderr
         compared = rows(result.stdout)
-        assert {"gpipe", "1f1b", "seq1f1b", schedule} <= set(compared), result.stdout
+        assert {"gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb", schedule} <= set(compared), result.stdout
         assert all(values[-1] == 0 for values in compared.values()), result.stdout
         assert compared["1f1b"][2] == compared["1f1b"][4] == 100, result.stdout
         assert compared[schedule][4] <= 100 * most, result.stdout
+        assert compared["seq1f1b"][4] < compared["v-half"][4] < 100, result.stdout
+        assert compared["v-min"][4] <= compared["v-half"][4], result.stdout
         losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)   \d+ tokens/s", result.stdout)]
         assert losses[-1] < losses[0] - 1, result.stdout
         for word in ("predicted", "measured", "idle share", "unigram entropy", "bubble", "tokens/s"):
