@@ -30,7 +30,11 @@ region locate_shared(warp& w, instruction const& i, int lane, u64 address, u32 b
            spell(b, space::shared, address) + ", outside the block's " +
            std::to_string(b.shared_bytes) + " bytes of shared memory");
   }
-  return {b.shared + offset, b.shared_state.data() + offset, b.shared_history.get(), offset};
+  return {b.shared + offset,
+          b.shared_state.data() + offset,
+          b.shared_history.get(),
+          offset,
+          space::shared};
 }
 
 region locate_local(warp& w, instruction const& i, int lane, u64 address, u32 bytes, bool write) {
@@ -46,7 +50,8 @@ region locate_local(warp& w, instruction const& i, int lane, u64 address, u32 by
            " bytes of local memory");
   }
   u64 const at = (w.index * 32 + static_cast<u32>(lane)) * size + offset;
-  return {w.home->local.data() + at, w.home->local_state.data() + at, nullptr, offset};
+  return {
+    w.home->local.data() + at, w.home->local_state.data() + at, nullptr, offset, space::local};
 }
 
 [[noreturn]] void
@@ -128,12 +133,8 @@ void report_conflict(warp& w,
                      u32 bytes,
                      touch how,
                      conflict const& c) {
-  bool const in_shared = r.history == w.home->shared_history.get();
   std::string const what =
-    std::string(how.write ? "writes " : "reads ") + bytes_text(bytes) + " at " +
-    spell(*w.home,
-          in_shared ? space::shared : space::global,
-          in_shared ? r.offset + shared_base : reinterpret_cast<u64>(r.data));
+    std::string(how.write ? "writes " : "reads ") + bytes_text(bytes) + " at " + spell(*w.home, r);
   std::string const who = actor_text(*w.home, c.earlier);
   if (c.what == conflict::in_flight) {
     report_fault(w,
@@ -170,6 +171,14 @@ std::string spell(block const&, space where, u64 address) {
            hex((address >= shared_window ? address - shared_window : address) - shared_base);
   }
   return "global address " + hex(address);
+}
+
+std::string spell(block const& b, region const& r) {
+  if (r.where == space::local) {
+    return "local+" + hex(r.offset);
+  }
+  return r.where == space::shared ? spell(b, space::shared, r.offset + shared_base)
+                                  : spell(b, space::global, reinterpret_cast<u64>(r.data));
 }
 
 u64 address_of(warp& w, instruction const& i, unsigned k, int lane) {
@@ -214,16 +223,11 @@ void note_as(warp& w,
              access const& who) {
   options const& check = w.home->launch->how;
   if (how.read && check.initialisation && !all_initialised(r.state, bytes)) {
-    bool const in_shared = r.state >= w.home->shared_state.data() &&
-                           r.state < w.home->shared_state.data() + w.home->shared_state.size();
     report_fault(w,
                  i,
                  lane,
                  fault::uninitialised,
-                 "reads " + bytes_text(bytes) + " at " +
-                   spell(*w.home,
-                         in_shared ? space::shared : space::global,
-                         in_shared ? r.offset + shared_base : reinterpret_cast<u64>(r.data)) +
+                 "reads " + bytes_text(bytes) + " at " + spell(*w.home, r) +
                    ", which nobody has written");
   }
   u8 const bits = static_cast<u8>((how.read ? state_read : 0) |
@@ -231,7 +235,7 @@ void note_as(warp& w,
   for (u32 k = 0; k < bytes; ++k) {
     r.state[k] = static_cast<u8>(r.state[k] | bits);
   }
-  w.home->launch->progress += how.write ? 1 : 0;
+  w.home->launch->progress += how.write && !how.read ? 1 : 0;
   if (check.races && r.history != nullptr) {
     if (auto const c = r.history->touch(r.offset, bytes, who)) {
       report_conflict(w, i, lane, r, bytes, how, *c);

@@ -43,8 +43,7 @@ void note_as(warp& w,
 
 //! @brief "shared+0x10", "global 0x7f..." for messages.
 std::string spell(block const& b, space where, u64 address);
-//! @brief Offset of a shared address (either form) or stop.
-u32 shared_address(u64 address);
+std::string spell(block const& b, region const& r);
 
 //! @brief The access record of a thread.
 access thread_access(warp& w, int lane);

@@ -92,7 +92,7 @@ void run_atomic(warp& w, instruction const& i, u32 mask) {
     strong_access(w, l, address, how, (i.flags & acquires) != 0, (i.flags & releases) != 0);
     note(w, i, l, r, bytes, how);
     for (unsigned k = 0; k < i.count; ++k) {
-      std::array<T, Parts> old{}, b{}, c{};
+      std::array<T, Parts> old{}, b{}, c{}, fresh{};
       std::memcpy(old.data(), r.data + k * size, size);
       auto const bits = w.lanes<slot>(operand[k])[l];
       std::memcpy(b.data(), &bits, size);
@@ -106,9 +106,11 @@ void run_atomic(warp& w, instruction const& i, u32 mask) {
         w.lanes<slot>(i.op[k])[l] = before;
       }
       for (int p = 0; p < Parts; ++p) {
-        old[p] = result(what, old[p], b[p], c[p]);
+        fresh[p] = result(what, old[p], b[p], c[p]);
       }
-      std::memcpy(r.data + k * size, old.data(), size);
+      // An atomic that changes nothing is a poll, not progress.
+      w.home->launch->progress += std::memcmp(fresh.data(), old.data(), size) != 0 ? 1 : 0;
+      std::memcpy(r.data + k * size, fresh.data(), size);
     }
   });
 }

@@ -14,10 +14,10 @@ namespace ptx {
 
 namespace {
 
-constexpr u64 idle_rounds_allowed = 64; // turns of a full quantum in which nobody writes
+constexpr u64 idle_rounds_allowed = 50; // turns of a full quantum in which nobody writes
 
 u64 quantum_of(run_state& run) {
-  return run.how.warps == order::shuffled ? 1 + run.random() % 2000 : 100000;
+  return run.how.warps == order::shuffled ? 1 + run.random() % 2000 : 20000;
 }
 
 u64 special_value(warp const& w, special_slot const& s, int lane) {
@@ -196,6 +196,9 @@ public:
       }
       std::erase_if(active_, [](auto const& b) { return b->live_warps == 0; });
       idle = run_.progress != before ? 0 : idle + 1;
+      if (busy && next_ < blocks_ && active_.size() < run_.how.resident_blocks) {
+        admit(); // whoever takes that long may be waiting for a block that has not started
+      }
       if (idle == 0 || (busy && idle < idle_rounds_allowed)) {
         continue;
       }

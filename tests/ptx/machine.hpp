@@ -112,6 +112,7 @@ struct region {
   u8* state = nullptr;
   shadow* history = nullptr;
   u64 offset = 0; //!< of the access within the history
+  space where = space::global;
 };
 
 //! @brief One cp.async waiting to happen.

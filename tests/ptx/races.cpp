@@ -96,7 +96,8 @@ std::optional<conflict> shadow::check(cell const& c, access const& a) const {
       return conflict{conflict::proxy, true, false, c.write_actor};
     }
   }
-  if (actor_id who = 0; a.write && !readers_ordered(c, a, who)) {
+  bool const strong = c.strong_readers && a.strong;
+  if (actor_id who = 0; a.write && !strong && !readers_ordered(c, a, who)) {
     return conflict{conflict::race, false, false, who};
   }
   return std::nullopt;
@@ -151,9 +152,8 @@ void shadow::record_read(cell& c, access const& a) {
 
 void shadow::record(cell& c, access const& a) {
   if (!a.write) {
-    if (!a.strong) {
-      record_read(c, a);
-    }
+    c.strong_readers = a.strong && (c.strong_readers || (c.read_lanes == 0 && !c.many_readers));
+    record_read(c, a);
     return;
   }
   drop_readers(c);

@@ -85,6 +85,7 @@ private:
     bool strong = false;
     bool asynchronous = false;
     bool many_readers = false;
+    bool strong_readers = false; //!< all of them
   };
   struct reader {
     u32 clock;
