@@ -7,6 +7,7 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/io/append.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -68,6 +69,17 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
   for (int const local : locals)
     most = local + 1 > most ? local + 1 : most;
   return most;
+}
+
+//! @brief Where devices hold several stages, says what peak activations are in microbatches of all
+//! stages of a device, so that they compare with those of schedules with one stage per device.
+template <text_sink Sink>
+void append_device_share(Sink& out, shape const& extents, double peak) {
+  if (stages(extents) <= extents.devices)
+    return;
+  append(out, " (");
+  append_rounded(out, peak * extents.devices / stages(extents), 4);
+  append(out, " of all stages of a device)");
 }
 
 //! @brief The kinds that stand in a timetable, in the order of `pass_kind`.

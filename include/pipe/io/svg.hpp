@@ -23,7 +23,7 @@ namespace pipelining::inline v0_1 {
 
 //! @brief How large a picture may become.
 struct svg_options {
-  double most_width = 1800; //!< of the plot alone, in pixels
+  double most_width = 1800; //!< of the plot alone, in pixels; half more where that shows numbers
   int most_tooltips = 5000; //!< passes beyond which cells say nothing under the mouse
 };
 
@@ -99,6 +99,26 @@ inline constexpr double smallest_font = 7.5;
                          : std::max(3.0, 704.0 / devices);
 }
 
+//! Room for a number in the shortest pass, within the bounds of the width; where that is too wide
+//! by less than half, legible numbers go first.
+[[nodiscard]] inline double
+pixels_per_time(timetable_view table, double digits, svg_options const& options) {
+  double shortest = 0;
+  for (int i = 0; i < table.size(); ++i) {
+    double const time = table.ends[i] - table.starts[i];
+    if (time > 0 && (shortest == 0 || time < shortest))
+      shortest = time;
+  }
+  double const all = makespan(table);
+  if (all < 1e-290) // below that, pixels per time overflow
+    return 1;
+  constexpr double least_width = 220;
+  double const roomy = std::max(26.0, 13 * 0.6 * digits + 6) / shortest;
+  double const scale = std::min(std::max(roomy, least_width / all), options.most_width / all);
+  double const legible = (smallest_font * 0.6 * digits + 3.01) / shortest;
+  return scale < legible && legible * all <= 1.5 * options.most_width ? legible : scale;
+}
+
 [[nodiscard]] inline svg_layout make_layout(timetable_view table, svg_options const& options) {
   svg_layout layout{table, local_stages(table.extents)};
   layout.local_count = most_local_stages(table.extents, layout.locals);
@@ -112,19 +132,8 @@ inline constexpr double smallest_font = 7.5;
   layout.first = first_start(table, 0);
   for (int device = 1; device < table.extents.devices; ++device)
     layout.first = std::min(layout.first, first_start(table, device));
-  double shortest = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    double const time = table.ends[i] - table.starts[i];
-    if (time > 0 && (shortest == 0 || time < shortest))
-      shortest = time;
-  }
-  double const all = makespan(table); // below 1e-290, pixels per time overflow
-  double const wanted = std::max(26.0, 13 * 0.6 * layout.digits + 6);
-  constexpr double least_width = 220;
-  layout.scale = all > 1e-290 ? std::min(std::max(wanted / shortest, least_width / all),
-                                         options.most_width / all)
-                              : 1;
-  layout.plot_width = all * layout.scale;
+  layout.scale = pixels_per_time(table, layout.digits, options);
+  layout.plot_width = makespan(table) * layout.scale;
   layout.width = std::max(720.0, layout.bar_left() + bar_width + 60);
   layout.height = layout.bottom() + 92;
   layout.font = cell_font(layout);
@@ -312,7 +321,9 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_details const&
   append_rounded(out, 100 * bubble_rate(layout.table), 1);
   append(out, " %, peak activations ");
   append_rounded(out, most, 2);
-  append(out, most == 1 ? " microbatch" : " microbatches", " of one stage, makespan ");
+  append(out, most == 1 ? " microbatch" : " microbatches", " of one stage");
+  append_device_share(out, extents, most);
+  append(out, ", makespan ");
   append_rounded(out, makespan(layout.table), 3);
   append(out, "</text>\n");
 }

@@ -172,7 +172,9 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
     most = std::max(most, peak_activations(table, device, about));
   append(out, " %, peak activations ");
   append_rounded(out, most, 4);
-  append(out, " microbatches of one stage\n\n");
+  append(out, " microbatches of one stage");
+  append_device_share(out, extents, most);
+  append(out, "\n\n");
 }
 
 template <text_sink Sink>

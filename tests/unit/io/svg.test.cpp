@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/io/svg.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -42,6 +43,20 @@ TEST_CASE("numbers that would not be legible are left out, and the width is boun
   std::string const text = picture(pp::make_timetable<pp::GPipe>({2, 1000}));
   CHECK(count(text, ">999</text>") == 0);
   CHECK(count(text, " width=\"2026\"") == 1);
+}
+
+TEST_CASE("a picture grows beyond its width by up to a half where that makes numbers legible") {
+  // 177 units of time and two digits, at least 12 pixels each.
+  std::string const text = picture(pp::make_timetable<pp::OneFOneB>({8, 52}));
+  CHECK(count(text, ">51</text>") == 16);
+  CHECK(count(picture(pp::make_timetable<pp::OneFOneB>({8, 65})), ">51</text>") == 16);
+  CHECK(count(picture(pp::make_timetable<pp::OneFOneB>({8, 80})), ">51</text>") == 8);
+}
+
+TEST_CASE("peaks of several stages per device are also given for all of them") {
+  std::string const text = picture(pp::make_timetable<pp::DualPipeV<>>({2, 8}));
+  CHECK(text.find("peak activations 5 microbatches of one stage (2.5 of all stages of a device)") !=
+        text.npos);
 }
 
 TEST_CASE("a number is left out of the cells that are too narrow for it alone") {
