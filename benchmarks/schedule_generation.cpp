@@ -20,6 +20,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -50,14 +51,14 @@ double seconds_since(std::clock_t start) {
 }
 
 template <pp::schedule Schedule>
-timing measure(Schedule const& plan, pp::pipeline_size size) {
+timing measure(Schedule const& plan, pp::pipeline_size size, pp::uniform_cost const& cost = {}) {
   timing result;
   auto start = std::clock();
-  pp::device_orders orders = pp::make_orders(plan, size);
+  pp::device_orders orders = pp::make_orders(plan, size, cost);
   result.order = seconds_since(start);
   result.passes = orders.passes.size();
   start = std::clock();
-  pp::dynamic_timetable const table = pp::simulate(std::move(orders), pp::uniform_cost{});
+  pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
   result.simulation = seconds_since(start);
   start = std::clock();
   result.valid = static_cast<bool>(pp::verify(table));
@@ -90,6 +91,14 @@ row const rows[] = {
   {"zb-h2", [](pp::pipeline_size size) { return measure(pp::ZeroBubbleH2{}, size); }},
   {"zb-interleaved, V = 2",
    [](pp::pipeline_size size) { return measure(pp::ZeroBubbleInterleaved<2>{}, size); }},
+  {"zb-auto, limit 2P, unit costs",
+   [](pp::pipeline_size size) { return measure(pp::ZeroBubbleAuto<2>{}, size); },
+   false},
+  {"zb-auto, limit P, 10/12/8, latency 1",
+   [](pp::pipeline_size size) {
+     return measure(pp::ZeroBubbleAuto<1>{}, size, {10, 12, 8, 1}); // needs every policy
+   },
+   false},
   {"dualpipe-v", [](pp::pipeline_size size) { return measure(pp::DualPipeV<>{}, size); }},
 };
 
@@ -116,7 +125,7 @@ int main(int count, char** words) {
   pp::pipeline_size const size = large ? pp::pipeline_size{1024, 8192} : pp::pipeline_size{64, 512};
   std::printf("P = %d, M = %d; millions of passes per second\n", size.devices, size.microbatches);
   std::printf(
-    "%-34s %10s %9s %9s %9s %9s\n", "schedule", "passes", "order", "simulate", "verify", "seconds");
+    "%-38s %10s %9s %9s %9s %9s\n", "schedule", "passes", "order", "simulate", "verify", "seconds");
   bool all_valid = true;
   for (row const& one : rows) {
     if (large && !one.closed_form)
@@ -125,7 +134,7 @@ int main(int count, char** words) {
     auto const rate = [&best](double seconds) {
       return static_cast<double>(best.passes) / seconds * 1e-6;
     };
-    std::printf("%-34s %10zu %9.1f %9.1f %9.1f %9.3f%s\n",
+    std::printf("%-38s %10zu %9.1f %9.1f %9.1f %9.3f%s\n",
                 one.name,
                 best.passes,
                 rate(best.order),

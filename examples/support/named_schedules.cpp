@@ -13,6 +13,7 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/v_auto.hpp>
@@ -145,6 +146,13 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleInterleaved<pp::dynamic>{.stages_per_device =
                                                             c.stages_per_device.value_or(2)};
+          }),
+    named("zb-auto",
+          "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
+          option::memory_limit,
+          [](schedule_choice const& c) {
+            return pp::ZeroBubbleAuto<pp::dynamic>{
+              .memory_limit = static_cast<int>(c.memory_limit.value_or(c.devices))};
           }),
     named("v-min",
           "two stages per device in a V, a third of the memory of 1F1B",

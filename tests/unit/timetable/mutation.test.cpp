@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -172,8 +174,10 @@ std::vector<pp::dynamic_timetable> sound_timetables() {
         tables.push_back(pp::make_timetable<pp::Seq1F1B<2>>(size, cost));
         tables.push_back(pp::make_timetable<pp::ZeroBubbleH1>(size, cost));
         tables.push_back(pp::make_timetable<pp::ZeroBubbleH2>(size, cost));
+        tables.push_back(pp::make_timetable<pp::ZeroBubbleAuto<1>>(size, cost));
         tables.push_back(pp::make_timetable<pp::ZeroBubbleInterleaved<2>>(size, cost));
         tables.push_back(pp::make_timetable<pp::DualPipeV<>>(size, cost));
+        tables.push_back(pp::make_timetable<pp::Interleaved<2>>(size, cost));
         if (devices == 2)
           tables.push_back(pp::make_timetable<pp::DualPipe<>>(size, cost));
       }
