@@ -268,6 +268,9 @@ std::string shape_error(run_state const& run) {
   if (threads == 0 || blocks == 0) {
     return "the grid and the block must not be empty";
   }
+  if (run.entry->facts.cluster != extent{}) {
+    return "the kernel wants clusters of blocks, which the interpreter does not have";
+  }
   if (threads > 1024 || threads > run.entry->facts.max_threads) {
     return "the block has " + std::to_string(threads) + " threads, the kernel allows " +
            std::to_string(std::min(1024U, run.entry->facts.max_threads));

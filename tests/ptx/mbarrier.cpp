@@ -82,15 +82,25 @@ void arrive(warp& w, instruction const& i, u32 mask) {
 // op: predicate, address, state or parity; mode 1: parity
 void try_wait(warp& w, instruction const& i, u32 mask) {
   u32 done = 0;
+  // Lanes that wait for the same phase learn the same; they keep sharing one clock.
+  clock_pointer last;
+  u32 together = 0;
   for_lanes(mask, [&](int l) {
     mbarrier& b = mbarrier_at(w, i, l, address_of(w, i, 0, l));
     u32 const wanted =
       i.mode == 1 ? w.lanes<u32>(i.op[2])[l] : static_cast<u32>(w.lanes<u64>(i.op[2])[l]);
-    if ((b.phase & 1) != (wanted & 1)) {
-      done |= 1U << l;
-      acquire(w, 1U << l, b.completed);
+    if ((b.phase & 1) == (wanted & 1)) {
+      return;
     }
+    done |= 1U << l;
+    if (b.completed != last) {
+      acquire(w, together, last);
+      last = b.completed;
+      together = 0;
+    }
+    together |= 1U << l;
   });
+  acquire(w, together, last);
   u32& p = w.predicate(i.op[0]);
   p = (p & ~mask) | done;
   u32 const failed = mask & ~done;
