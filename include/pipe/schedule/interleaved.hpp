@@ -69,8 +69,8 @@ constexpr void check_interleaved(int stages_per_device, int group, int stagger) 
 //! Device d holds min((V - 1) N + stagger (P - 1 - d) + 1, V M) stage activations, each 1/V of a
 //! microbatch, N being the largest group. With `stagger` 2, as in the reference, a latency adds
 //! 2 latency (V P - 1) whatever M, when N = P divides M. With `stagger` 1 device 0 holds V P
-//! instead of (V + 1) P - 1, at the same bubble when there is no latency; a latency then adds to
-//! every round.
+//! instead of (V + 1) P - 1, at the same bubble when there is no latency; a latency then adds
+//! 2 latency (V P + P - 3 + (P - 1) V (M / P - 1)), which grows with M.
 //!
 //! @tparam StagesPerDevice V, or `dynamic` for a number that is known only at run time.
 //! @tparam Group the wished N; 0 stands for P. A group smaller than P saves memory and costs time.

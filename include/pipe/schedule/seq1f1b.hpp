@@ -11,11 +11,12 @@
 namespace pipelining::inline v0_1 {
 
 //! @brief 1F1B over units (microbatch, chunk): sequences are cut into `Chunks` chunks; forward
-//! passes take them first
-//!        to last, backward passes last to first, sequences in order.
+//! passes take them first to last, backward passes last to first, sequences in order.
 //!
 //! With chunks of equal work the bubble is (P - 1)(F + B) of one chunk, 1/C of 1F1B's, and device 0
-//! holds (P + C - 1) / C microbatches instead of P. Any P >= 1, M >= 1, C >= 1; C = 1 is 1F1B.
+//! holds (P + C - 1) / C microbatches instead of P. A latency c adds
+//! 2 c ((P - 1) M C / P + P - 1 - C + floor(C / P)) when P divides M C. Any P >= 1, M >= 1, C >= 1;
+//! C = 1 is 1F1B.
 //!
 //! @tparam Chunks chunks of one sequence, or `dynamic` for a number that is known only at run time.
 //! @complexity O(1) per pass.

@@ -97,14 +97,18 @@ TEST_CASE("latency adds 2 c (V P - 1) to interleaved 1F1B, whatever M") {
         }
 }
 
-TEST_CASE("with stagger 1 latency adds to every round") {
-  auto const bubble = [](int microbatches, int stagger) {
-    auto const table = pp::make_timetable(
-      pp::Interleaved<>{2, 0, stagger}, {4, microbatches}, pp::uniform_cost{10, 12, 8, 1});
-    return pp::span_of(table) - 60 * microbatches;
-  };
-  CHECK(bubble(8, 2) == bubble(32, 2));
-  CHECK(bubble(8, 1) < bubble(32, 1));
+TEST_CASE("with stagger 1 latency adds to every round of P microbatches") {
+  for (double const latency : {1.0, 3.0})
+    for (int held = 2; held <= 4; ++held)
+      for (int devices = 2; devices <= 12; ++devices)
+        for (int rounds = 1; rounds <= 4; ++rounds) {
+          auto const table = pp::make_timetable(pp::Interleaved<>{held, 0, 1},
+                                                {devices, devices * rounds},
+                                                pp::uniform_cost{10, 12, 8, latency});
+          int const waits = held * devices - 1 + devices - 2 + (devices - 1) * held * (rounds - 1);
+          CHECK(pp::span_of(table) - 30 * held * devices * rounds ==
+                30 * (devices - 1) + 2 * latency * waits);
+        }
 }
 
 TEST_CASE("one stage per device and stagger 1 is 1F1B") {

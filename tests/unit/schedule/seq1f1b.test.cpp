@@ -74,13 +74,23 @@ TEST_CASE("eager Seq1F1B keeps every rule and its closed forms") {
 }
 
 TEST_CASE("latency makes the bubble of Seq1F1B grow with the units, that of the eager one not") {
-  pp::uniform_cost const cost{10, 10, 10, 1};
-  auto const plain = [&](int microbatches) {
-    return pp::span_of(pp::make_timetable<pp::Seq1F1B<4>>({8, microbatches}, cost)) -
-           120 * microbatches;
-  };
-  CHECK(plain(16) > plain(8));
-  CHECK(plain(16) > pp::span_of(pp::make_timetable<pp::EagerSeq1F1B<4>>({8, 16}, cost)) - 120 * 16);
+  // 2 c ((P - 1) n / P + P - 1 - C + floor(C / P)) when P divides the number of units n
+  for (double const latency : {1.0, 3.0})
+    for (int devices = 2; devices <= 12; ++devices)
+      for (int microbatches = 1; microbatches <= 30; ++microbatches)
+        for (int chunks = 1; chunks <= 6; ++chunks) {
+          int const units = microbatches * chunks;
+          if (units % devices != 0 || units < devices + chunks)
+            continue;
+          pp::pipeline_size const size{devices, microbatches};
+          pp::uniform_cost const cost{10, 12, 8, latency};
+          auto const table = pp::make_timetable(pp::Seq1F1B<>{chunks}, size, cost);
+          int const waits =
+            (devices - 1) * units / devices + devices - 1 - chunks + chunks / devices;
+          CHECK(pp::span_of(table) - 30 * units == 30 * (devices - 1) + 2 * latency * waits);
+          auto const eager = pp::make_timetable(pp::EagerSeq1F1B<>{chunks}, size, cost);
+          CHECK(pp::span_of(eager) <= pp::span_of(table));
+        }
 }
 
 TEST_CASE("Seq1F1B with the split of ZB-H1 keeps every rule and its closed forms") {
