@@ -101,6 +101,8 @@ struct host {
   std::function<bool()> const* condition = nullptr;
   std::string why{};
   operation_ptr target{};
+  std::uint64_t needed_for = ~std::uint64_t{0}; //!< operation that needed was made for
+  std::unordered_set<std::uint64_t> needed{};
   bool woken = false;
   bool wants_turn = false; //!< in the model, waiting for its turn
   bool dead = false;

@@ -78,11 +78,18 @@ bool model::urgent(candidate const& c) const {
 
 namespace {
 
-void collect_needed(operation const* op, std::set<operation const*>& needed) {
-  if (!op || op->done || !needed.insert(op).second)
-    return;
-  for (operation_ptr const& earlier : op->after)
-    collect_needed(earlier.get(), needed);
+// What must finish before the operation can, apart from the other ends of messages.
+std::unordered_set<std::uint64_t> needed_by(operation const& wanted) {
+  std::unordered_set<std::uint64_t> needed{wanted.id};
+  std::vector<operation const*> open{&wanted};
+  while (!open.empty()) {
+    operation const& op = *open.back();
+    open.pop_back();
+    for (operation_ptr const& earlier : op.after)
+      if (!earlier->done && needed.insert(earlier->id).second)
+        open.push_back(earlier.get());
+  }
+  return needed;
 }
 
 } // namespace
@@ -98,12 +105,13 @@ model::candidate model::pick(std::vector<candidate> const& all) {
         return c;
     return all[static_cast<std::size_t>(choose(all.size()))];
   }
-  host const* asking = turn;
-  if (asking && asking->target) {
-    std::set<operation const*> needed;
-    collect_needed(asking->target.get(), needed);
+  if (turn && turn->target) {
+    if (turn->needed_for != turn->target->id) {
+      turn->needed_for = turn->target->id;
+      turn->needed = needed_by(*turn->target);
+    }
     for (candidate const& c : all)
-      if (c.op && needed.contains(c.op.get()))
+      if (c.op && turn->needed.contains(c.op->id))
         return c;
   }
   return all.front();
