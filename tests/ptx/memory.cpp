@@ -2,6 +2,7 @@
 #include "memory.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 namespace ptx {
@@ -74,13 +75,36 @@ bool memory::initialised(void const* begin, std::size_t bytes) {
   });
 }
 
+namespace {
+
+// Large allocations are mostly untouched: eight bytes at a time.
+std::size_t first_touched(allocation const& a, std::size_t from, state which) {
+  std::uint64_t const pattern = 0x0101010101010101u * which;
+  std::size_t i = from;
+  while (i < a.bytes) {
+    std::uint64_t eight = 0;
+    if (i + sizeof eight <= a.bytes) {
+      std::memcpy(&eight, &a.state[i], sizeof eight);
+      if ((eight & pattern) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
+    if ((a.state[i] & which) != 0) {
+      return i;
+    }
+    ++i;
+  }
+  return a.bytes;
+}
+
+} // namespace
+
 std::vector<range> memory::take_touched(state which) {
   std::vector<range> out;
   for (auto& [start, a] : allocations_) {
-    for (std::size_t i = 0; i < a.bytes; ++i) {
-      if ((a.state[i] & which) == 0) {
-        continue;
-      }
+    for (std::size_t i = first_touched(a, 0, which); i < a.bytes;
+         i = first_touched(a, i + 1, which)) {
       a.state[i] = static_cast<std::uint8_t>(a.state[i] & ~which);
       if (!out.empty() && out.back().end == start + i && out.back().begin >= start) {
         ++out.back().end;
