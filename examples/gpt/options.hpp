@@ -23,7 +23,7 @@ struct options {
   std::int64_t devices = 8;
   std::int64_t microbatches = 16;
   std::int64_t chunks = 0; //!< of the chosen schedule; 0: as many as it has by itself
-  std::int64_t steps = 100;
+  std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
   std::string text; //!< empty: the first of default_texts that exists
@@ -40,7 +40,7 @@ inline constexpr char const* usage =
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
-  "  --steps N          steps of training (100)\n"
+  "  --steps N          steps of training (80)\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
   "  --heads H          heads of attention (4)\n"

@@ -181,8 +181,10 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
                 each.different);
     good = good && each.different == 0;
   }
-  std::printf("  planned peak: microbatches on a device's share of the model; measured peak: bytes "
-              "of real buffers\n");
+  std::printf(
+    "  planned peak: microbatches on a device's share of the model; measured peak: bytes of "
+    "real buffers,\n  with the gradients that wait for backward_weight or for an earlier "
+    "chunk, which plans do not count\n");
   return good;
 }
 
