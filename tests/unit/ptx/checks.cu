@@ -71,6 +71,12 @@ KERNEL local_uninitialised(int* out, int written) {
   out[threadIdx.x] = v[threadIdx.x % 8];
 }
 
+KERNEL local_bounds(int* out, int at) {
+  volatile int v[8];
+  for (int k = 0; k < 8; ++k) v[k] = k;
+  out[threadIdx.x] = v[at + threadIdx.x];
+}
+
 KERNEL part_of_a_warp(int* out, int limit) {
   if (threadIdx.x < limit) out[threadIdx.x] = __shfl_xor_sync(0xffffffffU, static_cast<int>(threadIdx.x), 1);
 }

@@ -113,6 +113,10 @@ TEST_CASE("alignment, shared bounds, uninitialised shared and local memory") {
   CHECK(reported(m.run("local_uninitialised", {1}, {8}, out.data(), 7),
                  fault::uninitialised,
                  {"thread (7,0,0)", "at local+0x1c"}));
+  check_clean(m.run("local_bounds", {1}, {8}, out.data(), 0));
+  CHECK(reported(m.run("local_bounds", {1}, {8}, out.data(), 1),
+                 fault::bounds,
+                 {"thread (7,0,0)", "reads 4 bytes at local+0x20", "32 bytes of local memory"}));
 }
 
 TEST_CASE("lanes and warps that part at the wrong place") {

@@ -53,13 +53,15 @@ KERNEL bulk_load(int const* in, int* out, int bug) {
   out[t] = reinterpret_cast<int*>(shared)[t];
 }
 
-// bug 1: no proxy fence; 2: no barrier; 3: source reused before it is read; 4: block ends first
+// bug 1: no proxy fence; 2: no barrier; 3: source reused before it is read; 4: block ends first;
+// 5 is none: the thread that starts the copy fences for all
 KERNEL bulk_store(int* out, int bug) {
   int const t = threadIdx.x;
   int* const v = reinterpret_cast<int*>(shared);
   v[t] = t;
-  if (bug != 1) proxy_fence();
+  if (bug != 1 && bug != 5) proxy_fence();
   if (bug != 2) __syncthreads();
+  if (bug == 5 && t == 0) proxy_fence();
   if (t == 0) {
     store(out, address(shared), 256);
     if (bug == 3) v[0] = 9;

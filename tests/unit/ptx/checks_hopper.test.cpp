@@ -65,6 +65,8 @@ TEST_CASE("bulk stores: proxy fence, barrier, reuse of the source, end of the bl
     CHECK(reported(
       run(3), fault::race, {"writes 4 bytes at shared+0x0", "a bulk copy, which read it"}));
     CHECK(reported(run(4), fault::in_flight, {"still in flight when the block ends"}));
+    auto const late = run(5);
+    CHECK_MESSAGE(late.clean(), late.text());
   });
 }
 

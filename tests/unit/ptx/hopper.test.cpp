@@ -138,9 +138,13 @@ encoded(void* base, tensor const& t, unsigned element, unsigned swizzle, ptx::nu
 }
 
 template <class... Arguments>
-ptx::result run_with_map(
-  fixture::machine& m, char const* kernel, unsigned threads, opaque_map map, Arguments... rest) {
-  void* pointers[] = {&map, &rest...};
+ptx::result run_with_map(fixture::machine& m,
+                         char const* kernel,
+                         unsigned threads,
+                         opaque_map const& map,
+                         Arguments... rest) {
+  opaque_map copy = map;
+  void* pointers[] = {&copy, &rest...};
   return ptx::launch(m.code, kernel, {1}, {threads}, m.dynamic_shared, pointers, m.how);
 }
 
