@@ -112,8 +112,11 @@ set(PIPELINING_HEADERS_RUN
   run/context.hpp
   run/error.hpp
   run/execute.hpp
+  run/launch_environment.hpp
   run/rendezvous.hpp
+  run/socket.hpp
   run/stage.hpp
+  run/store.hpp
   run/threads.hpp
 )
 
