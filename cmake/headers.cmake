@@ -70,6 +70,7 @@ set(PIPELINING_HEADERS_ATTENTION
 set(PIPELINING_HEADERS_PLAN
   plan/budget.hpp
   plan/describe.hpp
+  plan/diagnosis.hpp
   plan/drain.hpp
   plan/global_order.hpp
   plan/item.hpp
@@ -87,6 +88,9 @@ set(PIPELINING_HEADERS_PLAN
   plan/scratch.hpp
   plan/sizes.hpp
   plan/slots.hpp
+  plan/static_lowering.hpp
+  plan/static_plan.hpp
+  plan/static_proof.hpp
   plan/waits.hpp
 )
 

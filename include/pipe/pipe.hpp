@@ -22,6 +22,7 @@
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/plan/budget.hpp>
 #include <pipe/plan/describe.hpp>
+#include <pipe/plan/diagnosis.hpp>
 #include <pipe/plan/drain.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/item.hpp>
@@ -39,6 +40,9 @@
 #include <pipe/plan/scratch.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/slots.hpp>
+#include <pipe/plan/static_lowering.hpp>
+#include <pipe/plan/static_plan.hpp>
+#include <pipe/plan/static_proof.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/check.hpp>

@@ -52,48 +52,39 @@ namespace pipelining::inline v0_1 {
 
 namespace detail {
 
+//! The program of a device, and where each of its messages stands in its peer's program.
+struct placed_program {
+  std::vector<item> items;
+  std::vector<int> positions_at_peer;
+
+  void push(item const& step, std::size_t position) {
+    items.push_back(step);
+    positions_at_peer.push_back(static_cast<int>(position));
+  }
+};
+
 //! Writes the programs of all devices: each is what the global order of passes and messages has
 //! for it.
-inline std::vector<std::vector<item>>
+inline std::vector<placed_program>
 write_programs(timetable_view table, std::vector<int> const& order, bool slots) {
   std::vector<event> events(2 * order.size());
-  int const count =
-    place_messages(table, order.data(), static_cast<int>(order.size()), slots, events.data());
-  events.resize(static_cast<std::size_t>(count));
-  std::vector<std::vector<item>> programs(static_cast<std::size_t>(table.extents.devices));
-  auto const give = [&](int device, event const& what) {
-    programs[static_cast<std::size_t>(device)].push_back(item_of(table, what, device));
-  };
+  int const count = static_cast<int>(order.size());
+  message_placement placement{table, order.data(), count, slots, events.data()};
+  advance(placement, count);
+  events.resize(static_cast<std::size_t>(placement.written));
+  std::vector<placed_program> programs(static_cast<std::size_t>(table.extents.devices));
   for (event const& what : events) {
-    pass const& work = table.passes[what.entry];
-    give(device_of(table.extents, work), what);
-    if (what.message)
-      give(receiver(table.extents, work), what);
+    placed_program& from = programs[static_cast<std::size_t>(what.device)];
+    if (what.to == nothing) {
+      from.push(item_of(table, what, what.device), 0);
+      continue;
+    }
+    placed_program& to = programs[static_cast<std::size_t>(what.to)];
+    std::size_t const at_sender = from.items.size();
+    from.push(item_of(table, what, what.device), to.items.size());
+    to.push(item_of(table, what, what.to), at_sender);
   }
   return programs;
-}
-
-//! Where each message of every device stands in its peer's program.
-inline std::vector<std::vector<int>> positions_at_peers(shape const& extents,
-                                                        std::vector<std::vector<item>>& programs) {
-  auto const indices = static_cast<std::size_t>(pass_indices(extents));
-  std::vector<int> sent(indices, nothing);
-  std::vector<int> received(indices, nothing);
-  for (auto const& steps : programs)
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      auto const maker = static_cast<std::size_t>(pass_index(extents, steps[i].work));
-      if (steps[i].what == operation::send)
-        sent[maker] = static_cast<int>(i);
-      if (steps[i].what == operation::receive)
-        received[maker] = static_cast<int>(i);
-    }
-  std::vector<std::vector<int>> positions(programs.size());
-  for (std::size_t device = 0; device < programs.size(); ++device)
-    for (item const& step : programs[device]) {
-      auto const maker = static_cast<std::size_t>(pass_index(extents, step.work));
-      positions[device].push_back(step.what == operation::send ? received[maker] : sent[maker]);
-    }
-  return positions;
 }
 
 } // namespace detail
@@ -109,10 +100,9 @@ namespace detail {
 template <communication_policy Policy, buffer_sizes Sizes>
 [[nodiscard]] plan lower_programs(shape const& extents,
                                   bool evaluates,
-                                  std::vector<std::vector<item>> programs,
+                                  std::vector<placed_program> programs,
                                   Sizes const& sizes,
                                   lower_options const& options) {
-  auto const positions = positions_at_peers(extents, programs);
   plan result;
   result.extents = extents;
   result.policy = Policy::name;
@@ -127,16 +117,16 @@ template <communication_policy Policy, buffer_sizes Sizes>
   std::vector<int> held(slot_classes * indices, nothing);
   std::vector<int> made(indices, nothing);
   for (std::size_t device = 0; device < programs.size(); ++device) {
-    std::vector<item>& steps = programs[device];
+    std::vector<item>& steps = programs[device].items;
     program work{steps.data(), static_cast<int>(steps.size())};
     std::size_t const before = result.waits.size();
-    result.waits.resize(before + steps.size() * most_needs);
+    result.waits.resize(before + steps.size() * most_waits);
     lowering const shared{extents, evaluates, held.data(), made.data(), static_cast<int>(before)};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,
                            static_cast<int>(device),
-                           positions[device].data(),
+                           programs[device].positions_at_peer.data(),
                            sizes,
                            result.layouts.data() + device * slot_classes,
                            result.waits.data() + before);

@@ -56,7 +56,7 @@ lower_slots(lowering const& shared, program& work, slot_layout* layouts, int* ne
 
 //! Completes the items of one device.
 //! @param position_at_peer [items], where each message stands in its peer's program.
-//! @param layouts receives [slot_classes]. @param waits receives at most most_needs per item.
+//! @param layouts receives [slot_classes]. @param waits receives at most most_waits per item.
 template <communication_policy Policy, buffer_sizes Sizes>
 constexpr lowered_device lower_device(lowering const& shared,
                                       program& work,

@@ -30,7 +30,8 @@ struct program {
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
   int entry = 0;
-  bool message = false;
+  int device = 0;   //!< runs the pass, or sends the message
+  int to = nothing; //!< receives the message; `nothing` for a pass
 };
 
 namespace detail {
@@ -52,10 +53,16 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
   return end;
 }
 
-//! The two ends of a message in one number, the same for both directions.
-[[nodiscard]] constexpr std::int64_t pair_of(timetable_view table, int entry) noexcept {
-  return communicator_per_pair::key(device_of(table.extents, table.passes[entry]),
-                                    receiver(table.extents, table.passes[entry]));
+//! Puts a message among those of its slot, by pairs of devices.
+constexpr void insert_message(event* first, event* last, event const& message) noexcept {
+  std::int64_t const pair = communicator_per_pair::key(message.device, message.to);
+  for (; last != first; --last) {
+    event const& before = last[-1];
+    if (communicator_per_pair::key(before.device, before.to) <= pair)
+      break;
+    *last = before;
+  }
+  *last = message;
 }
 
 } // namespace detail
@@ -65,48 +72,62 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
 //!
 //! With time slots, the messages of passes that end together come behind all of these passes, by
 //! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
-//! one group. Without, each message follows its pass at once.
-//!
-//! @param order a global order of `count` entries. @param out receives at most 2 * count events.
-//! @return the number of events.
-//! @complexity O(n) where passes of one slot come in the order of their devices, as `advance` makes
-//! them.
-constexpr int
-place_messages(timetable_view table, int const* order, int count, bool slots, event* out) noexcept {
+//! one group. Without, each message follows its pass at once. Works on arrays of the caller, and
+//! can stop after any slot and go on later.
+struct message_placement {
+  timetable_view table;
+  int const* order; //!< [count], a global order
+  int count;
+  bool slots;
+  event* events; //!< [2 count]
+  int next = 0;
   int written = 0;
-  for (int begin = 0; begin < count;) {
-    int const end = detail::end_of_slot(table, order, count, begin, slots);
-    for (int i = begin; i < end; ++i) {
-      out[written] = {order[i], false};
-      ++written;
+};
+
+//! @param budget about how many passes to place at most.
+//! @return the number of passes placed.
+//! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
+//! merge makes them.
+constexpr int advance(message_placement& work, int budget) noexcept {
+  timetable_view const& table = work.table;
+  int const start = work.next;
+  while (work.next < work.count && work.next - start < budget) {
+    int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
+    event* const passes = work.events + work.written;
+    int const size = end - work.next;
+    for (int i = 0; i < size; ++i) {
+      int const entry = work.order[work.next + i];
+      passes[i] = {entry, device_of(table.extents, table.passes[entry])};
     }
-    int const first = written;
-    for (int i = begin; i < end; ++i) {
-      if (receiver(table.extents, table.passes[order[i]]) == nothing)
+    event* const first = passes + size;
+    event* last = first;
+    for (int i = 0; i < size; ++i) {
+      int const to = receiver(table.extents, table.passes[passes[i].entry]);
+      if (to == nothing)
         continue;
-      std::int64_t const pair = detail::pair_of(table, order[i]);
-      int at = written;
-      for (; slots && at > first && detail::pair_of(table, out[at - 1].entry) > pair; --at)
-        out[at] = out[at - 1];
-      out[at] = {order[i], true};
-      ++written;
+      event const message{passes[i].entry, passes[i].device, to};
+      if (work.slots)
+        detail::insert_message(first, last, message);
+      else
+        *last = message;
+      ++last;
     }
-    begin = end;
+    work.written += static_cast<int>(last - passes);
+    work.next = end;
   }
-  return written;
+  return work.next - start;
 }
 
 //! @brief The item that an event gives to one of its devices: the pass, or an end of the message.
-//! @pre `device` runs the pass, or sends or receives the message.
+//! @pre `device` is one of the event's.
 [[nodiscard]] constexpr item item_of(timetable_view table, event const& what, int device) noexcept {
   item step;
   step.work = table.passes[what.entry];
-  if (!what.message)
+  if (what.to == nothing)
     return step;
   step.work.overlapped = false;
-  int const from = device_of(table.extents, step.work);
-  step.what = from == device ? operation::send : operation::receive;
-  step.peer = from == device ? receiver(table.extents, step.work) : from;
+  step.what = what.device == device ? operation::send : operation::receive;
+  step.peer = what.device == device ? what.to : what.device;
   return step;
 }
 

@@ -20,6 +20,10 @@ namespace pipelining::inline v0_1 {
   return step.what == operation::run ? 0 : step.lane + 1;
 }
 
+//! @brief The most waits per item, on average: an item needs at most two items of other streams,
+//! since all slots but those of messages go from pass to pass.
+inline constexpr int most_waits = 2;
+
 namespace detail {
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Lowering done by the compiler, a constant per slice of passes or per device.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/global_order.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower_device.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/plan/program.hpp>
+#include <pipe/plan/scratch.hpp>
+#include <pipe/plan/waits.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+#include <utility>
+
+namespace pipelining::inline v0_1 {
+namespace detail {
+
+//! Passes or items that one constant evaluation of a plan works through: an item takes more steps
+//! than a pass of a timetable.
+inline constexpr int plan_slice = 1536;
+
+//! The global order of passes.
+template <class Timed>
+struct static_global_order {
+  static constexpr timetable_view table = Timed::view;
+  static constexpr int devices = table.extents.devices;
+  static constexpr int total = table.size();
+  static constexpr int slices = total / plan_slice + 1;
+
+  struct state {
+    int order[total];
+    bool emitted[pass_indices(table.extents)];
+    int next[devices];
+    double key[devices];
+    int heap[devices];
+    bool waiting[devices];
+    int heap_count;
+    int count;
+  };
+  [[nodiscard]] static constexpr order_merge arrays(state& own) {
+    return {table,
+            own.order,
+            own.emitted,
+            own.next,
+            own.key,
+            own.heap,
+            own.waiting,
+            own.heap_count,
+            own.count};
+  }
+  [[nodiscard]] static constexpr state start() {
+    state own{};
+    order_merge work = arrays(own);
+    begin(work);
+    own.heap_count = work.heap_count;
+    return own;
+  }
+  [[nodiscard]] static constexpr state go_on(state own, int) {
+    order_merge work = arrays(own);
+    advance(work, plan_slice);
+    own.heap_count = work.heap_count;
+    own.count = work.count;
+    return own;
+  }
+  static constexpr state const& value = after<static_global_order, slices>;
+};
+
+//! The global order of passes and messages.
+template <class Timed, bool Slots>
+struct static_events {
+  static constexpr timetable_view table = Timed::view;
+  static constexpr int total = table.size();
+  static constexpr int slices = total / plan_slice + 1;
+
+  struct state {
+    event events[2 * total];
+    int next;
+    int written;
+  };
+  [[nodiscard]] static constexpr state start() { return {}; }
+  [[nodiscard]] static constexpr state go_on(state own, int) {
+    message_placement work{table,
+                           static_global_order<Timed>::value.order,
+                           total,
+                           Slots,
+                           own.events,
+                           own.next,
+                           own.written};
+    advance(work, plan_slice);
+    own.next = work.next;
+    own.written = work.written;
+    return own;
+  }
+  static constexpr state const& value = after<static_events, slices>;
+};
+
+//! The items of one device.
+template <class Timed, class Policy, class Sizes, int Device>
+struct static_device {
+  static constexpr timetable_view table = Timed::view;
+  static constexpr int devices = table.extents.devices;
+  using events = static_events<Timed, Policy::duplex_groups>;
+
+  static constexpr int count = [] {
+    int sum = 0;
+    for (int i = 0; i < events::value.written; ++i) {
+      event const& what = events::value.events[i];
+      sum += what.device == Device || what.to == Device ? 1 : 0;
+    }
+    return sum;
+  }();
+  static constexpr int length = count > 0 ? count : 1;
+
+  struct placed {
+    item items[length];
+    int positions_at_peer[length];
+  };
+  static constexpr placed program_of = [] {
+    placed result{};
+    int written[devices]{};
+    for (int i = 0; i < events::value.written; ++i) {
+      event const& what = events::value.events[i];
+      int const at = written[Device];
+      if (what.device == Device || what.to == Device) {
+        int const peer = what.device == Device ? what.to : what.device;
+        result.items[at] = item_of(table, what, Device);
+        result.positions_at_peer[at] = peer == nothing ? 0 : written[peer];
+      }
+      ++written[what.device];
+      if (what.to != nothing)
+        ++written[what.to];
+    }
+    return result;
+  }();
+
+  struct lowered {
+    item items[length];
+    int waits[most_waits * length];
+    slot_layout layouts[slot_classes];
+    lowered_device sums;
+  };
+  static constexpr lowered value = [] {
+    lowered result{};
+    for (int i = 0; i < count; ++i)
+      result.items[i] = program_of.items[i];
+    program work{result.items, count};
+    constexpr int indices = pass_indices(table.extents);
+    scratch<int> held(slot_classes * indices);
+    scratch<int> made(indices);
+    result.sums = lower_device<Policy>({table.extents, false, held.data, made.data, 0},
+                                       work,
+                                       Device,
+                                       program_of.positions_at_peer,
+                                       Sizes::value,
+                                       result.layouts,
+                                       result.waits);
+    return result;
+  }();
+};
+
+//! The whole plan in flat arrays.
+template <class Timed, class Policy, class Sizes>
+struct static_lowering {
+  static constexpr shape extents = Timed::view.extents;
+  static constexpr int devices = extents.devices;
+
+  struct device_pointers {
+    item const* items[devices];
+    int const* waits[devices];
+    slot_layout const* layouts[devices];
+    lowered_device const* sums[devices];
+    int counts[devices];
+  };
+  template <int Device>
+  using device = static_device<Timed, Policy, Sizes, Device>;
+  template <int... Device>
+  [[nodiscard]] static constexpr device_pointers collect(std::integer_sequence<int, Device...>) {
+    return {{device<Device>::value.items...},
+            {device<Device>::value.waits...},
+            {device<Device>::value.layouts...},
+            {&device<Device>::value.sums...},
+            {device<Device>::count...}};
+  }
+  static constexpr device_pointers all = collect(std::make_integer_sequence<int, devices>{});
+
+  struct totals {
+    int items = 0;
+    int waits = 0;
+  };
+  static constexpr totals total = [] {
+    totals sum;
+    for (int device_number = 0; device_number < devices; ++device_number) {
+      sum.items += all.counts[device_number];
+      sum.waits += all.sums[device_number]->waits;
+    }
+    return sum;
+  }();
+
+  struct flat {
+    item items[total.items];
+    int waits[total.waits + 1];
+    int offsets[devices + 1];
+    int lanes[devices];
+    slot_layout layouts[devices * slot_classes];
+    std::int64_t arena_bytes[devices];
+  };
+  static constexpr flat value = [] {
+    flat result{};
+    int waits = 0;
+    for (int d = 0; d < devices; ++d) {
+      int const first = result.offsets[d];
+      for (int i = 0; i < all.counts[d]; ++i) {
+        result.items[first + i] = all.items[d][i];
+        result.items[first + i].first_wait += waits;
+      }
+      for (int i = 0; i < all.sums[d]->waits; ++i)
+        result.waits[waits + i] = all.waits[d][i];
+      for (int of = 0; of < slot_classes; ++of)
+        result.layouts[d * slot_classes + of] = all.layouts[d][of];
+      waits += all.sums[d]->waits;
+      result.lanes[d] = all.sums[d]->lanes;
+      result.arena_bytes[d] = all.sums[d]->arena_bytes;
+      result.offsets[d + 1] = first + all.counts[d];
+    }
+    return result;
+  }();
+  static constexpr plan_view view{extents,
+                                  Policy::name,
+                                  &Policy::key,
+                                  Policy::duplex_groups,
+                                  false,
+                                  value.items,
+                                  value.offsets,
+                                  value.waits,
+                                  value.lanes,
+                                  value.layouts,
+                                  value.arena_bytes};
+};
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// clang-format off
+// case 1: expected-error {{plan: a group of messages is not the same at both ends}}
+// case 1: expected-error {{plan_breaks<.*bad_group, .*spanning.*stands_at<.*device<0>, .*item_number<8>, .*receive, .*backward>, .*stage<1>, .*microbatch<1>.*stands_at<.*device<0>, .*item_number<7>, .*send, .*forward>, .*stage<0>, .*microbatch<2>}}
+// case 2: expected-error {{plan: devices wait for each other in a circle}}
+// case 2: expected-error {{plan_breaks<.*circular, .*circle<.*stands_at<.*device<0>, .*item_number<3>, .*send, .*forward.*stage<0>, .*microbatch<1>.*stands_at<.*device<1>, .*item_number<3>, .*send, .*backward.*stage<1>, .*microbatch<0>}}
+// case 3: expected-error {{plan: an arena is over the memory limit}}
+// case 3: expected-error {{plan_over_budget<.*device<0>.*memory_limit<2047.*bytes<2048.*activation.*slots<2>.*bytes<1024.*forward.*stage<0>.*microbatch<1>}}
+// clang-format on
+#include <pipe/plan/static_plan.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+
+namespace pp = pipelining;
+
+// A policy whose groups hold both directions, although the directions are two communicators.
+struct spanning : pp::communicator_per_edge {
+#if FAIL_CASE == 1
+  static constexpr bool duplex_groups = true;
+#endif
+};
+struct halves {
+  static constexpr pp::uniform_cost value{1, 0.5, 0.5, 0};
+};
+
+// Device 1 sends its gradient before it takes the activation that device 0 wants to send first.
+struct hoisted {
+  using sound = pp::detail::static_lowering<pp::detail::timed<pp::OneFOneB, 2, 2, pp::unit_cost>,
+                                            pp::communicator_per_edge,
+                                            pp::unsized>;
+  struct changed {
+    pp::item items[sound::total.items];
+  };
+  static constexpr changed value = [] {
+    changed result{};
+    for (int i = 0; i < sound::total.items; ++i)
+      result.items[i] = sound::value.items[i];
+#if FAIL_CASE == 2
+    int receive = sound::value.offsets[1] + 1;
+    while (result.items[receive].what != pp::operation::receive)
+      ++receive;
+    for (; result.items[receive].what != pp::operation::send; ++receive) {
+      pp::item const moved = result.items[receive];
+      result.items[receive] = result.items[receive + 1];
+      result.items[receive + 1] = moved;
+      if (result.items[receive].what == pp::operation::send)
+        break;
+    }
+    for (pp::item& step : result.items)
+      step.wait_count = 0;
+#endif
+    return result;
+  }();
+  static constexpr pp::plan_view view = [] {
+    pp::plan_view result = sound::view;
+    result.items = value.items;
+    return result;
+  }();
+};
+
+struct kept {
+  static constexpr pp::uniform_sizes value{.activation = 1000};
+};
+
+constexpr auto first = pp::lower_static<spanning>(pp::timetable<pp::OneFOneB, 2, 4, halves>);
+constexpr pp::detail::plan_diagnosis<hoisted> second{};
+#if FAIL_CASE == 3
+constexpr auto third =
+  pp::lower_static<pp::communicator_per_pair, kept, 2047>(pp::timetable<pp::OneFOneB, 2, 4>);
+#else
+constexpr auto third =
+  pp::lower_static<pp::communicator_per_pair, kept, 2048>(pp::timetable<pp::OneFOneB, 2, 4>);
+#endif
+
+int main() {
+  (void)second;
+  return pp::prove(first) && pp::prove(third) ? 0 : 1;
+}
