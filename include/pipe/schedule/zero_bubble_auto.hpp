@@ -67,7 +67,7 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 //! it. From there the last gradient of an input climbs to any device e <= j, which still has one
 //! gradient of weights to do. On the other side, a device waits for its first gradient, and has at
 //! most `limit` forward passes to fill that time with.
-//! @source own derivation.
+//! @source own derivation, see docs/explanation/zero_bubble_auto.md.
 [[nodiscard]] constexpr zero_bubble_figures zero_bubble_bound(zero_bubble_problem const& p) {
   zero_bubble_figures bound{0, 0};
   double head = 0;
@@ -313,14 +313,14 @@ private:
 //! makespan; stops early where a lower bound proves the best found to be the best there is. Any P
 //! >= 1, M >= 1.
 //!
-//! Looks at the times of microbatch 0. With equal stages and limit P, the bubble is that of ZB-H1.
-//! With limit 2P and M >= 2P the bubble on the span is at least (P - 1)(F + I + 2c) - (2P - 1) W,
-//! and that bound is nearly always met.
+//! Looks at the times of microbatch 0. With equal stages, limit P and no latency, the bubble is
+//! that of ZB-H1, (P - 1)(F + I - W), for M >= P. With limit L <= M it is at least (P - 1)(F + I +
+//! 2c) - (L - 1) W on the span.
 //!
 //! @tparam TimesDevices the limit in multiples of P, or `dynamic` for `memory_limit`.
 //! @complexity O(log P) per pass.
-//! @source own derivation; the problem is that of Qi et al., "Zero Bubble Pipeline Parallelism",
-//! ICLR 2024 (arXiv:2401.10241), section 3.
+//! @source own derivation, see docs/explanation/zero_bubble_auto.md; the problem is that of Qi et
+//! al., "Zero Bubble Pipeline Parallelism", ICLR 2024 (arXiv:2401.10241), section 3.
 template <int TimesDevices = dynamic>
 struct ZeroBubbleAuto {
   static_assert(TimesDevices == dynamic || TimesDevices >= 1,
