@@ -104,3 +104,29 @@ TEST_CASE("whatever call fails, in whatever way, every rank comes to an end") {
     CHECK(unnoticed == 0);
   }
 }
+
+TEST_CASE("a small relay is right in every order of its operations") {
+  for (int resident : {0, 1}) {
+    standin::configuration machine;
+    machine.resident_nccl_kernels = resident;
+    relay_options how;
+    how.ranks = 2;
+    how.microbatches = 2;
+    how.elements = 2;
+    auto const program = [&] {
+      auto const ids = unique_ids(1);
+      std::vector<float> result;
+      standin::run_ranks(2, [&](int rank) { CHECK(run_relay(how, rank, ids[0], result) == 0); });
+      CHECK(result == std::vector{3.0f, 7.0f, 11.0f, 15.0f});
+    };
+    auto const seen = standin::explore(machine, program, 5000);
+    CHECK(seen.complete);
+    CHECK(seen.faulty == 0);
+    CHECK((seen.runs > 1) == (resident == 1));
+    machine.reduce = false;
+    auto const all = standin::explore(machine, program, 5000);
+    CHECK(all.complete);
+    CHECK(all.faulty == 0);
+    CHECK(all.runs > seen.runs);
+  }
+}

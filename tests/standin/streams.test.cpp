@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <nvtx3/nvtx3.hpp>
 
 #include "standin.hpp"
 
@@ -79,6 +80,19 @@ TEST_CASE("the report names both calls, their streams and the memory") {
   for (char const* part :
        {"cudaMemcpyAsync", "cudaMemsetAsync", "first", "second", "forward(2, 5)", "256 bytes of a"})
     CHECK(text.find(part) != std::string::npos);
+}
+
+TEST_CASE("ranges of NVTX name the calls inside them") {
+  two_streams m(in_order(standin::order::eager));
+  cudaMemsetAsync(m.memory[0], 7, bytes, m.on[0]);
+  {
+    nvtx3::scoped_range in("backward", nvtx3::payload{std::int64_t{6}});
+    cudaMemcpyAsync(m.memory[1], m.memory[0], bytes, cudaMemcpyDeviceToDevice, m.on[1]);
+  }
+  cudaMemcpyAsync(m.memory[2], m.memory[0], bytes, cudaMemcpyDeviceToDevice, m.on[1]);
+  REQUIRE(standin::reports().size() == 2);
+  CHECK(standin::reports()[0].text.find("in backward 6") != std::string::npos);
+  CHECK(standin::reports()[1].text.find("backward") == std::string::npos);
 }
 
 TEST_CASE("memory may be overwritten only after its readers") {

@@ -74,6 +74,22 @@ void call::park() {
   model::instance().park();
 }
 
+void push_scope(std::string text) {
+  model& m = model::instance();
+  std::lock_guard held(m.lock);
+  thread_place const& here = place();
+  if (here.who && here.epoch == m.epoch)
+    here.who->scopes.push_back(std::move(text));
+}
+
+void pop_scope() {
+  model& m = model::instance();
+  std::lock_guard held(m.lock);
+  thread_place const& here = place();
+  if (here.who && here.epoch == m.epoch && !here.who->scopes.empty())
+    here.who->scopes.pop_back();
+}
+
 } // namespace standin::detail
 
 namespace standin {

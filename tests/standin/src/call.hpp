@@ -35,6 +35,12 @@ private:
   std::optional<injected> fault_{};
 };
 
+//! @brief Opens and closes a range of calls that reports name; threads outside the model have none.
+void push_scope(std::string text);
+void pop_scope();
+//! @brief Makes ranges of NVTX such ranges.
+void connect_nvtx();
+
 //! @brief True while the calling thread runs a host function of a stream.
 bool& running_callback();
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "call.hpp"
 #include "kernels.hpp"
 
 namespace standin::detail {
@@ -17,6 +18,7 @@ model::model()
     : memory([this](finding kind, std::string text) { report_finding(kind, std::move(text)); },
              [this](std::uintptr_t address) { return memory_name(address); }) {
   configure(configuration{});
+  connect_nvtx();
 }
 
 void model::configure(configuration chosen) {
