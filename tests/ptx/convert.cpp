@@ -58,18 +58,6 @@ double rounded(double v, rounding how) {
   }
 }
 
-float to_single(double v, rounding how) {
-  auto f = static_cast<float>(v);
-  bool const toward_zero = how == rounding::zero && std::fabs(double{f}) > std::fabs(v);
-  if (how == rounding::down ? f > v : how == rounding::up ? f < v : toward_zero) {
-    f = std::nextafterf(f,
-                        how == rounding::up     ? INFINITY
-                        : how == rounding::zero ? 0.0F
-                                                : -INFINITY);
-  }
-  return f;
-}
-
 u64 float_bits(double v, type t, rounding how, u8 flags) {
   if ((flags & saturate) != 0) {
     v = v > 0 ? std::min(v, 1.0) : 0.0;

@@ -218,6 +218,38 @@ void compute_pair(warp& w, instruction const& i, u32 mask) {
   });
 }
 
+// f32 with a directed rounding: exact or sticky in double, rounded at the end. mode: 0 add, 1 sub,
+// 2 mul, 3 fma; immediate: rounding
+void directed(warp& w, instruction const& i, u32 mask) {
+  auto* d = w.lanes<float>(i.op[0]);
+  for_lanes(mask, [&](int l) {
+    auto const in = [&](int k) {
+      return double{arithmetic<float>::in(get<float>(w.lanes<float>(i.op[k])[l]), i.flags)};
+    };
+    double const v = i.mode == 0   ? add_to_odd(in(1), in(2))
+                     : i.mode == 1 ? add_to_odd(in(1), -in(2))
+                     : i.mode == 2 ? in(1) * in(2)
+                                   : add_to_odd(in(1) * in(2), in(3));
+    d[l] = put<float>(finished(to_single(v, static_cast<rounding>(i.immediate)), i.flags));
+  });
+}
+
+bool decode_directed(decoder& d) {
+  static constexpr char const* names[] = {"add", "sub", "mul", "fma"};
+  auto const& s = d.at();
+  for (u8 k = 0; k < 4; ++k) {
+    if (s.parts[0] == names[k] && d.now().t == type::f32) {
+      d.now().mode = k;
+      d.now().immediate = static_cast<s64>(s.has("rz")   ? rounding::zero
+                                           : s.has("rm") ? rounding::down
+                                                         : rounding::up);
+      plain_operands(d, type::f32, type::f32);
+      return finish(d, directed);
+    }
+  }
+  return false;
+}
+
 template <class F, class Halves, int Arity>
 handler float_handler(type t) {
   switch (t) {
@@ -294,7 +326,7 @@ bool decode_float(decoder& d) {
   if (!is_float(t)) {
     return false;
   }
-  if (s.has("rz") || s.has("rm") || s.has("rp") || s.has("xorsign") || s.has("oob")) {
+  if (s.has("xorsign") || s.has("oob")) {
     return false;
   }
   if (name == "testp") {
@@ -302,6 +334,9 @@ bool decode_float(decoder& d) {
   }
   d.now().flags = static_cast<u8>((s.has("ftz") ? ftz : 0) | (s.has("sat") ? saturate : 0) |
                                   (s.has("relu") ? relu : 0) | (s.has("NaN") ? propagate_nan : 0));
+  if (s.has("rz") || s.has("rm") || s.has("rp")) {
+    return decode_directed(d);
+  }
   struct row {
     char const* name;
     handler (*pick)(type);

@@ -114,4 +114,16 @@ double add_to_odd(double a, double b) {
   return std::nextafter(sum, error > 0 ? INFINITY : -INFINITY);
 }
 
+float to_single(double v, rounding how) {
+  auto f = static_cast<float>(v);
+  bool const toward_zero = how == rounding::zero && std::fabs(double{f}) > std::fabs(v);
+  if (how == rounding::down ? f > v : how == rounding::up ? f < v : toward_zero) {
+    f = std::nextafterf(f,
+                        how == rounding::up     ? INFINITY
+                        : how == rounding::zero ? 0.0F
+                                                : -INFINITY);
+  }
+  return f;
+}
+
 } // namespace ptx

@@ -58,6 +58,9 @@ bfloat to_bfloat(double value, rounding how = rounding::nearest_even);
 //! to a shorter format gives the correctly rounded sum.
 double add_to_odd(double a, double b);
 
+//! @brief Rounds a double to float; exact for doubles from add_to_odd.
+float to_single(double v, rounding how);
+
 inline float flush(float x) {
   return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0F, x) : x;
 }

@@ -273,6 +273,10 @@ bool decode_warp(decoder& d) {
     d.now().kind = flow::aligned;
     return finish(d, nothing);
   }
+  if (name == "createpolicy") { // cache hints change nothing here
+    d.destination(s.operands.at(0), type::b64);
+    return finish(d, nothing);
+  }
   return (name == "griddepcontrol" || name == "brkpt" || name == "pmevent") && finish(d, nothing);
 }
 

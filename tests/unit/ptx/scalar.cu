@@ -149,3 +149,33 @@ KERNEL half_arithmetic(u32 const* a, u32 const* b, u32 const* c, u32* out, int n
   asm volatile("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a[t]), "r"(b[t]));
   put(r);
 }
+
+// Library functions expand to long sequences with directed rounding, selections and local arrays.
+KERNEL library(float const* a, float* out, int n) {
+  int const t = threadIdx.x;
+  if (t >= n) return;
+  float const x = a[t];
+  int k = 0;
+  auto put = [&](float v) { out[k++ * n + t] = v; };
+  put(expf(x));
+  put(logf(fabsf(x)));
+  put(tanhf(x));
+  put(sinf(x));
+  put(powf(fabsf(x), 1.5F));
+  put(erff(x));
+  put(expm1f(x));
+  put(__expf(x));
+  put(static_cast<float>(exp(static_cast<double>(x))));
+  put(fmodf(x, 0.7F));
+}
+
+KERNEL directed(float const* a, float const* b, float const* c, float* out, int n) {
+  int const t = threadIdx.x;
+  if (t >= n) return;
+  float const x = a[t], y = b[t], z = c[t];
+  out[t] = __fadd_rd(x, y);
+  out[n + t] = __fadd_ru(x, y);
+  out[2 * n + t] = __fmul_rz(x, y);
+  out[3 * n + t] = __fmaf_rd(x, y, z);
+  out[4 * n + t] = __fmaf_ru(x, y, z);
+}

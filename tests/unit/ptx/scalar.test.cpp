@@ -401,3 +401,74 @@ TEST_CASE("packed 16-bit arithmetic rounds once") {
     }
   }
 }
+
+TEST_CASE("mathematical functions as nvcc expands them") {
+  fixture::machine m("scalar.sm_80");
+  std::vector<float> values{
+    0.0F, 1.0F, -1.0F, 0.5F, 3.0F, -7.25F, 20.0F, -30.0F, 88.0F, -87.0F, 1e-6F, 40000.0F};
+  for (float x = -5.1F; x < 5.0F; x += 0.37F) {
+    values.push_back(x);
+  }
+  std::size_t const n = values.size();
+  array<float> a(m, values), out(m, n * 10);
+  auto const r = m.run("library", {1}, {64}, a.data(), out.data(), static_cast<int>(n));
+  REQUIRE_MESSAGE(r.clean(), r.text());
+  std::vector<std::function<double(double)>> const columns{
+    [](double x) { return std::exp(x); },
+    [](double x) { return std::log(std::fabs(x)); },
+    [](double x) { return std::tanh(x); },
+    [](double x) { return std::sin(x); },
+    [](double x) { return std::pow(std::fabs(x), 1.5); },
+    [](double x) { return std::erf(x); },
+    [](double x) { return std::expm1(x); },
+    [](double x) { return std::exp(x); },
+    [](double x) { return std::exp(x); },
+    [](double x) { return std::fmod(x, double{0.7F}); },
+  };
+  for (std::size_t k = 0; k < columns.size(); ++k) {
+    for (std::size_t t = 0; t < n; ++t) {
+      CAPTURE(k);
+      CAPTURE(values[t]);
+      auto const want = static_cast<float>(columns[k](values[t]));
+      // A few units in the last place; __expf scales its argument first and loses with its size.
+      double const factor = k == 7 ? 1e-7 * (4 + std::fabs(values[t])) : 5e-7;
+      bool const near = same(out[k * n + t], want) ||
+                        std::fabs(out[k * n + t] - want) <= factor * std::fabs(want) + 1e-37;
+      CHECK(near);
+    }
+  }
+}
+
+TEST_CASE("directed rounding brackets the exact result as tightly as floats can") {
+  fixture::machine m("scalar.sm_80");
+  std::mt19937 random(21);
+  std::size_t const n = 256;
+  auto const some = [&] {
+    std::vector<float> v(n);
+    for (auto& x : v) {
+      x = std::ldexp(static_cast<float>(static_cast<int>(random() % 33554432) - 16777216),
+                     static_cast<int>(random() % 40) - 30);
+    }
+    return v;
+  };
+  auto const x = some(), y = some(), z = some();
+  array<float> a(m, x), b(m, y), c(m, z), out(m, n * 5);
+  auto const r = m.run("directed", {1}, {256}, a.data(), b.data(), c.data(), out.data(), 256);
+  REQUIRE_MESSAGE(r.clean(), r.text());
+  using exact = long double; // 64 bits hold every sum and product here or are sticky enough
+  for (std::size_t t = 0; t < n; ++t) {
+    exact const sum = exact{x[t]} + y[t];
+    exact const product = exact{x[t]} * y[t];
+    auto const below = [](float got, exact want) {
+      return got <= want && std::nextafterf(got, INFINITY) > want;
+    };
+    auto const above = [](float got, exact want) {
+      return got >= want && std::nextafterf(got, -INFINITY) < want;
+    };
+    CHECK(below(out[t], sum));
+    CHECK(above(out[n + t], sum));
+    CHECK((product >= 0 ? below(out[2 * n + t], product) : above(out[2 * n + t], product)));
+    CHECK(below(out[3 * n + t], product + z[t]));
+    CHECK(above(out[4 * n + t], product + z[t]));
+  }
+}
