@@ -52,8 +52,10 @@ set(PIPELINING_HEADERS_TIMETABLE
 )
 
 set(PIPELINING_HEADERS_SEARCH
+  search/continuous_offsets.hpp
   search/sequence_partition.hpp
   search/v_auto.hpp
+  search/v_continuous.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION

@@ -17,6 +17,7 @@
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/v_auto.hpp>
+#include <pipe/search/v_continuous.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -186,6 +187,15 @@ std::vector<named_schedule> const& schedules() {
       [](schedule_choice const& c) {
         return pp::VAuto<pp::dynamic, pp::dynamic>{.memory_limit = c.memory_limit.value_or(0),
                                                    .chunks = c.chunks.value_or(1)};
+      },
+      option::memory_limit),
+    named(
+      "v-continuous",
+      "v-auto with a start from a block in real times, for tight limits; takes longer",
+      option::chunks | option::memory_limit,
+      [](schedule_choice const& c) {
+        return pp::VContinuous{.memory_limit = c.memory_limit.value_or(0),
+                               .chunks = c.chunks.value_or(1)};
       },
       option::memory_limit),
     named("zb-v",

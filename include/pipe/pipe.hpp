@@ -77,8 +77,10 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/continuous_offsets.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
+#include <pipe/search/v_continuous.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/describe.hpp>

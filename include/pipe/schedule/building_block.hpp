@@ -84,15 +84,16 @@ namespace detail {
   return best > 0;
 }
 
-//! Activations that a device holds in the steady state, at the most, in chunks.
-[[nodiscard]] constexpr int held_by(int const* slots, int interval) noexcept {
+//! Activations that a device holds in the steady state, at the most, in chunks. A weight gradient
+//! takes `length` slots and gives its activation back at its end.
+[[nodiscard]] constexpr int held_by(int const* slots, int interval, int length = 1) noexcept {
   int most = 0;
   for (int at = leg::forward_down; at <= leg::forward_up; ++at) {
     int const now = slots[at];
     int const held = floor_divide(now - slots[leg::forward_down], interval) -
-                     floor_divide(now - slots[leg::weight_up] - 1, interval) +
+                     floor_divide(now - slots[leg::weight_up] - length, interval) +
                      floor_divide(now - slots[leg::forward_up], interval) -
-                     floor_divide(now - slots[leg::weight_down] - 1, interval);
+                     floor_divide(now - slots[leg::weight_down] - length, interval);
     most = held > most ? held : most;
   }
   return most;

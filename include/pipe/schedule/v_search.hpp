@@ -23,7 +23,7 @@ namespace pipelining::inline v0_1 {
 //! The default keeps pipelines of up to a few thousand passes below a tenth of a second; larger
 //! ones get `search_effort_per_pass` times their number of passes.
 inline constexpr std::int64_t search_effort = std::int64_t{1} << 21;
-inline constexpr std::int64_t search_effort_per_pass = 12;
+inline constexpr std::int64_t search_effort_per_pass = 8;
 
 namespace detail {
 

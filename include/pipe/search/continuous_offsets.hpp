@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Building blocks from real times instead of slots. Header for
+//! pipelining::continuous_block.
+
+#include <pipe/schedule/building_block.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Times of passes and messages in steps of a grid, the same on every device.
+struct grid_times {
+  int forward = 1;
+  int backward_input = 1;
+  int backward_weight = 1;
+  int latency = 0;
+
+  //! @brief The work that a device has per microbatch: no interval is shorter.
+  [[nodiscard]] constexpr int busy() const noexcept {
+    return 2 * (forward + backward_input + backward_weight);
+  }
+};
+
+//! @brief A building block on a grid: the start of each pass of microbatch 0.
+struct continuous_block {
+  int devices = 0;
+  int interval = 0;        //!< grid steps from one microbatch to the next
+  int peak = 0;            //!< most activations of one stage that a device holds
+  double mean = 0;         //!< activations held, on average over time and devices
+  std::vector<int> starts; //!< [P][leg::count] in grid steps; empty when none exists
+
+  [[nodiscard]] int start(int device, int at) const {
+    return starts[static_cast<std::size_t>(device * leg::count + at)];
+  }
+};
+
+namespace detail {
+
+//! How the passes of one device lie in the interval: starts behind the start of `forward_down`.
+struct device_pattern {
+  int start[leg::count];
+  std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients
+};
+
+//! The continuous block of least mean memory by dynamic programming over the devices.
+class block_planner {
+public:
+  block_planner(int devices, grid_times const& times, int interval)
+      : devices_(devices), times_(times), interval_(interval) {}
+
+  [[nodiscard]] continuous_block plan() {
+    find_patterns();
+    continuous_block result{devices_, interval_, 0, 0, {}};
+    if (patterns_.empty())
+      return result;
+    std::size_t const count = patterns_.size();
+    auto const rows = static_cast<std::size_t>(devices_);
+    std::vector<std::uint32_t> from(rows * count);
+    std::vector<std::int64_t> cost(count);
+    for (std::size_t i = 0; i < count; ++i)
+      cost[i] = loss_cost(patterns_[i]) + patterns_[i].weight_wait;
+    for (int device = 1; device < devices_; ++device)
+      cost = extend(device, cost, from.data() + static_cast<std::size_t>(device) * count);
+    for (std::size_t i = 0; i < count; ++i)
+      cost[i] += turn_cost(patterns_[i]);
+    auto const best =
+      static_cast<std::size_t>(std::min_element(cost.begin(), cost.end()) - cost.begin());
+    std::vector<std::size_t> chosen(rows, best);
+    for (std::size_t row = rows - 1; row > 0; --row)
+      chosen[row - 1] = from[row * count + chosen[row]];
+    lay_out(chosen, result);
+    return result;
+  }
+
+private:
+  struct hop {
+    int down_forward; //!< wait of each leg beyond pass and message
+    int up_forward;
+    int down_backward;
+    int up_backward;
+  };
+
+  [[nodiscard]] int wrap(int value) const noexcept {
+    int const rest = value % interval_;
+    return rest < 0 ? rest + interval_ : rest;
+  }
+  //! The smallest value from `least` on with this residue.
+  [[nodiscard]] int at_least(int residue, int least) const noexcept {
+    return least + wrap(residue - least);
+  }
+
+  //! All ways to lay the four passes out so that both weight gradients still fit; idle time beyond
+  //! the work of the device lies in at most two places.
+  void find_patterns() {
+    int order[3] = {leg::forward_up, leg::backward_down, leg::backward_up};
+    int const idle = interval_ - times_.busy();
+    if (idle < 0)
+      return;
+    do {
+      for (int first = 0; first < 4; ++first)
+        for (int second = first; second < 4; ++second)
+          for (int here = 0; here < 4; ++here)
+            for (int there = here; there < 4; ++there)
+              for (int part = there == here ? idle : 1; part <= (there == here ? idle : idle - 1);
+                   ++part) {
+                int gaps[4] = {0, 0, 0, 0};
+                gaps[first] += times_.backward_weight;
+                gaps[second] += times_.backward_weight;
+                gaps[here] += part;
+                gaps[there] += there == here ? 0 : idle - part;
+                add_pattern(order, gaps);
+              }
+    } while (std::next_permutation(order, order + 3));
+    auto const less = [](device_pattern const& a, device_pattern const& b) {
+      return std::lexicographical_compare(
+        a.start, a.start + leg::count, b.start, b.start + leg::count);
+    };
+    std::sort(patterns_.begin(), patterns_.end(), less);
+    patterns_.erase(std::unique(patterns_.begin(),
+                                patterns_.end(),
+                                [](device_pattern const& a, device_pattern const& b) {
+                                  return std::equal(a.start, a.start + leg::count, b.start);
+                                }),
+                    patterns_.end());
+  }
+
+  void add_pattern(int const* order, int const* gaps) {
+    device_pattern one{};
+    int now = times_.forward;
+    int free[8];
+    int room = 0;
+    for (int i = 0; i < 4; ++i) {
+      for (int k = 0; k < 2 && (k + 1) * times_.backward_weight <= gaps[i]; ++k)
+        free[room++] = now + k * times_.backward_weight;
+      now += gaps[i];
+      if (i == 3)
+        break;
+      one.start[order[i]] = now;
+      now += order[i] == leg::forward_up ? times_.forward : times_.backward_input;
+    }
+    one.weight_wait = std::numeric_limits<std::int64_t>::max();
+    int const down = one.start[leg::backward_down];
+    int const up = one.start[leg::backward_up];
+    for (int i = 0; i < room; ++i)
+      for (int k = 0; k < room; ++k) {
+        if (i == k)
+          continue;
+        int const first = at_least(free[i] - down, times_.backward_input);
+        int const second = at_least(free[k] - up, times_.backward_input);
+        if (first + second + 2 * times_.backward_weight >= one.weight_wait)
+          continue;
+        one.weight_wait = first + second + 2 * times_.backward_weight;
+        one.start[leg::weight_down] = first;
+        one.start[leg::weight_up] = second;
+      }
+    if (room >= 2)
+      patterns_.push_back(one);
+  }
+
+  //! Everybody waits for the turn at the loss: it counts in both stages of every device.
+  [[nodiscard]] std::int64_t loss_cost(device_pattern const& on) const {
+    return std::int64_t{2} * devices_ *
+           at_least(on.start[leg::backward_down] - on.start[leg::forward_up], times_.forward);
+  }
+  //! The turns on the last device count in the outer stage of every device.
+  [[nodiscard]] std::int64_t turn_cost(device_pattern const& on) const {
+    return std::int64_t{devices_} *
+           (at_least(on.start[leg::forward_up], times_.forward) +
+            at_least(on.start[leg::backward_up] - on.start[leg::backward_down],
+                     times_.backward_input));
+  }
+
+  [[nodiscard]] hop
+  between(device_pattern const& above, device_pattern const& below, int wait) const {
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
+    return {wait,
+            wrap(above.start[leg::forward_up] - below.start[leg::forward_up] - 2 * forward - wait),
+            wrap(below.start[leg::backward_down] - above.start[leg::backward_down] + forward -
+                 backward + wait),
+            wrap(above.start[leg::backward_up] - below.start[leg::backward_up] - forward -
+                 backward - wait)};
+  }
+
+  //! Waits between device - 1 and device, weighed by the activations that they keep alive. Moving
+  //! the device as a whole changes nothing until a wait wraps round, so two places suffice.
+  [[nodiscard]] std::pair<std::int64_t, int>
+  hop_cost(int device, device_pattern const& above, device_pattern const& below) const {
+    std::pair<std::int64_t, int> best{std::numeric_limits<std::int64_t>::max(), 0};
+    int const second = wrap(-between(above, below, 0).down_backward);
+    for (int const wait : {0, second}) {
+      hop const one = between(above, below, wait);
+      std::int64_t const cost =
+        std::int64_t{device} * (one.down_forward + one.up_backward) +
+        (std::int64_t{2} * devices_ - device) * (one.up_forward + one.down_backward);
+      if (cost < best.first)
+        best = {cost, wait};
+    }
+    return best;
+  }
+
+  [[nodiscard]] std::vector<std::int64_t>
+  extend(int device, std::vector<std::int64_t> const& cost, std::uint32_t* from) const {
+    // The cheapest first: no wait costs less than nothing, so the rest is out once one costs more.
+    std::vector<std::uint32_t> cheap(cost.size());
+    for (std::size_t i = 0; i < cheap.size(); ++i)
+      cheap[i] = static_cast<std::uint32_t>(i);
+    std::stable_sort(cheap.begin(), cheap.end(), [&cost](std::uint32_t i, std::uint32_t k) {
+      return cost[i] < cost[k];
+    });
+    std::vector<std::int64_t> next(cost.size(), std::numeric_limits<std::int64_t>::max());
+    for (std::size_t to = 0; to < next.size(); ++to) {
+      for (std::uint32_t const i : cheap) {
+        if (cost[i] >= next[to])
+          break;
+        std::int64_t const sum = cost[i] + hop_cost(device, patterns_[i], patterns_[to]).first;
+        if (sum >= next[to])
+          continue;
+        next[to] = sum;
+        from[to] = i;
+      }
+      next[to] += patterns_[to].weight_wait;
+    }
+    return next;
+  }
+
+  //! Turns patterns and waits into starts.
+  void lay_out(std::vector<std::size_t> const& chosen, continuous_block& result) const {
+    int const last = devices_ - 1;
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
+    std::vector<hop> hops;
+    for (std::size_t i = 1; i < chosen.size(); ++i) {
+      device_pattern const& above = patterns_[chosen[i - 1]];
+      device_pattern const& below = patterns_[chosen[i]];
+      hops.push_back(between(above, below, hop_cost(static_cast<int>(i), above, below).second));
+    }
+    device_pattern const& top = patterns_[chosen.front()];
+    device_pattern const& bottom = patterns_[chosen.back()];
+    result.starts.assign(chosen.size() * leg::count, 0);
+    auto const at = [&](int device, int which) -> int& {
+      return result.starts[static_cast<std::size_t>(device * leg::count + which)];
+    };
+    auto const link = [&](int device) -> hop const& {
+      return hops[static_cast<std::size_t>(device)];
+    };
+    for (int device = 1; device <= last; ++device)
+      at(device, leg::forward_down) =
+        at(device - 1, leg::forward_down) + forward + link(device - 1).down_forward;
+    at(last, leg::forward_up) =
+      at(last, leg::forward_down) + at_least(bottom.start[leg::forward_up], times_.forward);
+    for (int device = last - 1; device >= 0; --device)
+      at(device, leg::forward_up) =
+        at(device + 1, leg::forward_up) + forward + link(device).up_forward;
+    at(0, leg::backward_down) =
+      at(0, leg::forward_up) +
+      at_least(top.start[leg::backward_down] - top.start[leg::forward_up], times_.forward);
+    for (int device = 1; device <= last; ++device)
+      at(device, leg::backward_down) =
+        at(device - 1, leg::backward_down) + backward + link(device - 1).down_backward;
+    at(last, leg::backward_up) =
+      at(last, leg::backward_down) +
+      at_least(bottom.start[leg::backward_up] - bottom.start[leg::backward_down],
+               times_.backward_input);
+    for (int device = last - 1; device >= 0; --device)
+      at(device, leg::backward_up) =
+        at(device + 1, leg::backward_up) + backward + link(device).up_backward;
+    double held = 0;
+    for (int device = 0; device <= last; ++device) {
+      device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
+      for (int const which : {leg::weight_down, leg::weight_up})
+        at(device, which) = at(device, which - 2) + own.start[which];
+      int const* const slots = result.starts.data() + device * leg::count;
+      result.peak = std::max(result.peak, held_by(slots, interval_, times_.backward_weight));
+      held += slots[leg::weight_up] - slots[leg::forward_down] + slots[leg::weight_down] -
+              slots[leg::forward_up] + 2 * times_.backward_weight;
+    }
+    result.mean = held / interval_ / devices_;
+  }
+
+  int devices_;
+  grid_times times_;
+  int interval_;
+  std::vector<device_pattern> patterns_;
+};
+
+} // namespace detail
+
+//! @brief The building block of least mean memory for real times: a modulo schedule.
+//!
+//! Every device repeats its six passes each `interval` steps; the planner chooses, device by
+//! device, their cyclic order and phases, and the waits on the four links between neighbours. A
+//! wait keeps activations alive on all devices that it separates from the turn, so the sum of waits
+//! with these weights is the memory, and dynamic programming over the devices finds its least
+//! value among the patterns considered (idle time of a device in at most two places).
+//!
+//! @param times of passes and messages in grid steps, all devices alike.
+//! @param interval grid steps per microbatch, at least `times.busy()`.
+//! @return the block; without starts when the interval is too short.
+//! @throws std::invalid_argument for fewer than one device, times below 1 or a negative latency.
+//! @complexity O(P V^2) time for V patterns: about 60 at the shortest interval, about 60 more for
+//! each idle step and place.
+//! @source own derivation, see docs/explanation/v_shapes.md; the question is left open by Qi et
+//! al., NeurIPS 2024 ("continuous offsets").
+[[nodiscard]] inline continuous_block
+plan_continuous_block(int devices, grid_times const& times, int interval) {
+  if (devices < 1 || times.forward < 1 || times.backward_input < 1 || times.backward_weight < 1 ||
+      times.latency < 0)
+    throw std::invalid_argument(
+      "plan_continuous_block: it needs at least one device, times of at least one grid step, and "
+      "a latency that is not negative");
+  return detail::block_planner(devices, times, interval).plan();
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A V shape from a building block in real times. Header for pipelining::VContinuous.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/schedule/building_block.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/v_timeline.hpp>
+#include <pipe/schedule/v_workspace.hpp>
+#include <pipe/search/continuous_offsets.hpp>
+#include <pipe/search/v_auto.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+
+namespace pipelining::inline v0_1 {
+namespace detail {
+
+//! The largest times of any device, on a grid of at most `steps` steps per microbatch; exact where
+//! the times have a common measure that large, else rounded up.
+[[nodiscard]] inline grid_times on_grid(v_timeline const& line, int steps) {
+  v_problem const& problem = line.problem;
+  std::int64_t longest[3] = {1, 1, 1};
+  std::int64_t measure = problem.latency;
+  int const count = problem.devices * problem.chunks;
+  for (int at = 0; at < leg::count; ++at)
+    for (int i = 0; i < count; ++i) {
+      std::int64_t const time = line.durations[static_cast<std::ptrdiff_t>(at) * count + i];
+      longest[at / 2] = std::max(longest[at / 2], time);
+    }
+  for (std::int64_t const time : longest)
+    measure = std::gcd(measure, time);
+  std::int64_t const busy = 2 * (longest[0] + longest[1] + longest[2]);
+  if (busy / measure > steps)
+    measure = (busy + steps - 1) / steps;
+  auto const up = [measure](std::int64_t time) {
+    return static_cast<int>(std::min<std::int64_t>((time + measure - 1) / measure, 1 << 20));
+  };
+  return {up(longest[0]), up(longest[1]), up(longest[2]), up(problem.latency)};
+}
+
+} // namespace detail
+
+//! @brief `VAuto` with one more start: the continuous block with the shortest interval that keeps
+//! the limit.
+//!
+//! For unequal times or latency and a limit near the least, or many microbatches, where the blocks
+//! of six slots stall in every round. It takes some tenths of a second. Run time only.
+//!
+//! @throws std::invalid_argument (generate) for a limit below 2.
+//! @source own derivation, see docs/explanation/v_shapes.md.
+struct VContinuous {
+  double memory_limit = dynamic; //!< activations of one stage that a device may hold
+  int chunks = 1;
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return detail::v_extents(devices, microbatches, chunks);
+  }
+  template <cost_model Cost>
+  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    detail::generate_v(*this, extents, cost, rows);
+  }
+
+  static constexpr bool fused = false;
+  static constexpr bool searches_unit_costs = true;
+  void start(shape const& extents, detail::v_timeline& line, building_block& block) const {
+    VAuto<dynamic, dynamic>{memory_limit, chunks}.start(extents, line, block);
+    // A finer grid finds little more, and the work grows with the fourth power of its idle steps.
+    int const steps = extents.devices <= 16 ? 36 : 24;
+    grid_times const times = detail::on_grid(line, steps);
+    int const limit = line.problem.limit - 2 * (extents.chunks - 1);
+    for (int interval = times.busy(); interval <= times.busy() + times.busy() / 4; ++interval) {
+      continuous_block const found = plan_continuous_block(extents.devices, times, interval);
+      if (found.starts.empty() || found.peak > limit)
+        continue;
+      std::copy(found.starts.begin(), found.starts.end(), block.slots);
+      block.interval = interval;
+      detail::wait_for_sequence(block, extents.chunks);
+      detail::repeat(block, line);
+      return;
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_1
