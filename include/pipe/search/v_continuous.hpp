@@ -69,11 +69,24 @@ struct VContinuous {
   static constexpr bool searches_unit_costs = true;
   void start(shape const& extents, detail::v_timeline& line, building_block& block) const {
     VAuto<dynamic, dynamic>{memory_limit, chunks}.start(extents, line, block);
-    // A finer grid finds little more, and the work grows with the fourth power of its idle steps.
-    int const steps = extents.devices <= 16 ? 36 : 24;
-    grid_times const times = detail::on_grid(line, steps);
+    // The work grows with the fourth power of the idle steps: fine where intervals are short only.
     int const limit = line.problem.limit - 2 * (extents.chunks - 1);
-    for (int interval = times.busy(); interval <= times.busy() + times.busy() / 4; ++interval) {
+    int const fine = extents.devices <= 16 ? 36 : 24;
+    if (!start_on(fine, 4, limit, extents, line, block))
+      static_cast<void>(start_on(fine / 3, 1, limit, extents, line, block));
+  }
+
+private:
+  //! Writes the block with the shortest interval up to busy + busy / `part` that keeps the limit.
+  [[nodiscard]] static bool start_on(int steps,
+                                     int part,
+                                     int limit,
+                                     shape const& extents,
+                                     detail::v_timeline& line,
+                                     building_block& block) {
+    grid_times const times = detail::on_grid(line, steps);
+    int const busy = times.busy();
+    for (int interval = busy; interval <= busy + busy / part; ++interval) {
       continuous_block const found = plan_continuous_block(extents.devices, times, interval);
       if (found.starts.empty() || found.peak > limit)
         continue;
@@ -81,8 +94,9 @@ struct VContinuous {
       block.interval = interval;
       detail::wait_for_sequence(block, extents.chunks);
       detail::repeat(block, line);
-      return;
+      return true;
     }
+    return false;
   }
 };
 
