@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks that docs/schedules.md shows every schedule, with the picture that the timetable tool draws of it today.
+
+usage: pictures_test.py TIMETABLE DOCS [--write]
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"]}
+
+
+def picture(tool, name):
+    command = [tool, name, "--devices", "4", "--microbatches", "8", "--format", "svg", *OPTIONS.get(name, [])]
+    if name.startswith("seq1f1b"):
+        command += ["--chunks", "2"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main(tool, docs, write):
+    listed = subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.splitlines()
+    names = [line.split()[0] for line in listed if line.split()[0] != "csv"]
+    page = (docs / "schedules.md").read_text(encoding="utf-8")
+    problems = [f"docs/schedules.md has no heading for {name}" for name in names if f"\n## {name}\n" not in page]
+    problems += [f"docs/schedules.md describes {name}, which the tool does not know"
+                 for name in re.findall(r"^## (\S+)$", page, re.MULTILINE) if name not in names]
+    for name in names:
+        if f"](images/{name}.svg)" not in page:
+            problems.append(f"docs/schedules.md does not show images/{name}.svg")
+        file = docs / "images" / f"{name}.svg"
+        drawn = picture(tool, name)
+        if write:
+            file.write_text(drawn, encoding="utf-8")
+        elif not file.exists() or file.read_text(encoding="utf-8") != drawn:
+            problems.append(f"docs/images/{name}.svg is not what the tool draws; run this test with --write")
+    return problems
+
+
+if __name__ == "__main__":
+    found = main(sys.argv[1], pathlib.Path(sys.argv[2]), "--write" in sys.argv)
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
