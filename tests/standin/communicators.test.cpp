@@ -173,6 +173,30 @@ TEST_CASE("splitting makes communicators per color, in order of keys") {
   CHECK(standin::summary() == "");
 }
 
+// Children that share the parent's resources share its lane, so they are no help against a blocked
+// receive.
+TEST_CASE("a split communicator is a lane of its own only without splitShare") {
+  for (int share : {0, 1}) {
+    standin::configuration connected;
+    connected.lazy_connect = false;
+    on_ranks(connected, 2, 1, [&](rank_resources& r) {
+      ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+      how.splitShare = share;
+      ncclComm_t child{};
+      REQUIRE(ncclCommSplit(r.comm[0], 0, r.rank, &child, &how) == ncclSuccess);
+      if (r.rank == 0) {
+        (void)r.receive(1, 1, 0);
+        ncclSend(r.buffer[0], 8, ncclInt8, 1, child, r.on[1]);
+      } else {
+        ncclRecv(r.buffer[1], 8, ncclInt8, 0, child, r.on[0]);
+        (void)r.send(1, 0, 0);
+      }
+      cudaDeviceSynchronize();
+    });
+    CHECK(standin::found(finding::deadlock) == (share == 1));
+  }
+}
+
 namespace {
 
 template <class Body>

@@ -14,8 +14,8 @@ using standin::finding;
 constexpr std::size_t bytes = 128;
 
 struct machine {
-  machine() {
-    standin::configure({});
+  explicit machine(standin::order how = standin::order::lazy) {
+    standin::configure({.execution = how});
     for (cudaStream_t* s : {&first, &second})
       cudaStreamCreateWithFlags(s, cudaStreamNonBlocking);
     for (void** p : {&a, &b})
@@ -115,6 +115,21 @@ TEST_CASE(
   CHECK(standin::counters().steps == 1);
   cudaDeviceSynchronize();
   CHECK(standin::summary() == "");
+}
+
+TEST_CASE("registered host memory is pinned until it is unregistered") {
+  for (bool waits : {false, true}) {
+    machine m(standin::order::eager); // the copy is over, but the host cannot know
+    std::array<char, bytes> mine{};
+    CHECK(cudaHostRegister(mine.data(), bytes, cudaHostRegisterDefault) == cudaSuccess);
+    CHECK(cudaHostRegister(mine.data(), bytes, 0) == cudaErrorHostMemoryAlreadyRegistered);
+    cudaMemcpyAsync(m.a, mine.data(), bytes, cudaMemcpyHostToDevice, m.first);
+    if (waits)
+      cudaStreamSynchronize(m.first);
+    CHECK(cudaHostUnregister(mine.data()) == cudaSuccess);
+    CHECK(cudaHostUnregister(mine.data()) == cudaErrorHostMemoryNotRegistered);
+    CHECK(standin::found(finding::overwrite_in_use) == !waits);
+  }
 }
 
 TEST_CASE("the kind of a copy must fit its pointers") {

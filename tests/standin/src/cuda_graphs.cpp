@@ -166,8 +166,8 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
     for (graph_node const* before : node->after)
       m.depend(*op, ops[before->index]);
     if (op->comm) {
-      m.depend(*op, op->comm->last);
-      op->comm->last = op;
+      m.depend(*op, *op->comm->lane);
+      *op->comm->lane = op;
       ++m.counts.nccl_kernels;
     }
     if (op->kind == operation_kind::kernel)

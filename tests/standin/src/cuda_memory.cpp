@@ -283,6 +283,39 @@ cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t on) {
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t on) {
   return cuda_call("cudaFreeAsync", [&](model& m) { return free_on_stream(m, pointer, on); });
 }
+// Registered memory behaves like pinned memory that somebody else owns.
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  return cuda_call("cudaHostRegister", [&](model& m) {
+    if (!pointer || bytes == 0)
+      return cudaErrorInvalidValue;
+    if (m.find_allocation(pointer))
+      return cudaErrorHostMemoryAlreadyRegistered;
+    m.setting_up("cudaHostRegister");
+    m.adopt_host_memory(pointer, bytes);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  return cuda_call("cudaHostUnregister", [&](model& m) {
+    allocation* const a = freeable(m, pointer, true);
+    if (!a || a->storage)
+      return cudaErrorHostMemoryNotRegistered;
+    host& me = m.self();
+    auto who = std::make_shared<std::string>(m.describe(me) + " in cudaHostUnregister");
+    m.memory.touch(writing(pointer, a->bytes), {me.agent, &me.clock, who}, false);
+    m.memory.forget(a->begin, a->bytes);
+    me.clock.advance(me.agent);
+    kernels::remove_memory(pointer);
+    m.allocations.erase(a->begin);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostGetDevicePointer(void** out, void* pointer, unsigned) {
+  return cuda_call("cudaHostGetDevicePointer", [&](model& m) {
+    *out = m.find_allocation(pointer) ? pointer : nullptr;
+    return *out ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
   return cuda_call("cudaMemGetInfo", [&](model& m) {
     std::size_t used = 0;

@@ -91,6 +91,16 @@ void* model::allocate(std::size_t bytes, int device, memory_kind kind) {
   return reinterpret_cast<void*>(begin);
 }
 
+void model::adopt_host_memory(void* begin, std::size_t bytes) {
+  kernels::add_memory(begin, bytes, true);
+  allocation known;
+  known.begin = reinterpret_cast<std::uintptr_t>(begin);
+  known.bytes = bytes;
+  known.kind = memory_kind::pinned;
+  known.id = next_allocation++;
+  allocations.emplace(known.begin, std::move(known));
+}
+
 allocation* model::find_allocation(void const* address) {
   auto const at = reinterpret_cast<std::uintptr_t>(address);
   auto next = allocations.upper_bound(at);

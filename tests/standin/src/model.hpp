@@ -213,7 +213,8 @@ struct communicator {
   bool blocking = true;
   ncclResult_t state = ncclInProgress;
   bool aborted = false, destroyed = false, finalized = false, revoked = false;
-  operation_ptr last{};
+  //! Last kernel of the lane; split children with splitShare use the lane of their parent.
+  std::shared_ptr<operation_ptr> lane = std::make_shared<operation_ptr>();
   std::uint64_t collectives = 0, splits = 0;
   int graph_references = 0;
   host* by = nullptr;
@@ -322,6 +323,7 @@ public:
   std::map<std::uintptr_t, allocation> allocations{};
   shadow memory;
   void* allocate(std::size_t bytes, int device, memory_kind kind);
+  void adopt_host_memory(void* begin, std::size_t bytes);
 
   // ---- objects, by handle
   std::map<void const*, std::unique_ptr<stream>> streams{};

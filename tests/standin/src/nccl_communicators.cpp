@@ -125,7 +125,8 @@ ncclResult_t init(model& m,
   return join(m, out, members, rank, how, function);
 }
 
-// Splitting is a collective of the parent. Children keep no order with the parent or each other.
+// Splitting is a collective of the parent. Children keep no order with the parent or each
+// other, unless they share its resources.
 ncclResult_t
 split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* out, ncclConfig_t const* how) {
   communicator* parent = nullptr;
@@ -156,7 +157,11 @@ split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* out, ncclConf
     child->ranks.resize(members.size());
   }
   auto const mine = std::find(members.begin(), members.end(), std::pair{key, parent->rank});
-  return join(m, out, child, static_cast<int>(mine - members.begin()), how, "ncclCommSplit");
+  auto const rank = static_cast<int>(mine - members.begin());
+  ncclResult_t const code = join(m, out, child, rank, how, "ncclCommSplit");
+  if (*out && how && how->splitShare == 1)
+    reinterpret_cast<communicator*>(*out)->lane = parent->lane;
+  return code;
 }
 
 bool quiet(model& m, communicator const& comm) {

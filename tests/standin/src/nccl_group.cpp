@@ -149,8 +149,8 @@ void launch_now(model& m,
   ++m.counts.nccl_kernels;
   for (std::size_t i = 1; i < on.size(); ++i)
     m.depend(*op, on[i]->last);
-  m.depend(*op, comm.last);
-  comm.last = op;
+  m.depend(*op, *comm.lane);
+  *comm.lane = op;
   m.enqueue(*on.front(), op);
   for (std::size_t i = 1; i < on.size(); ++i) {
     auto join = m.make(operation_kind::marker, *on[i], "end of an NCCL group");
