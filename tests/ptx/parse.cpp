@@ -51,6 +51,15 @@ std::string without_comments(std::string_view in) {
   return out;
 }
 
+// ".reg.b32 x" becomes " .reg .b32 x".
+std::string with_blanks(std::string const& declaration) {
+  std::string out;
+  for (char const c : declaration) {
+    out += c == '.' ? " ." : std::string(1, c);
+  }
+  return out;
+}
+
 std::size_t number_after(std::string const& text, std::size_t at) {
   return std::strtoull(text.c_str() + at, nullptr, 0);
 }
@@ -282,7 +291,7 @@ private:
   declaration declare(std::string const& all) {
     declaration d;
     auto const equals = all.find('=');
-    auto const w = words(all.substr(0, equals));
+    auto const w = words(with_blanks(all.substr(0, equals)));
     std::string name;
     for (std::size_t i = 0; i < w.size(); ++i) {
       if (w[i] == ".align") {

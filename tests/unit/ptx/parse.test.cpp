@@ -32,7 +32,7 @@ constexpr char const* sample = R"(
 	@!%p1 bra 	$L__BB0_2;
 	// begin inline asm
 	{
-.reg .pred P;
+.reg.pred P;
 mbarrier.try_wait.parity.shared::cta.b64 P, [%r1], %r2;
 }
 	// end inline asm
