@@ -84,13 +84,24 @@ void decoder::declare(declaration const& d) {
     out_.shared_bytes = round_up(out_.shared_bytes, d.alignment);
     symbols_[d.name] = {space::shared, shared_base + out_.shared_bytes};
     out_.shared_bytes += d.bytes;
-  } else if (d.space == "local") {
+  } else if (d.space == "local" || d.space == "param") { // arguments of calls live there too
     out_.facts.local_bytes =
       round_up(out_.facts.local_bytes, std::max<std::size_t>(d.alignment, 16));
     symbols_[d.name] = {space::local, out_.facts.local_bytes};
     out_.facts.local_bytes += d.bytes;
   } else {
     refuse("variables in the state space ." + d.space + " are not known inside a function");
+  }
+}
+
+// Shared and local memory must be known before the dynamic shared memory can be placed.
+void decoder::declare_memory(function_text const& f) {
+  for (auto const& s : f.body) {
+    statement_ = &s;
+    if (s.kind == statement_kind::declare && s.declared.space != "reg" &&
+        s.declared.space != "param") {
+      declare(s.declared);
+    }
   }
 }
 
@@ -107,11 +118,7 @@ void decoder::run(function_text const& f) {
     }
   }
   scopes_.push_back({next_scope_++, {}});
-  for (auto const& s : f.body) {
-    if (statement_ = &s; s.kind == statement_kind::declare && s.declared.space != "reg") {
-      declare(s.declared);
-    }
-  }
+  declare_memory(f);
   out_.shared_bytes = round_up(out_.shared_bytes, 16);
   for (auto const& v : code_.text.variables) {
     if (v.space == "shared" && v.external) {
@@ -145,7 +152,7 @@ void decoder::one(statement const& s) {
     labels_[{scopes_.back().id, s.name}] = static_cast<s32>(out_.code.size());
     return;
   case statement_kind::declare:
-    if (s.declared.space == "reg") {
+    if (s.declared.space == "reg" || s.declared.space == "param") {
       declare(s.declared);
     }
     return;
@@ -155,7 +162,12 @@ void decoder::one(statement const& s) {
   instruction i;
   instruction_ = &i;
   addresses_ = 0;
-  i.statement = static_cast<u32>(&s - out_.text->body.data());
+  i.statement = inlined_.empty() ? static_cast<u32>(&s - out_.text->body.data()) : call_statement_;
+  last_symbol_ = space::generic;
+  if (s.parts[0] == "call" && s.guard.empty()) {
+    call(s);
+    return;
+  }
   if (!s.guard.empty()) {
     auto const* r = find(s.guard);
     if (r == nullptr) {
@@ -168,6 +180,9 @@ void decoder::one(statement const& s) {
   i.t = type_of(s.parts.back());
   if (s.parts[0] == "bra") {
     branch(s);
+  } else if (s.parts[0] == "ret" && !inlined_.empty()) {
+    i.kind = flow::branch;
+    returns_.push_back(out_.code.size());
   } else if (s.parts[0] == "ret" || s.parts[0] == "exit") {
     i.kind = flow::exit;
   } else if (!(decode_logic(*this) || decode_integer(*this) || decode_float(*this) ||
@@ -286,6 +301,7 @@ s32 decoder::parameter_address(u64 offset) {
 s32 decoder::symbol_address(std::string const& name, type t, bool& known) {
   if (auto const found = symbols_.find(name); found != symbols_.end()) {
     known = true;
+    last_symbol_ = found->second.where;
     if (found->second.where == space::parameter) {
       return parameter_address(found->second.value);
     }

@@ -35,6 +35,8 @@ public:
   s32 constant(u64 value, bool wide);
   type register_type(std::string const& name) const;
 
+  //! @brief State space of the symbol that the last operand named; generic if it was no symbol.
+  space last_symbol() const { return last_symbol_; }
   statement const& at() const { return *statement_; }
   instruction& now() { return *instruction_; }
   kernel& target() { return out_; }
@@ -56,6 +58,10 @@ private:
   };
 
   void declare(declaration const& d);
+  void declare_memory(function_text const& f);
+  void call(statement const& s);
+  void inline_function(function_text const& f, statement const& s);
+  void bind(std::vector<declaration> const& formal, std::string const& actual);
   void one(statement const& s);
   void branch(statement const& s);
   void resolve_labels();
@@ -78,6 +84,11 @@ private:
   statement const* statement_ = nullptr;
   instruction* instruction_ = nullptr;
   unsigned addresses_ = 0;
+  space last_symbol_ = space::generic;
+  // Device functions are expanded where they are called; reports name the call.
+  std::vector<function_text const*> inlined_;
+  u32 call_statement_ = 0;
+  std::vector<std::size_t> returns_;
   std::vector<scope> scopes_;
   u32 next_scope_ = 0;
   std::map<std::pair<u32, std::string>, s32> labels_;

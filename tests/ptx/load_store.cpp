@@ -113,9 +113,15 @@ bool decode_access(decoder& d) {
   if (loads) {
     i.count = static_cast<u8>(d.list(value, wide ? type::b64 : type::b32, true));
     d.address(address);
+    if (i.where == space::parameter && d.last_symbol() == space::local) {
+      i.where = space::local;
+    }
     return finish(d, i.where == space::parameter ? load_parameter : load);
   }
   d.address(address);
+  if (i.where == space::parameter && d.last_symbol() == space::local) {
+    i.where = space::local;
+  }
   i.count = static_cast<u8>(d.list(value, i.t, false));
   return i.where == space::parameter ? false : finish(d, store);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Instructions of a warp: exchange, matrices, atomics.
+#include <cassert>
 #include <cstdint>
+#include <cstdio>
 
 #define KERNEL extern "C" __global__ void
 using u32 = std::uint32_t;
@@ -117,4 +119,25 @@ KERNEL divergent(int const* trips, int* out) {
     if (sum > 500) break;
   }
   out[t] = sum + __popc(__ballot_sync(0xffffffffU, sum > 100)) * 10000;
+}
+
+// Functions that stay functions, with returns in the middle and calls of their own.
+__device__ __noinline__ int half_or_triple(int x) {
+  if (x % 2 == 0) return x / 2;
+  return 3 * x + 1;
+}
+__device__ __noinline__ int collatz(int x, int most) {
+  int steps = 0;
+  while (x != 1 && steps < most) {
+    x = half_or_triple(x);
+    ++steps;
+  }
+  return steps;
+}
+KERNEL calls(int* out, double* powers, int limit) {
+  int const t = threadIdx.x;
+  assert(t < limit);
+  out[t] = collatz(t + 1, 1000);
+  powers[t] = pow(static_cast<double>(t), 1.5);
+  if (t == 5) printf("thread %d\n", t);
 }

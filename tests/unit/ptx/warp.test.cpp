@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Instructions of a warp against the layouts that the PTX manual gives element by element.
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <random>
@@ -214,4 +215,26 @@ TEST_CASE("lanes that part meet again") {
   for (std::size_t t = 0; t < 32; ++t) {
     CHECK(out[t] == sums[t] + many * 10000);
   }
+}
+
+TEST_CASE("device functions are called, assertions fail by name") {
+  fixture::machine m("warp.sm_80");
+  array<int> out(m, 32);
+  array<double> powers(m, 32);
+  auto const r = m.run("calls", {1}, {32}, out.data(), powers.data(), 32);
+  REQUIRE_MESSAGE(r.clean(), r.text());
+  for (int t = 0; t < 32; ++t) {
+    int steps = 0;
+    for (int x = t + 1; x != 1; ++steps) {
+      x = x % 2 == 0 ? x / 2 : 3 * x + 1;
+    }
+    auto const i = static_cast<std::size_t>(t);
+    CHECK(out[i] == steps);
+    CHECK(powers[i] == doctest::Approx(std::pow(t, 1.5)).epsilon(1e-14));
+  }
+  auto const failed = m.run("calls", {1}, {32}, out.data(), powers.data(), 31);
+  CHECK(
+    fixture::reported(failed,
+                      ptx::fault::trap,
+                      {"thread (31,0,0)", "warp.cu:", "an assertion of the kernel does not hold"}));
 }
