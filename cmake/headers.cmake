@@ -70,7 +70,10 @@ set(PIPELINING_HEADERS_ATTENTION
 )
 
 set(PIPELINING_HEADERS_PLAN
+  plan/bill.hpp
   plan/budget.hpp
+  plan/calls.hpp
+  plan/connect.hpp
   plan/describe.hpp
   plan/diagnosis.hpp
   plan/drain.hpp
@@ -93,6 +96,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/static_lowering.hpp
   plan/static_plan.hpp
   plan/static_proof.hpp
+  plan/tables.hpp
   plan/waits.hpp
 )
 

@@ -11,7 +11,7 @@ namespace examples {
 namespace {
 
 constexpr std::string_view formats[] = {
-  "text", "csv", "json", "svg", "trace", "pytorch", "pytorch-comms"};
+  "text", "csv", "json", "svg", "trace", "pytorch", "pytorch-comms", "calls", "memory"};
 
 template <class Number>
 Number read_number(std::string_view option, std::string_view word, char const* wanted) {
@@ -70,6 +70,32 @@ std::string read_format(std::string_view option, std::string_view word) {
     throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
   }
   return std::string(word);
+}
+
+std::string read_policy(std::string_view option, std::string_view word) {
+  if (word != "pipeline" && word != "pair" && word != "edge")
+    throw usage_error(std::string(option) + " wants pipeline, pair or edge, not " + quoted(word));
+  return std::string(word);
+}
+
+//! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
+//! sequence and its gradient.
+pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view word) {
+  std::int64_t values[5]{};
+  std::string_view rest = word;
+  for (std::size_t i = 0;; ++i) {
+    if (i == std::size(values))
+      throw usage_error(std::string(option) + " wants at most 5 numbers, not " + quoted(word));
+    std::size_t const comma = rest.find(',');
+    values[i] = read_number<std::int64_t>(option, rest.substr(0, comma), "numbers of bytes");
+    if (values[i] < 0 || values[i] > std::int64_t{1} << 40)
+      throw usage_error(std::string(option) + ": sizes are between 0 and 2^40, not " +
+                        quoted(rest.substr(0, comma)));
+    if (comma == std::string_view::npos)
+      break;
+    rest.remove_prefix(comma + 1);
+  }
+  return {values[0], values[1], values[2], values[3], values[4]};
 }
 
 //! One option: its name, whether a value follows, and what it does.
@@ -149,6 +175,16 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.format = read_format(option, word);
    }},
+  {"--policy",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.policy = read_policy(option, word);
+   }},
+  {"--bytes",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.sizes = read_sizes(option, word);
+   }},
   {"--width",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -173,7 +209,8 @@ option_reader const& find_option(std::string_view word) {
 //! What a schedule from a file cannot be told, since the file says it.
 void check_file_options(std::vector<std::string_view> const& given) {
   for (std::string_view const name : given)
-    if (name != "--cost" && name != "--pair-cost" && name != "--format" && name != "--width")
+    if (name != "--cost" && name != "--pair-cost" && name != "--format" && name != "--width" &&
+        name != "--policy" && name != "--bytes")
       throw usage_error("csv does not have the option " + std::string(name) +
                         ": the file says all but the costs");
 }
@@ -184,6 +221,10 @@ void check(command const& result, std::vector<std::string_view> const& given) {
   };
   if (has_option("--width") && result.format != "text")
     throw usage_error("--width is for the format text only");
+  if (has_option("--policy") && result.format != "calls" && result.format != "memory")
+    throw usage_error("--policy is for the formats calls and memory only");
+  if (has_option("--bytes") && result.format != "memory")
+    throw usage_error("--bytes is for the format memory only");
   if (result.choice.name == "csv")
     return check_file_options(given);
   named_schedule const& schedule = find_schedule(result.choice.name);
@@ -266,7 +307,12 @@ std::string help_text() {
          "                         default 1,1,1,0\n"
          "  --format FORMAT        text (default), csv (one line per pass), json, svg,\n"
          "                         trace (for ui.perfetto.dev and chrome://tracing), pytorch or\n"
-         "                         pytorch-comms (a FILE without and with messages)\n"
+         "                         pytorch-comms (a FILE without and with messages), calls (of\n"
+         "                         CUDA and NCCL), or memory (slots and where they lie)\n"
+         "  --policy POLICY        of calls and memory: one communicator for the pipeline, for\n"
+         "                         each pair of devices (default) or for each directed edge\n"
+         "  --bytes M[,A,W,S,G]    of memory: sizes of a message, an activation, what is kept for\n"
+         "                         the weights, the state of a sequence and its gradient\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
          "\n"
          "Options of some schedules (--list says which and what the default is):\n"

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The command line of the timetable tool: what it says, read strictly.
 
+#include <pipe/plan/sizes.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <optional>
@@ -25,7 +26,9 @@ struct command {
   std::optional<double> attention_ratio;
   bool even = false; //!< chunks of equal length instead of equal work
   std::string format = "text";
-  int width = 0; //!< columns of text, 0 for those of the terminal
+  std::string policy = "pair";     //!< which messages share a communicator, of the format calls
+  pipelining::uniform_sizes sizes; //!< of the format memory
+  int width = 0;                   //!< columns of text, 0 for those of the terminal
 };
 
 //! A command line that cannot be followed: one line for the user.

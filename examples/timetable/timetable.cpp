@@ -8,6 +8,9 @@
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/plan/tables.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -41,12 +44,18 @@ struct standard_output {
 //! Timetables beyond this take more memory than a small machine has, pictures more than a viewer.
 constexpr std::int64_t most_passes = std::int64_t{1} << 25;
 constexpr std::int64_t most_cells = std::int64_t{1} << 19;
+constexpr std::int64_t most_planned = std::int64_t{1} << 21;
 
 void check_size(pp::shape const& extents, std::string const& format) {
   if (pp::pass_indices(extents) > most_passes)
     throw examples::usage_error("this timetable would have up to " +
                                 std::to_string(pp::pass_indices(extents)) + " passes; at most " +
                                 std::to_string(most_passes) + " are made here");
+  bool const planned = format == "calls" || format == "memory";
+  if (planned && pp::pass_indices(extents) > most_planned)
+    throw examples::usage_error("a plan of up to " + std::to_string(pp::pass_indices(extents)) +
+                                " passes is too large for a table; at most " +
+                                std::to_string(most_planned) + " are planned here");
   if (format == "svg" && pp::pass_indices(extents) > most_cells)
     throw examples::usage_error("a picture of up to " + std::to_string(pp::pass_indices(extents)) +
                                 " passes opens in no viewer; at most " +
@@ -72,6 +81,14 @@ struct result {
   std::vector<double> chunk_shares;
 };
 
+pp::plan lower(examples::command const& asked, pp::timetable_view table) {
+  if (asked.policy == "pipeline")
+    return pp::lower<pp::one_communicator>(table, asked.sizes);
+  if (asked.policy == "edge")
+    return pp::lower<pp::communicator_per_edge>(table, asked.sizes);
+  return pp::lower<pp::communicator_per_pair>(table, asked.sizes);
+}
+
 void write(examples::command const& asked, result const& made) {
   standard_output out;
   pp::timetable_view const table = made.table;
@@ -89,6 +106,10 @@ void write(examples::command const& asked, result const& made) {
     pp::write_pytorch_csv(out, table);
   else if (asked.format == "pytorch-comms")
     pp::write_pytorch_csv(out, table, pp::pytorch_content::passes_and_messages);
+  else if (asked.format == "calls")
+    out.append(pp::describe_calls(lower(asked, table)));
+  else if (asked.format == "memory")
+    out.append(pp::describe_memory(lower(asked, table)));
   else
     pp::write_text(out, table, about, terminal(asked.width));
 }

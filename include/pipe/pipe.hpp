@@ -20,7 +20,10 @@
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/plan/bill.hpp>
 #include <pipe/plan/budget.hpp>
+#include <pipe/plan/calls.hpp>
+#include <pipe/plan/connect.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/diagnosis.hpp>
 #include <pipe/plan/drain.hpp>
@@ -43,6 +46,7 @@
 #include <pipe/plan/static_lowering.hpp>
 #include <pipe/plan/static_plan.hpp>
 #include <pipe/plan/static_proof.hpp>
+#include <pipe/plan/tables.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/check.hpp>

@@ -222,6 +222,34 @@ class Timetables(unittest.TestCase):
         drawn = sorted((e["tid"], e["ts"] / 1000, (e["ts"] + e["dur"]) / 1000) for e in events if e["ph"] == "X")
         self.assertEqual(drawn, sorted((d, e["start"], e["end"]) for d, e in entries(table(*words))))
 
+    def test_calls_add_up(self):
+        for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6)):
+            lines = output("1f1b", "--devices", 4, "--microbatches", 8, "--format", "calls",
+                           "--policy", policy).splitlines()
+            self.assertIn(f"policy {policy}: {communicators} communicator", lines[0])
+            rows = [[float(cell) for cell in line.split()[1:]] for line in lines[2:]]
+            *devices, total = rows
+            self.assertEqual([sum(column) for column in zip(*devices)][:7], total[:7])
+            for row in rows:
+                self.assertEqual(sum(row[1:6]), row[6])
+                self.assertAlmostEqual(row[6] / row[0], row[7], places=3)
+            self.assertEqual(total[0], 64)       # passes
+            self.assertEqual(total[3], 2 * 48)   # both ends of 2 x 3 x 8 messages
+
+    def test_memory_map_has_no_gaps(self):
+        lines = output("seq1f1b", "--devices", 3, "--microbatches", 4, "--chunks", 2, "--format", "memory",
+                       "--bytes", "100,1000,0,300").splitlines()[1:]
+        end = 0
+        for line in lines:
+            cells = line.split()
+            if cells[1] == "arena":
+                self.assertEqual(int(cells[3]), end)
+                end = 0
+                continue
+            self.assertEqual(int(cells[4]), end)
+            end += int(cells[2]) * int(cells[3])
+        self.assertTrue(lines[0].startswith("     0  activation             4             1024             0"), lines[0])
+
     def test_svg_is_well_formed_and_has_a_cell_per_pass(self):
         for name in names():
             words = with_needed_options(name, "--devices", 4, "--microbatches", 8)
@@ -323,6 +351,11 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--memory-limit", "nan", reason="above 0")
         self.refused(*self.GOOD, "--width", "3", "--format", "csv", reason="text only")
         self.refused(*self.GOOD, "--help", reason="stands alone")
+        self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair or edge")
+        self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
+        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6", reason="at most 5")
+        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,-2", reason="between 0 and")
+        self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "calls", reason="planned")
 
     def test_tokens(self):
         chunked = ("seq1f1b", *self.GOOD[1:], "--chunks", "4")
