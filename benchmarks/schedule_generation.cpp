@@ -19,9 +19,11 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/search/v_auto.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -97,6 +99,17 @@ row const rows[] = {
   {"zb-auto, limit P, 10/12/8, latency 1",
    [](pp::pipeline_size size) {
      return measure(pp::ZeroBubbleAuto<1>{}, size, {10, 12, 8, 1}); // needs every policy
+   },
+   false},
+  {"v-half, unit costs", [](pp::pipeline_size size) { return measure(pp::VHalf{}, size); }, false},
+  {"v-half, 10/12/8, latency 1",
+   [](pp::pipeline_size size) {
+     return measure(pp::VHalf{}, size, {10, 12, 8, 1});
+   },
+   false},
+  {"v-auto, limit 1.5 P, 10/12/8, latency 1",
+   [](pp::pipeline_size size) {
+     return measure(pp::VAuto<>{.memory_limit = 1.5 * size.devices}, size, {10, 12, 8, 1});
    },
    false},
   {"dualpipe-v", [](pp::pipeline_size size) { return measure(pp::DualPipeV<>{}, size); }},
