@@ -26,7 +26,9 @@
 #include <pipe/plan/connect.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/diagnosis.hpp>
+#include <pipe/plan/difference.hpp>
 #include <pipe/plan/drain.hpp>
+#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
