@@ -56,8 +56,8 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/store.hpp>
