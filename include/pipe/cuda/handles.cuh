@@ -75,6 +75,19 @@ public:
 
   //! @brief The event happens when what is on the stream now has completed.
   void record(cudaStream_t on) { check(cudaEventRecord(handle_, on), "cudaEventRecord"); }
+  //! @brief True when the event has happened; never waits.
+  //! @throws error when the device reports one.
+  [[nodiscard]] bool happened() const {
+    cudaError_t const code = cudaEventQuery(handle_);
+    if (code != cudaErrorNotReady) {
+      check(code, "cudaEventQuery");
+      return true;
+    }
+    // The runtime keeps "not ready" as its last error, and a stage that asks for that after a
+    // launch would find it.
+    (void)cudaGetLastError();
+    return false;
+  }
   //! @brief What is put on the stream from now on waits for the event.
   void block(cudaStream_t waiting) const {
     check(cudaStreamWaitEvent(waiting, handle_, 0), "cudaStreamWaitEvent");
@@ -94,6 +107,8 @@ public:
     check(cudaMalloc(&memory, static_cast<std::size_t>(bytes)), "cudaMalloc");
     data_ = static_cast<std::byte*>(memory);
     check(cudaMemset(data_, 0, static_cast<std::size_t>(bytes)), "cudaMemset");
+    // A fill of device memory returns before it is done, and other streams do not wait for it.
+    check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   device_memory(device_memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   device_memory(device_memory const&) = delete;

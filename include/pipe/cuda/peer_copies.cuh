@@ -42,6 +42,12 @@ public:
     }
   }
 
+  //! @brief Forgets messages of which one end only was posted: an iteration that ended early.
+  void reset() noexcept {
+    for (meeting& point : meetings_)
+      point.one_end_posted = false;
+  }
+
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     for (std::size_t k = 0; k < group.size(); ++k) {

@@ -22,6 +22,16 @@
 namespace pipelining::inline v0_1 {
 namespace cuda {
 
+//! @brief How a device lays its plan out on streams.
+struct board_options {
+  //! All messages go through one stream, in the order of the program, instead of one stream per
+  //! lane.
+  bool one_message_stream = false;
+  //! Every item has an event, not only those that others wait for: a report can name the item at
+  //! which a stream stands.
+  bool watch_all = false;
+};
+
 //! @brief The streams, events and memory of one device of a plan, made once.
 //!
 //! Stream 0 computes, stream l + 1 carries lane l. An item has an event when another item waits for
@@ -29,20 +39,25 @@ namespace cuda {
 class device_board {
 public:
   //! @param gpu the CUDA device to make everything on.
-  device_board(plan_view const& work, int device, int gpu)
-      : gpu_(gpu), memory_(make_memory(work, device, gpu)) {
+  device_board(plan_view const& work, int device, int gpu, board_options chosen = {})
+      : gpu_(gpu), one_message_stream_(chosen.one_message_stream),
+        memory_(make_memory(work, device, gpu)) {
     current_device const scope(gpu);
     int least = 0;
     int greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     streams_.emplace_back(least);
     // Messages go first: the device at the other end waits for them.
-    for (int lane = 0; lane < work.lanes[device]; ++lane)
+    int const lanes = work.lanes[device];
+    for (int lane = 0; lane < (one_message_stream_ && lanes > 1 ? 1 : lanes); ++lane)
       streams_.emplace_back(greatest);
     ends_.resize(streams_.size());
     start_.emplace();
     auto const steps = work.program_of(device);
     done_.resize(steps.size());
+    if (chosen.watch_all)
+      for (std::optional<event>& done : done_)
+        done.emplace();
     for (item const& step : steps)
       for (int const wait : work.waits_of(step))
         if (!done_[static_cast<std::size_t>(wait)])
@@ -57,7 +72,8 @@ public:
   [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
   [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
   [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
-    return stream_at(stream_of(step));
+    int const own = stream_of(step);
+    return stream_at(one_message_stream_ && own > 1 ? 1 : own);
   }
 
   //! @brief All streams wait for what is on the compute stream: the start of an iteration.
@@ -90,6 +106,15 @@ public:
     if (done)
       done->record(on);
   }
+  //! @brief The first of the items before `end` that is not complete, or `nothing`. Items without
+  //! an event are passed over.
+  //! @pre all items before `end` are enqueued, not captured.
+  [[nodiscard]] int first_unfinished(int end) const {
+    for (int i = 0; i < end; ++i)
+      if (auto const& done = done_[static_cast<std::size_t>(i)]; done && !done->happened())
+        return i;
+    return nothing;
+  }
 
 private:
   static device_memory make_memory(plan_view const& work, int device, int gpu) {
@@ -98,6 +123,7 @@ private:
   }
 
   int gpu_;
+  bool one_message_stream_;
   device_memory memory_;
   std::vector<stream> streams_;
   std::vector<event> ends_;

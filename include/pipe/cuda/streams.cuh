@@ -10,6 +10,7 @@
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/wait.cuh>
 #include <pipe/plan/describe.hpp>
+#include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
@@ -20,6 +21,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <exception>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -51,7 +54,9 @@ struct streams {
 //! step allocates nothing.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
-//! on the device.
+//! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
+//! an error of CUDA the runner is of no more use; what a device still works on is then never freed,
+//! since freeing would wait for it.
 template <class Stages, class Clock = polling_clock>
 class stream_runner {
 public:
@@ -59,75 +64,160 @@ public:
   stream_runner(plan work, Stages& stages, streams options = {})
       : plan_(std::move(work)), view_(plan_.view()), stages_(stages), options_(std::move(options)) {
     check_stages(view_, stages_);
+    auto const devices = static_cast<std::size_t>(view_.extents.devices);
     if (options_.gpus.empty())
-      options_.gpus.assign(static_cast<std::size_t>(view_.extents.devices), 0);
-    if (options_.gpus.size() != static_cast<std::size_t>(view_.extents.devices))
-      throw std::invalid_argument("cuda: the plan has " + std::to_string(view_.extents.devices) +
+      options_.gpus.assign(devices, 0);
+    if (options_.gpus.size() != devices)
+      throw std::invalid_argument("cuda: the plan has " + std::to_string(devices) +
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
-    boards_.reserve(options_.gpus.size());
-    for (int device = 0; device < view_.extents.devices; ++device)
-      boards_.emplace_back(view_, device, options_.gpus[static_cast<std::size_t>(device)]);
+    machine_ = std::make_unique<machinery>(view_, options_.gpus);
     order_ = drained_order(view_);
-    transport_.emplace(view_, std::span(boards_));
-    iteration_end_.emplace();
+    position_.resize(devices);
+  }
+  stream_runner(stream_runner const&) = delete;
+  stream_runner& operator=(stream_runner const&) = delete;
+  ~stream_runner() {
+    if (stuck_)
+      (void)machine_.release();
   }
 
   //! @brief Runs every pass of the plan once and waits for its end.
-  //! @throws run_error past the deadline; error when CUDA reports one; what a stage throws while it
-  //! enqueues.
+  //! @throws run_error past the deadline, when CUDA reports an error, or when a stage throws while
+  //! it enqueues (its exception is nested).
   void step() {
-    launch();
-    iteration_end_->record(origin());
-    bool const ended =
-      wait_for_event<Clock>(*iteration_end_, options_.deadline, [] { return false; });
-    if (!ended)
-      throw run_error("cuda: the iteration has not ended before its deadline", 0);
+    if (stuck_)
+      throw run_error("cuda: an earlier step has failed, and nothing can run after it", nothing);
+    try {
+      launch();
+    } catch (...) {
+      // What was enqueued before ends by itself, and touches the stages' memory until then.
+      if (!stuck_)
+        wait_for_end();
+      throw;
+    }
+    wait_for_end();
     ++steps_;
   }
 
   //! @brief Enqueues one iteration without waiting; the stream to wait on is `origin()`.
   void launch() {
     if (options_.graph && steps_ >= options_.warm_up) {
-      if (!graph_)
-        graph_ = capture();
-      graph_.launch(origin());
+      if (!machine_->iteration)
+        machine_->iteration = capture();
+      machine_->iteration.launch(origin());
     } else {
       enqueue();
     }
   }
 
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
-  [[nodiscard]] cudaStream_t origin() const noexcept { return boards_.front().compute(); }
+  [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->boards.front().compute(); }
 
 private:
   using enqueuing_device = stream_device<Stages, peer_copies>;
 
+  // Everything of CUDA. Destroyed from the end: no graph outlives what it uses.
+  struct machinery {
+    std::vector<device_board> boards;
+    std::optional<peer_copies> transport;
+    event iteration_end;
+    graph iteration;
+
+    machinery(plan_view const& work, std::vector<int> const& gpus) {
+      boards.reserve(gpus.size());
+      for (std::size_t device = 0; device < gpus.size(); ++device)
+        boards.emplace_back(work, static_cast<int>(device), gpus[device]);
+      transport.emplace(work, std::span(boards));
+    }
+  };
+
+  //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
   void enqueue() {
+    machine_->transport->reset();
     spread();
-    std::vector<int>& at = position_;
-    at.assign(boards_.size(), 0);
-    for (int const device_number : order_) {
-      auto const d = static_cast<std::size_t>(device_number);
-      enqueuing_device own{view_, device_number, boards_[d], stages_, *transport_};
-      at[d] = execute_item(view_, device_number, at[d], own);
+    position_.assign(position_.size(), 0);
+    int device_number = 0;
+    try {
+      for (int const next : order_) {
+        device_number = next;
+        auto const d = static_cast<std::size_t>(device_number);
+        enqueuing_device own{
+          view_, device_number, machine_->boards[d], stages_, *machine_->transport};
+        position_[d] = execute_item(view_, device_number, position_[d], own);
+      }
+    } catch (error const&) {
+      stuck_ = true;
+      raise(device_number);
+    } catch (...) {
+      gather();
+      raise(device_number);
     }
     gather();
   }
 
+  void wait_for_end() {
+    try {
+      machine_->iteration_end.record(origin());
+      bool const ended =
+        wait_for_event<Clock>(machine_->iteration_end, options_.deadline, [] { return false; });
+      if (!ended)
+        fail_at_deadline();
+    } catch (error const& cause) {
+      stuck_ = true;
+      std::throw_with_nested(
+        run_error(std::string("cuda: the iteration has failed: ") + cause.what(), nothing));
+    }
+  }
+
+  //! Nests what is being thrown in an error that names device and pass.
+  [[noreturn]] void raise(int device) const {
+    std::string cause = "an exception of a type that is no std::exception";
+    try {
+      throw;
+    } catch (std::exception const& thrown) {
+      cause = thrown.what();
+    } catch (...) {
+    }
+    int const at = position_[static_cast<std::size_t>(device)];
+    item const& step = view_.program_of(device)[static_cast<std::size_t>(at)];
+    std::throw_with_nested(run_error("cuda: device " + std::to_string(device) +
+                                       " failed when it was to " +
+                                       describe(step, view_.extents.chunks > 1) + ": " + cause,
+                                     device));
+  }
+
+  [[noreturn]] void fail_at_deadline() {
+    stuck_ = true;
+    std::string text = "cuda: the iteration has not ended before its deadline";
+    int first = nothing;
+    for (int device = 0; device < view_.extents.devices && !machine_->iteration; ++device) {
+      auto const d = static_cast<std::size_t>(device);
+      int const at = machine_->boards[d].first_unfinished(position_[d]);
+      if (at == nothing)
+        continue;
+      first = first == nothing ? device : first;
+      text +=
+        "\n  device " + std::to_string(device) + " has not ended item " + std::to_string(at) +
+        ": " +
+        describe(view_.program_of(device)[static_cast<std::size_t>(at)], view_.extents.chunks > 1);
+    }
+    throw run_error(text, first);
+  }
+
   //! All streams of all devices start after what is on the origin.
   void spread() {
-    for (device_board& board : boards_) {
-      if (&board != &boards_.front())
-        boards_.front().start_after(origin(), board.compute());
+    for (device_board& board : machine_->boards) {
+      if (&board != &machine_->boards.front())
+        machine_->boards.front().start_after(origin(), board.compute());
       board.fork();
     }
   }
   //! The origin goes on after all streams of all devices.
   void gather() {
-    for (device_board& board : boards_) {
+    for (device_board& board : machine_->boards) {
       board.join();
-      if (&board != &boards_.front())
+      if (&board != &machine_->boards.front())
         board.start_after(board.compute(), origin());
     }
   }
@@ -152,13 +242,11 @@ private:
   plan_view view_;
   Stages& stages_;
   streams options_;
-  std::vector<device_board> boards_;
-  std::vector<int> order_; // which device enqueues next
-  std::vector<int> position_;
-  std::optional<peer_copies> transport_;
-  std::optional<event> iteration_end_;
-  graph graph_;
+  std::unique_ptr<machinery> machine_;
+  std::vector<int> order_;    // which device enqueues next
+  std::vector<int> position_; // the item that each device is at
   int steps_ = 0;
+  bool stuck_ = false;
 };
 
 } // namespace cuda

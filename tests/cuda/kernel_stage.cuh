@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The arithmetic stage of the executor tests, with a kernel for every pass.
+
+#include <pipe/run/context.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace kernel_stage_detail {
+
+using word = std::uint64_t;
+
+__device__ inline word mix(word a, word b) {
+  a ^= b + 0x9e3779b97f4a7c15U + (a << 6U) + (a >> 2U);
+  return a * 0xbf58476d1ce4e5b9U;
+}
+
+//! What a kernel gets of a pass. Pointers are null where the pass has no such buffer.
+struct pass_memory {
+  word const* in;
+  word* out;
+  int out_words;
+  word* activation;
+  word* weight_input;
+  word* state;
+  word* state_gradient;
+  word* gradient;
+  word* losses;
+  word weight;
+  word unit;
+  int chunk;
+  int chunks;
+};
+
+__device__ inline void fill(pass_memory const& m, word value) {
+  for (int i = 0; i < m.out_words; ++i)
+    m.out[i] = value;
+}
+
+__global__ void forward_kernel(pass_memory m) {
+  word const x = m.in == nullptr ? m.unit : m.in[0];
+  *m.activation = x;
+  word y = mix(x, m.weight);
+  if (m.state != nullptr) {
+    if (m.chunk == 0)
+      *m.state = m.unit;
+    y = mix(y, *m.state);
+    *m.state = mix(*m.state, x);
+  }
+  if (m.out != nullptr)
+    fill(m, y);
+  else
+    *m.losses += y;
+}
+
+__device__ inline word incoming(pass_memory const& m) {
+  return m.in == nullptr ? mix(*m.activation, 7) : m.in[0];
+}
+
+__device__ inline void pass_on(pass_memory const& m, word dy) {
+  word dx = mix(dy, m.weight ^ *m.activation);
+  if (m.state_gradient != nullptr) {
+    word& carry = *m.state_gradient;
+    if (m.chunk == m.chunks - 1)
+      carry = 0x1234;
+    dx = mix(dx, carry);
+    carry = mix(carry, dy);
+  }
+  if (m.out != nullptr)
+    fill(m, dx);
+}
+
+__global__ void backward_kernel(pass_memory m) {
+  word const dy = incoming(m);
+  pass_on(m, dy);
+  *m.gradient += mix(dy, *m.activation);
+}
+
+__global__ void backward_input_kernel(pass_memory m) {
+  word const dy = incoming(m);
+  *m.weight_input = dy;
+  pass_on(m, dy);
+}
+
+__global__ void backward_weight_kernel(pass_memory m) {
+  *m.gradient += mix(*m.weight_input, *m.activation);
+}
+
+} // namespace kernel_stage_detail
+
+//! @brief The numbers of support::arithmetic_stage, made on the device.
+struct kernel_stage {
+  using word = std::uint64_t;
+
+  word weight = 0;
+  int chunks = 1;
+  int fails_at = -1;    //!< the forward pass of this microbatch throws
+  word* sums = nullptr; //!< [2] on the stage's device: gradient, losses
+
+  void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    if (where.microbatch == fails_at)
+      throw std::domain_error("loss is not a number");
+    kernel_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
+    check_launch();
+  }
+  void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    kernel_stage_detail::backward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
+    check_launch();
+  }
+  void
+  backward_input(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    kernel_stage_detail::backward_input_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
+    check_launch();
+  }
+  void backward_weight(pipelining::context const& where) {
+    kernel_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(memory(where, {}, {}));
+    check_launch();
+  }
+
+private:
+  static cudaStream_t stream(pipelining::context const& where) {
+    return static_cast<cudaStream_t>(where.stream);
+  }
+  static void check_launch() {
+    cudaError_t const code = cudaGetLastError();
+    if (code != cudaSuccess)
+      throw std::runtime_error(std::string("launch: ") + cudaGetErrorName(code));
+  }
+  static word* words(pipelining::buffer const& memory) {
+    return reinterpret_cast<word*>(memory.data);
+  }
+  static word host_mix(word a, word b) {
+    a ^= b + 0x9e3779b97f4a7c15U + (a << 6U) + (a >> 2U);
+    return a * 0xbf58476d1ce4e5b9U;
+  }
+  [[nodiscard]] kernel_stage_detail::pass_memory
+  memory(pipelining::context const& where, pipelining::input in, pipelining::output out) const {
+    return {reinterpret_cast<word const*>(in.data),
+            words(out),
+            static_cast<int>(out.bytes / 8),
+            words(where.activation),
+            words(where.weight_input),
+            words(where.state),
+            words(where.state_gradient),
+            sums,
+            sums + 1,
+            weight,
+            host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
+            where.chunk,
+            chunks};
+  }
+};

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/shape.hpp>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/streams.cuh>
+#include <pipe/run/error.hpp>
+
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <tests/cuda/kernel_stage.cuh>
+#include <tests/cuda/streams.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+void note(streams_result& result, pp::run_error const& failure) {
+  result.last_failure = failure.what();
+  if (!result.failure.empty())
+    return;
+  result.failure = failure.what();
+  try {
+    std::rethrow_if_nested(failure);
+  } catch (std::exception const& cause) {
+    result.nested = cause.what();
+  }
+}
+
+} // namespace
+
+streams_result run_on_streams(streams_case const& what) {
+  pp::shape const extents = what.work.view().extents;
+  auto const count = static_cast<std::size_t>(pp::stages(extents));
+  std::vector<kernel_stage> model(count);
+  std::vector<pp::cuda::device_memory> sums;
+  for (std::size_t s = 0; s < count; ++s) {
+    int const device = pp::device_of(extents, static_cast<int>(s));
+    pp::cuda::current_device const scope(
+      what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
+    sums.emplace_back(16);
+    model[s] = {.weight = s + 3,
+                .chunks = extents.chunks,
+                .sums = reinterpret_cast<std::uint64_t*>(sums.back().data())};
+  }
+  pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  pp::cuda::stream_runner<std::vector<kernel_stage>, standin::clock> runner(
+    what.work,
+    model,
+    {.gpus = what.gpus,
+     .graph = what.graph,
+     .warm_up = 1,
+     .deadline = std::chrono::nanoseconds(what.deadline_ns)});
+  streams_result result;
+  for (int step = 0; step < what.steps; ++step) {
+    if (step == what.freeze_after)
+      standin::freeze();
+    for (std::size_t s = 0; s < count; ++s)
+      model[s].fails_at =
+        step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+    // What an earlier half step has added does not count.
+    try {
+      runner.step();
+    } catch (pp::run_error const& failure) {
+      note(result, failure);
+      if (what.failing_stage >= 0)
+        for (kernel_stage const& stage : model)
+          pp::cuda::check(cudaMemset(stage.sums, 0, 16), "cudaMemset");
+      if (what.failing_stage >= 0)
+        pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+  }
+  result.findings = standin::summary();
+  for (std::size_t s = 0; s < count; ++s) {
+    std::uint64_t read[2]{};
+    pp::cuda::check(cudaMemcpy(read, model[s].sums, 16, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    result.gradients.push_back(read[0]);
+    result.losses += read[1];
+  }
+  return result;
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the test of the stream runner asks of the object that nvcc makes.
+
+#include <pipe/plan/plan.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+struct streams_case {
+  pipelining::plan work{};
+  bool graph = false;
+  int steps = 3;
+  std::vector<int> gpus{}; //!< as in pipelining::cuda::streams
+  std::int64_t deadline_ns = 60'000'000'000;
+  int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws, once
+  int failing_step = 0;
+  int freeze_after = -1; //!< the step after which nothing may be set up any more
+};
+
+struct streams_result {
+  std::vector<std::uint64_t> gradients{}; //!< [stages]
+  std::uint64_t losses = 0;
+  std::string failure{};      //!< the text of the first failure
+  std::string nested{};       //!< of the exception in it
+  std::string last_failure{}; //!< the text of the last one
+  std::string findings{};     //!< of the stand-in after the last step
+};
+
+//! @brief Runs a plan on streams with the kernels of kernel_stage.
+//! @throws what the runner throws, except from a step
+streams_result run_on_streams(streams_case const& what);

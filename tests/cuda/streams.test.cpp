@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The executor for streams, compiled by nvcc as users compile it, on the stand-in.
+#include <pipe/run/error.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <tests/cuda/schedules.hpp>
+#include <tests/cuda/streams.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace {
+
+void check_equal(streams_result const& result,
+                 support::sequential_result const& expected,
+                 int steps) {
+  auto const times = static_cast<std::uint64_t>(steps);
+  for (std::size_t s = 0; s < expected.gradients.size(); ++s)
+    CHECK(result.gradients[s] == times * expected.gradients[s]);
+  CHECK(result.losses == times * expected.losses);
+}
+
+std::vector<standin::configuration> orders() {
+  return {{.execution = standin::order::lazy},
+          {.execution = standin::order::eager},
+          {.execution = standin::order::random, .seed = 11},
+          {.execution = standin::order::random, .seed = 12}};
+}
+
+std::vector<int> one_gpu_each(pipelining::plan const& work) {
+  std::vector<int> gpus(static_cast<std::size_t>(work.extents.devices));
+  std::iota(gpus.begin(), gpus.end(), 0);
+  return gpus;
+}
+
+} // namespace
+
+TEST_CASE("streams compute what one device computes, eagerly and as a graph, in every order") {
+  for (named_plan const& plan : test_plans())
+    for (standin::configuration const& how : orders())
+      for (bool const graph : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(static_cast<int>(how.execution));
+        CAPTURE(graph);
+        standin::configure(how);
+        check_equal(run_on_streams({.work = plan.work, .graph = graph}), plan.expected, 3);
+        CHECK(standin::summary() == "");
+        CHECK(standin::counters().graph_launches == (graph ? 2 : 0));
+        standin::report_leaks();
+        CHECK(standin::summary() == "");
+      }
+}
+
+TEST_CASE("after the warm-up nothing is set up any more") {
+  for (named_plan const& plan : test_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({});
+      CHECK(run_on_streams({.work = plan.work, .graph = graph, .freeze_after = 2}).findings == "");
+    }
+}
+
+TEST_CASE("devices may be several, and may share") {
+  for (named_plan const& plan : test_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({.execution = standin::order::random, .seed = 3});
+      auto gpus = one_gpu_each(plan.work);
+      check_equal(
+        run_on_streams({.work = plan.work, .graph = graph, .gpus = gpus}), plan.expected, 3);
+      CHECK(standin::summary() == "");
+      for (int& gpu : gpus)
+        gpu /= 2;
+      standin::configure({.execution = standin::order::random, .seed = 4});
+      check_equal(
+        run_on_streams({.work = plan.work, .graph = graph, .gpus = gpus}), plan.expected, 3);
+      CHECK(standin::summary() == "");
+    }
+}
+
+TEST_CASE("few launch queues and a short queue make no circle") {
+  for (named_plan const& plan : test_plans()) {
+    CAPTURE(plan.name);
+    standin::configure({.launch_depth = 3, .hardware_queues = 1});
+    check_equal(run_on_streams({.work = plan.work}), plan.expected, 3);
+    CHECK(standin::summary() == "");
+  }
+}
+
+TEST_CASE("a stage that throws ends the step; the next one starts afresh") {
+  // In an eager step, and while the graph is captured.
+  for (int const failing_step : {0, 1})
+    for (named_plan const& plan : test_plans()) {
+      CAPTURE(plan.name);
+      standin::configure({.execution = standin::order::random, .seed = 5});
+      auto const result = run_on_streams({.work = plan.work,
+                                          .graph = true,
+                                          .steps = 4,
+                                          .failing_stage = 1,
+                                          .failing_step = failing_step});
+      CHECK(result.failure.find("cuda: device 1 failed when it was to run the forward of stage 1, "
+                                "microbatch 1") == 0);
+      CHECK(result.failure.find(": loss is not a number") != std::string::npos);
+      CHECK(result.nested == "loss is not a number");
+      CHECK(standin::summary() == "");
+      check_equal(result, plan.expected, 3 - failing_step);
+    }
+}
+
+TEST_CASE("a stall ends at the deadline and is told with device and pass") {
+  standin::configure(
+    {.faults = {
+       {.function = "cudaLaunchKernel", .call = 4, .action = standin::fault_action::stall}}});
+  auto const start = standin::clock::now();
+  auto const plans = test_plans();
+  auto const result = run_on_streams({.work = plans[0].work, .steps = 2, .deadline_ns = 5'000'000});
+  CHECK(result.failure.find("cuda: the iteration has not ended before its deadline\n") == 0);
+  CHECK(result.failure ==
+        "cuda: the iteration has not ended before its deadline\n"
+        "  device 0 has not ended item 8: receive what comes of the backward of stage 1, "
+        "microbatch 0 from device 1\n"
+        "  device 1 has not ended item 4: run the forward of stage 1, microbatch 1\n"
+        "  device 2 has not ended item 2: receive what comes of the forward of stage 1, "
+        "microbatch 1 from device 1");
+  CHECK(result.last_failure == "cuda: an earlier step has failed, and nothing can run after it");
+  CHECK(standin::clock::now() - start < std::chrono::milliseconds(20));
+}
+
+TEST_CASE("an error at any call of CUDA ends the step and names the call") {
+  auto const plans = test_plans();
+  named_plan const& plan = plans[3];
+  for (bool const graph : {false, true}) {
+    standin::configure({});
+    (void)run_on_streams({.work = plan.work, .graph = graph, .steps = 2});
+    auto const total = standin::total_calls();
+    int told = 0;
+    for (std::uint64_t call = 1; call <= total; call += 3)
+      for (auto const action : {standin::fault_action::error,
+                                standin::fault_action::asynchronous_error,
+                                standin::fault_action::stall}) {
+        CAPTURE(call);
+        CAPTURE(static_cast<int>(action));
+        standin::configure({.faults = {{.call = call, .action = action}}});
+        std::string failure;
+        standin::clock::time_point end;
+        auto const outcomes = standin::run_ranks(1, [&](int) {
+          failure = run_on_streams(
+                      {.work = plan.work, .graph = graph, .steps = 2, .deadline_ns = 5'000'000})
+                      .failure;
+          end = standin::clock::now();
+        });
+        CHECK(end < standin::clock::time_point(std::chrono::milliseconds(50)));
+        told += outcomes[0].threw || !failure.empty() ? 1 : 0;
+        if (!failure.empty())
+          CHECK(failure.find("cuda: ") == 0);
+      }
+    CHECK(told > static_cast<int>(total) / 3);
+  }
+}
