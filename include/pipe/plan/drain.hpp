@@ -25,10 +25,8 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
   item const& head = theirs[static_cast<std::size_t>(at_peer)];
   if (head.what == operation::run || head.peer != device)
     return false;
-  int const end = end_of_group(mine, first);
-  if (end - first != end_of_group(theirs, at_peer) - at_peer)
-    return false;
   // Groups have been found to be the same at both ends: one common message tells.
+  int const end = end_of_group(mine, first);
   for (int i = first; i < end; ++i) {
     item const& step = mine[static_cast<std::size_t>(i)];
     if (step.what != head.what &&
