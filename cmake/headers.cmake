@@ -76,7 +76,9 @@ set(PIPELINING_HEADERS_PLAN
   plan/connect.hpp
   plan/describe.hpp
   plan/diagnosis.hpp
+  plan/difference.hpp
   plan/drain.hpp
+  plan/fingerprint.hpp
   plan/global_order.hpp
   plan/item.hpp
   plan/lower.hpp

@@ -26,7 +26,9 @@
 #include <pipe/plan/connect.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/diagnosis.hpp>
+#include <pipe/plan/difference.hpp>
 #include <pipe/plan/drain.hpp>
+#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
@@ -54,8 +56,8 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/store.hpp>

@@ -17,7 +17,7 @@ enum class placement : std::uint8_t {
   wave,          //!< down the devices and up again, alternating (V when a device owns two stages)
   bidirectional, //!< two copies of a linear pipeline: the first half of the microbatches enters at
                  //!< device 0, the second half at device P - 1 (DualPipe)
-  custom //!< a table, `shape::custom_devices`
+  custom         //!< a table, `shape::custom_devices`
 };
 
 //! @brief The extents of a pipeline: P devices, M microbatches, C chunks, V stages per device, and

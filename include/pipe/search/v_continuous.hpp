@@ -38,7 +38,7 @@ namespace detail {
   if (busy / measure > steps)
     measure = (busy + steps - 1) / steps;
   auto const up = [measure](std::int64_t time) {
-    return static_cast<int>(std::min<std::int64_t>((time + measure - 1) / measure, 1 << 20));
+    return static_cast<int>(std::min<std::int64_t>((time + measure - 1) / measure, 1 << 14));
   };
   return {up(longest[0]), up(longest[1]), up(longest[2]), up(problem.latency)};
 }
@@ -49,7 +49,8 @@ namespace detail {
 //! the limit.
 //!
 //! For unequal times or latency and a limit near the least, or many microbatches, where the blocks
-//! of six slots stall in every round. It takes some tenths of a second. Run time only.
+//! of six slots stall in every round. Mostly shorter than `VAuto` there,
+//! not always. It takes some tenths of a second, some seconds on many devices. Run time only.
 //!
 //! @throws std::invalid_argument (generate) for a limit below 2.
 //! @source own derivation, see docs/explanation/v_shapes.md.
@@ -77,6 +78,9 @@ struct VContinuous {
   }
 
 private:
+  //! Pairs of patterns over all devices that one interval may ask for: a few tenths of a second.
+  static constexpr std::int64_t most_work = 40'000'000;
+
   //! Writes the block with the shortest interval up to busy + busy / `part` that keeps the limit.
   [[nodiscard]] static bool start_on(int steps,
                                      int part,
@@ -87,6 +91,9 @@ private:
     grid_times const times = detail::on_grid(line, steps);
     int const busy = times.busy();
     for (int interval = busy; interval <= busy + busy / part; ++interval) {
+      std::int64_t const patterns = 60 + 240 * std::int64_t{interval - busy}; // about
+      if (extents.devices * patterns * patterns > most_work)
+        return false;
       continuous_block const found = plan_continuous_block(extents.devices, times, interval);
       if (found.starts.empty() || found.peak > limit)
         continue;

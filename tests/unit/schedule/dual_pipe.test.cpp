@@ -3,13 +3,13 @@
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>
-#include <tests/support/golden_lines.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
 

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/difference.hpp>
+#include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/static_plan.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+namespace pp = pipelining;
+
+namespace {
+
+pp::plan_summary of(int microbatches, std::string const& elements = "bf16") {
+  return pp::summarise(pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}),
+                                 pp::uniform_sizes{.message = 64, .activation = 1000}),
+                       elements);
+}
+
+std::string difference(pp::plan_summary const& ones, pp::plan_summary const& others) {
+  return pp::first_difference(0, ones, 2, others);
+}
+
+} // namespace
+
+TEST_CASE("the fingerprint of a plan is the same everywhere") {
+  // Compiled by g++ and clang, evaluated by the compiler and by the program.
+  constexpr auto work = pp::lower_static(pp::timetable<pp::Seq1F1B<2>, 3, 4>);
+  constexpr pp::fingerprint constant = pp::fingerprint_of(pp::summarise(work, "bf16"));
+  CHECK(constant == pp::fingerprint_of(pp::summarise(
+                      pp::lower(pp::make_timetable<pp::Seq1F1B<2>>({3, 4})), "bf16")));
+  // The version is part of it: a new one gives a new number here.
+  static_assert(constant == pp::fingerprint{0x871993dd281107c9u, 0x726224426b8db59eu});
+}
+
+TEST_CASE("the first difference is named") {
+  CHECK(difference(of(16), of(16)).empty());
+  CHECK(difference(of(16), of(12)) == "devices 0 and 2 disagree: microbatches 16 vs 12");
+  CHECK(difference(of(4), of(4, "f32")) == "devices 0 and 2 disagree: elements 'bf16' vs 'f32'");
+  std::string const common = "the same first 24 characters";
+  CHECK(difference(of(4, common + "a"), of(4, common + "b")) ==
+        "devices 0 and 2 disagree on the fingerprint");
+  auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
+  pp::plan const work = pp::lower(table);
+  pp::plan_summary const mine = pp::summarise(work);
+  CHECK(difference(mine, pp::summarise(pp::lower<pp::communicator_per_edge>(table))) ==
+        "devices 0 and 2 disagree: policy pair vs edge");
+  CHECK(difference(mine, pp::summarise(pp::lower_evaluation(table))) ==
+        "devices 0 and 2 disagree: evaluation no vs yes");
+  CHECK(difference(mine, pp::summarise(pp::lower(pp::make_timetable<pp::GPipe>({3, 4})))) ==
+        "devices 0 and 2 disagree on the order of passes");
+  CHECK(difference(mine, pp::summarise(pp::lower(table, pp::uniform_sizes{.message = 8}))) ==
+        "devices 0 and 2 disagree on the sizes of messages");
+  CHECK(difference(mine, pp::summarise(pp::lower(table, pp::uniform_sizes{.activation = 8}))) ==
+        "devices 0 and 2 disagree: bytes of the largest arena 0 vs 768");
+  pp::plan_summary newer = mine;
+  newer[pp::summary_field::version] += 1;
+  std::string const version = difference(mine, newer);
+  CHECK(version.find("devices 0 and 2 disagree: version 0.1.0 vs 0.1.1") == 0);
+}
+
+TEST_CASE("every change of a plan changes its fingerprint") {
+  pp::plan const sound =
+    pp::lower(pp::make_timetable<pp::OneFOneB>({2, 3}), pp::uniform_sizes{.message = 64});
+  std::set<std::pair<std::uint64_t, std::uint64_t>> seen;
+  int plans = 0;
+  auto const enter = [&](pp::plan const& work) {
+    pp::fingerprint const print = pp::fingerprint_of(pp::summarise(work));
+    seen.insert({print.high, print.low});
+    ++plans;
+  };
+  enter(sound);
+  for (std::size_t i = 0; i < sound.items.size(); ++i) {
+    auto const change = [&](auto alter) {
+      pp::plan work = sound;
+      alter(work.items[i]);
+      enter(work);
+    };
+    change([](pp::item& step) { step.work.microbatch += 100; });
+    change([](pp::item& step) { step.work.kind = pp::pass_kind::backward_weight; });
+    change([](pp::item& step) { step.in.index += 7; });
+    change([](pp::item& step) { step.out.index += 7; });
+    change([](pp::item& step) { step.activation += 7; });
+    change([](pp::item& step) { step.lane += 7; });
+    if (sound.items[i].wait_count > 0)
+      change([](pp::item& step) { step.wait_count = 0; });
+    if (sound.items[i].what == pp::operation::run)
+      continue;
+    change([](pp::item& step) { step.group += 7; });
+    change([](pp::item& step) { step.sequence += 7; });
+    change([](pp::item& step) { ++step.in_bytes, ++step.out_bytes; });
+  }
+  CHECK(static_cast<int>(seen.size()) == plans);
+}
