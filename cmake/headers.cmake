@@ -125,10 +125,12 @@ set(PIPELINING_HEADERS_RUN
   run/error.hpp
   run/execute.hpp
   run/launch_environment.hpp
+  run/plan_agreement.hpp
   run/rendezvous.hpp
   run/socket.hpp
   run/stage.hpp
   run/store.hpp
+  run/store_file.hpp
   run/threads.hpp
 )
 
@@ -142,6 +144,13 @@ set(PIPELINING_CORE_HEADERS
   ${PIPELINING_HEADERS_PLAN}
   ${PIPELINING_HEADERS_IO}
   ${PIPELINING_HEADERS_RUN}
+)
+
+# Headers of pipelining::mpi. They need <mpi.h>; they are installed with the others, since they need nothing built.
+set(PIPELINING_MPI_HEADERS
+  run/mpi.hpp
+  run/mpi_device.hpp
+  run/mpi_store.hpp
 )
 
 # Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels.

@@ -8,13 +8,34 @@ add_library(pipelining::core ALIAS pipelining_core)
 set_target_properties(pipelining_core PROPERTIES EXPORT_NAME core)
 target_compile_features(pipelining_core INTERFACE cxx_std_20)
 target_link_libraries(pipelining_core INTERFACE Threads::Threads)
-set(core_header_paths ${PIPELINING_CORE_HEADERS})
+set(core_header_paths ${PIPELINING_CORE_HEADERS} ${PIPELINING_MPI_HEADERS})
 list(TRANSFORM core_header_paths PREPEND "${PROJECT_SOURCE_DIR}/include/pipe/")
 target_sources(pipelining_core INTERFACE
   FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${core_header_paths})
 
-# Everything that this build has, under one name.
+# Everything that needs no other package, under one name.
 add_library(pipelining_pipelining INTERFACE)
 add_library(pipelining::pipelining ALIAS pipelining_pipelining)
 set_target_properties(pipelining_pipelining PROPERTIES EXPORT_NAME pipelining)
 target_link_libraries(pipelining_pipelining INTERFACE pipelining_core)
+
+# pipelining::mpi exists where MPI does. Headers only, so an installed package makes its own: see
+# pipeliningConfig.cmake.in.
+if(NOT PIPELINING_ENABLE_MPI MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "PIPELINING_ENABLE_MPI is '${PIPELINING_ENABLE_MPI}', but must be AUTO, ON or OFF")
+endif()
+if(NOT PIPELINING_ENABLE_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX TRUE) # the C interface only
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    add_library(pipelining_mpi INTERFACE)
+    add_library(pipelining::mpi ALIAS pipelining_mpi)
+    target_link_libraries(pipelining_mpi INTERFACE pipelining_core MPI::MPI_CXX)
+    message(STATUS "pipelining::mpi: yes, MPI ${MPI_CXX_VERSION}")
+  elseif(PIPELINING_ENABLE_MPI STREQUAL "ON")
+    message(FATAL_ERROR "PIPELINING_ENABLE_MPI is ON, but there is no MPI. Install one (Debian: libopenmpi-dev "
+                        "openmpi-bin), or name its compiler with MPI_CXX_COMPILER, or set PIPELINING_ENABLE_MPI=OFF")
+  else()
+    message(STATUS "pipelining::mpi: no, MPI was not found (Debian: libopenmpi-dev openmpi-bin)")
+  endif()
+endif()

@@ -58,9 +58,11 @@
 #include <pipe/run/execute.hpp>
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/rendezvous.hpp>
+#include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/store.hpp>
+#include <pipe/run/store_file.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>

@@ -112,10 +112,10 @@ template <class Planned>
 struct circle_named<Planned, true> {
   using proved = static_proof<Planned>;
 
-  template <int... I>
+  template <int... Index>
   static circle<
-    typename item_named<Planned, proved::circle.of[I], proved::circle.items[I]>::type...>
-    name(std::integer_sequence<int, I...>);
+    typename item_named<Planned, proved::circle.of[Index], proved::circle.items[Index]>::type...>
+    name(std::integer_sequence<int, Index...>);
   using type = decltype(name(std::make_integer_sequence<int, proved::circle.count>{}));
 };
 

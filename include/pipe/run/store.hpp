@@ -85,6 +85,7 @@ private:
   void serve() {
     auto const poll_time = std::chrono::milliseconds(10);
     std::optional<polling_clock::time_point> end;
+    std::vector<pollfd> watched; // kept, so that a server that waits allocates nothing
     for (;;) {
       if (closing_ && !end)
         end = polling_clock::now() + std::chrono::seconds(2);
@@ -93,7 +94,8 @@ private:
         gone = gone && !visitor->line.open();
       if (end && (gone || polling_clock::now() >= *end))
         return;
-      std::vector<pollfd> watched{{door_.get(), POLLIN, 0}};
+      watched.clear();
+      watched.push_back({door_.get(), POLLIN, 0});
       for (auto const& visitor : guests_)
         if (visitor->line.open())
           watched.push_back({visitor->line.get(), POLLIN, 0});

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief One MPI process's side of the executor loop. Header for pipelining::mpi_device.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/stage.hpp>
+#include <pipe/run/store.hpp>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+namespace detail {
+
+//! Thrown to leave a program. With `own`, this rank is the one to tell the others.
+struct mpi_stop {
+  std::string reason;
+  bool own;
+};
+
+//! What MPI says of an error code.
+[[nodiscard]] inline std::string mpi_words(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  (void)MPI_Error_string(code, text, &length);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+//! Waits in which a dead peer, another rank's failure and the deadline all end the wait.
+template <class Clock>
+struct mpi_patience {
+  basic_store<Clock>& line;
+  std::chrono::nanoseconds deadline;
+  typename Clock::time_point next_look{};
+
+  //! Looks at the store, but at most once in a millisecond.
+  //! @throws mpi_stop when some rank has failed.
+  void look(typename Clock::time_point now) {
+    if (now < next_look)
+      return;
+    next_look = now + std::chrono::milliseconds(1);
+    if (auto reason = line.failure())
+      throw mpi_stop{std::move(*reason), false};
+  }
+
+  //! Tests a request until it is done: eagerly for a millisecond, then with short sleeps.
+  //! @return an MPI error code, or nothing when the deadline has passed.
+  //! @throws mpi_stop when some rank has failed.
+  std::optional<int> wait(MPI_Request& request, MPI_Status& status) {
+    int done = 0;
+    if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
+      return code;
+    auto const start = Clock::now();
+    for (;;) {
+      if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
+        return code;
+      auto const now = Clock::now();
+      look(now);
+      if (now - start >= deadline)
+        return std::nullopt;
+      if (now - start < std::chrono::milliseconds(1))
+        std::this_thread::yield();
+      else
+        Clock::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  //! The first failure of the run, once the store knows of one; asked for when a message has failed
+  //! and the store may say why.
+  std::optional<std::string> verdict() {
+    auto const end = Clock::now() + std::chrono::seconds(1);
+    while (Clock::now() < end) {
+      if (auto reason = line.failure())
+        return reason;
+      Clock::sleep_for(std::chrono::milliseconds(1));
+    }
+    return std::nullopt;
+  }
+};
+
+} // namespace detail
+
+//! @brief The device of one MPI process: passes run on the calling thread, messages are MPI's.
+//!
+//! Both ends of a message give it the tag of its place in the sequence between the two devices, so
+//! programs that differ stall instead of mixing up their messages. The messages of a lane count as
+//! complete in the order of the lane, as the waits of a plan presume.
+template <class Stages, class Clock = polling_clock>
+class mpi_device {
+public:
+  //! @param channel a communicator for this runner alone, whose errors are returned.
+  //! @throws std::length_error for a message that is too large for MPI.
+  mpi_device(plan_view const& work,
+             Stages& stages,
+             int device,
+             detail::mpi_patience<Clock>& patience,
+             MPI_Comm channel)
+      : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
+        memory_(std::make_unique<host_memory>(work.arena_bytes[device])),
+        requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
+        completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
+    for (item const& step : steps())
+      if (bytes_of(step) > std::numeric_limits<int>::max())
+        throw std::length_error("run: MPI counts a message in an int, and a message of " +
+                                std::to_string(bytes_of(step)) +
+                                " bytes is more; cut microbatches or chunks smaller (rank " +
+                                std::to_string(device) + ": " + name(step) + ")");
+  }
+  mpi_device(mpi_device const&) = delete;
+  mpi_device& operator=(mpi_device const&) = delete;
+
+  //! @brief Takes back the receives that are still open. Where MPI may still use the memory, it is
+  //! left to MPI.
+  ~mpi_device() {
+    int finalized = 0;
+    (void)MPI_Finalized(&finalized);
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      MPI_Request& request = requests_[i];
+      if (request == MPI_REQUEST_NULL)
+        continue;
+      int done = 0;
+      if (finalized == 0) {
+        if (steps()[i].what == operation::receive)
+          (void)MPI_Cancel(&request);
+        (void)MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      }
+      if (done == 0)
+        (void)memory_.release();
+    }
+  }
+
+  //! @brief Before a step.
+  void begin() {
+    std::fill(completed_.begin(), completed_.end(), nothing);
+    at_ = nothing;
+    awaited_ = nothing;
+  }
+
+  void wait_for(int index, item const&) {
+    item const& earlier = steps()[static_cast<std::size_t>(index)];
+    if (earlier.what != operation::run)
+      complete_lane(earlier.lane, index);
+  }
+
+  void run(int index, item const& step) {
+    at_ = index;
+    patience_->look(Clock::now());
+    arena const memory = slots();
+    context const where = memory.context_of(step);
+    visit_stage(*stages_, step.work.stage, [&](auto& stage) {
+      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
+    });
+  }
+
+  void post(int first, std::span<item const> group) {
+    at_ = first;
+    patience_->look(Clock::now());
+    // Receives first: a message that finds its receive needs no buffer in between.
+    for (operation const direction : {operation::receive, operation::send})
+      for (std::size_t i = 0; i < group.size(); ++i)
+        if (group[i].what == direction)
+          post_one(first + static_cast<int>(i), group[i]);
+  }
+
+  void finish() {
+    for (int lane = 0; lane < work_.lanes[device_]; ++lane)
+      complete_lane(lane, static_cast<int>(steps().size()) - 1);
+    at_ = static_cast<int>(steps().size());
+  }
+
+  //! @brief Where this rank is, and whom it waits for.
+  [[nodiscard]] std::string standing() const {
+    std::string text = "rank " + std::to_string(device_);
+    if (at_ == nothing)
+      text += " was at the start of its program";
+    else if (static_cast<std::size_t>(at_) >= steps().size())
+      text += " had ended its program";
+    else
+      text += " was at " + place(at_);
+    if (awaited_ != nothing)
+      text += ", waiting for rank " +
+              std::to_string(steps()[static_cast<std::size_t>(awaited_)].peer) + " to complete " +
+              place(awaited_);
+    return text;
+  }
+
+  //! @brief The pass that was running when a stage threw, with its position.
+  [[nodiscard]] std::string running() const {
+    item const& step = steps()[static_cast<std::size_t>(at_)];
+    return "the " + describe(step.work, work_.extents.chunks > 1) + " (" + position(at_) + ")";
+  }
+
+private:
+  [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
+  [[nodiscard]] arena slots() const { return {work_, device_, memory_->data()}; }
+  [[nodiscard]] static std::int64_t bytes_of(item const& step) {
+    return step.what == operation::send      ? step.in_bytes
+           : step.what == operation::receive ? step.out_bytes
+                                             : 0;
+  }
+  [[nodiscard]] std::string name(item const& step) const {
+    return describe(step, work_.extents.chunks > 1);
+  }
+  [[nodiscard]] std::string position(int index) const {
+    return "item " + std::to_string(index) + " of " + std::to_string(steps().size());
+  }
+  [[nodiscard]] std::string place(int index) const {
+    return position(index) + ": " + name(steps()[static_cast<std::size_t>(index)]);
+  }
+
+  void post_one(int index, item const& step) {
+    buffer const memory = slots().message(step);
+    int const count = static_cast<int>(bytes_of(step));
+    int const tag = step.sequence % 32768; // every MPI has tags up to 32767
+    MPI_Request& request = requests_[static_cast<std::size_t>(index)];
+    int const code =
+      step.what == operation::send
+        ? MPI_Isend(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request)
+        : MPI_Irecv(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request);
+    if (code != MPI_SUCCESS)
+      stop(index, code);
+  }
+
+  void complete_lane(int lane, int last) {
+    int& known = completed_[static_cast<std::size_t>(lane)];
+    for (int i = known + 1; i <= last; ++i) {
+      item const& message = steps()[static_cast<std::size_t>(i)];
+      if (message.what != operation::run && message.lane == lane)
+        complete(i, message);
+    }
+    known = std::max(known, last);
+  }
+
+  void complete(int index, item const& message) {
+    MPI_Request& request = requests_[static_cast<std::size_t>(index)];
+    if (request == MPI_REQUEST_NULL)
+      return;
+    awaited_ = index;
+    MPI_Status status{};
+    std::optional<int> const code = patience_->wait(request, status);
+    if (!code)
+      throw detail::mpi_stop{"no progress before the deadline: " + standing(), true};
+    if (*code != MPI_SUCCESS)
+      stop(index, *code);
+    int bytes = 0;
+    if (message.what == operation::receive &&
+        (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes != bytes_of(message)))
+      throw detail::mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
+                               " bytes instead of " + std::to_string(bytes_of(message)) +
+                               " from rank " + std::to_string(message.peer) + " in " +
+                               place(index) + "; do all ranks have the same sizes?",
+                             true};
+    awaited_ = nothing;
+  }
+
+  //! A message failed. When a process has died, the store says so within moments; else MPI's own
+  //! words are the reason.
+  [[noreturn]] void stop(int index, int code) {
+    if (auto reason = patience_->verdict())
+      throw detail::mpi_stop{std::move(*reason), false};
+    throw detail::mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) +
+                             ": " + detail::mpi_words(code),
+                           true};
+  }
+
+  plan_view work_;
+  Stages* stages_;
+  int device_;
+  detail::mpi_patience<Clock>* patience_;
+  MPI_Comm channel_;
+  std::unique_ptr<host_memory> memory_;
+  std::vector<MPI_Request> requests_; // [items]
+  std::vector<int> completed_;        // [lanes], items of a lane known to be complete
+  int at_ = nothing;                  // the item that was started last
+  int awaited_ = nothing;             // the message that is waited for
+};
+
+} // namespace pipelining::inline v0_1

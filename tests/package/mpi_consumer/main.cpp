@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/run/mpi.hpp>
+#include <pipe/run/mpi_store.hpp>
+
+#include <mpi.h>
+
+int main() {
+  int initialized = 1;
+  return MPI_Initialized(&initialized) == MPI_SUCCESS && initialized == 0 &&
+             sizeof(pipelining::mpi_store) > 0
+           ? 0
+           : 1;
+}

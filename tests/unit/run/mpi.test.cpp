@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/lower.hpp>
+#include <pipe/run/mpi.hpp>
+#include <pipe/run/mpi_store.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <mpi.h>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/count_allocations.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr auto patience = std::chrono::seconds(20);
+constexpr pp::uniform_sizes words{
+  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+// More than MPI sends eagerly: sends stay open until their receives are posted.
+constexpr pp::uniform_sizes large{
+  .message = 300000, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+
+int this_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+template <class Stage = support::arithmetic_stage>
+std::vector<Stage> make_model(pp::shape const& extents) {
+  std::vector<Stage> model(static_cast<std::size_t>(pp::stages(extents)));
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    model[s].weight = s + 3;
+    model[s].chunks = extents.chunks;
+  }
+  return model;
+}
+
+template <class Policy>
+void check_equal_to_sequential(pp::mpi_store& meeting,
+                               std::string const& name,
+                               pp::timetable_view table,
+                               pp::uniform_sizes const& sizes = words) {
+  auto model = make_model(table.extents);
+  pp::mpi_runner runner(pp::lower<Policy>(table, sizes),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .name = name});
+  int const steps = 3;
+  for (int step = 0; step < steps; ++step)
+    runner.step();
+  auto const expected = support::run_sequentially(
+    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+  int own = 0;
+  for (int s = 0; s < pp::stages(table.extents); ++s) {
+    auto const index = static_cast<std::size_t>(s);
+    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    own += mine ? 1 : 0;
+    CHECK(model[index].gradient == (mine ? steps * expected.gradients[index] : 0));
+  }
+  CHECK(own == table.extents.stages_per_device);
+  if (pp::device_of(table.extents, pp::stages(table.extents) - 1) == runner.rank())
+    CHECK(model.back().losses == steps * expected.losses);
+}
+
+} // namespace
+
+TEST_CASE("four processes compute what one device computes, under every policy") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, "gpipe", pp::make_timetable<pp::GPipe>({4, 7}));
+  check_equal_to_sequential<pp::communicator_per_edge>(
+    meeting, "1f1b", pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::one_communicator>(
+    meeting, "1f1b in one lane", pp::make_timetable<pp::OneFOneB>({4, 7}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, "seq1f1b", pp::make_timetable<pp::Seq1F1B<3>>({4, 6}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, "zero bubble", pp::make_timetable<pp::ZeroBubbleH1>({4, 8}));
+  check_equal_to_sequential<pp::one_communicator>(
+    meeting, "v-half", pp::make_timetable<pp::VHalf>({4, 8}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 8}));
+  check_equal_to_sequential<pp::communicator_per_pair>(
+    meeting, "large messages", pp::make_timetable<pp::OneFOneB>({4, 7}), large);
+  check_equal_to_sequential<pp::one_communicator>(
+    meeting, "large in one lane", pp::make_timetable<pp::VHalf>({4, 8}), large);
+}
+
+TEST_CASE("steps allocate nothing") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::Seq1F1B<2>>({4, 6});
+  auto model = make_model(table.extents);
+  pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
+  runner.step();
+  long const before = support::allocations();
+  CHECK(before > 0);
+  for (int step = 0; step < 200; ++step)
+    runner.step();
+  CHECK(support::allocations() - before == 0);
+}
+
+namespace {
+
+struct failing_stage : support::arithmetic_stage {
+  int fails_at = -1;
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    if (where.microbatch == fails_at)
+      throw std::domain_error("loss is not a number");
+    support::arithmetic_stage::forward(where, in, out);
+  }
+};
+
+//! The text of the run_error of a step that must fail.
+template <class Runner>
+std::string failure_of(Runner& runner, int rank) {
+  try {
+    runner.step();
+    FAIL("the step must throw");
+  } catch (pp::run_error const& error) {
+    CHECK(error.device() == rank);
+    bool const nested = dynamic_cast<std::nested_exception const*>(&error) != nullptr;
+    return (nested ? "nested " : "") + std::string(error.what());
+  }
+  return {};
+}
+
+} // namespace
+
+TEST_CASE("an exception in a stage ends the step on all ranks, and each says where it was") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
+  auto model = make_model<failing_stage>(table.extents);
+  pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
+  runner.step();
+  model[2].fails_at = 3;
+  std::string const text = failure_of(runner, 2);
+  std::string const reason = "run: rank 2 failed in the forward of stage 2, microbatch 3 (item ";
+  CHECK(text.find(": loss is not a number") != std::string::npos);
+  std::string const here = "\n  rank " + std::to_string(runner.rank()) + " was at item ";
+  if (runner.rank() == 2)
+    CHECK(text.find("nested " + reason) == 0);
+  else
+    CHECK(text.find(reason) == 0);
+  CHECK((text.find(here) != std::string::npos) == (runner.rank() != 2));
+  CHECK_THROWS_WITH_AS(runner.step(),
+                       ("run: rank " + std::to_string(runner.rank()) +
+                        " cannot run another step after one that failed; end the process, and "
+                        "start all ranks again")
+                         .c_str(),
+                       pp::run_error);
+}
+
+namespace {
+
+//! Stage 1 does not return from one pass until the failure of the run has reached it.
+struct stalling_stage : support::arithmetic_stage {
+  pp::store* line = nullptr;
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    while (line != nullptr && where.microbatch == 1 && !line->failure())
+      std::this_thread::yield();
+    support::arithmetic_stage::forward(where, in, out);
+  }
+};
+
+} // namespace
+
+TEST_CASE("a stall becomes an error on all ranks that says who waits for whom") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, 4});
+  auto model = make_model<stalling_stage>(table.extents);
+  bool const impatient = this_rank() == 2;
+  auto const deadline = impatient ? std::chrono::nanoseconds(std::chrono::seconds(1)) : patience;
+  pp::mpi_runner runner(
+    pp::lower(table, words), model, meeting.line(), MPI_COMM_WORLD, {.deadline = deadline});
+  if (this_rank() == 1)
+    model[1].line = &meeting.line();
+  std::string const text = failure_of(runner, 2);
+  CHECK(text.find("run: no progress before the deadline: rank 2 was at item ") == 0);
+  CHECK(text.find(", waiting for rank 1 to complete item ") != std::string::npos);
+  CHECK(text.find(": receive what comes of the forward of stage 1, microbatch 1 from device 1") !=
+        std::string::npos);
+  if (this_rank() != 2)
+    CHECK(text.find("\n  rank " + std::to_string(this_rank()) + " was at ") != std::string::npos);
+}
+
+TEST_CASE("ranks with different plans do not start") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, this_rank() == 2 ? 5 : 6});
+  auto model = make_model(table.extents);
+  try {
+    pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
+    FAIL("the runner must throw");
+  } catch (pp::run_error const& error) {
+    CHECK(std::string(error.what()) ==
+          "run: rank 2 could not begin: its plan has 'microbatches 5', that of rank 0 has "
+          "'microbatches 6'; start all ranks with the same program, options and sizes");
+    CHECK(error.device() == 2);
+  }
+}
+
+TEST_CASE("a plan for another number of ranks is refused") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({3, 2});
+  auto model = make_model(table.extents);
+  CHECK_THROWS_WITH_AS(
+    pp::mpi_runner(pp::lower(table, words), model, meeting.line()),
+    "run: the plan has 3 devices, but the communicator has 4 ranks; start one process per device "
+    "(mpirun -n 3)",
+    std::invalid_argument);
+}
