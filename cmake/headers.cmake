@@ -61,6 +61,7 @@ set(PIPELINING_HEADERS_SEARCH
 set(PIPELINING_HEADERS_ATTENTION
   attention/backward.hpp
   attention/forward.hpp
+  attention/kernel_call.hpp
   attention/mask.hpp
   attention/merge.hpp
   attention/parameters.hpp
@@ -155,6 +156,10 @@ set(PIPELINING_MPI_HEADERS
 
 # Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels.
 set(PIPELINING_CUDA_HEADERS
+  attention/forward.cuh
+  attention/forward_mma.cuh
+  attention/shared_tile.cuh
+  attention/warp_matrix.cuh
   cuda/error.cuh
   cuda/handles.cuh
   cuda/peer_copies.cuh

@@ -13,3 +13,8 @@
 #else
 #define PIPELINING_HOST_DEVICE
 #endif
+
+//! Marks a kernel. Hidden, so that two libraries that instantiate the same kernel keep their own.
+#if defined(__CUDACC__)
+#define PIPELINING_KERNEL __attribute__((visibility("hidden"))) __global__
+#endif

@@ -10,8 +10,14 @@ import sys
 
 # A folder includes itself and folders of a lower number. version.hpp and config.hpp are below them all.
 LAYERS = {"core": 0, "schedule": 1, "timetable": 2, "attention": 2, "search": 3, "plan": 3, "io": 3, "run": 4, "cuda": 5}
+KERNELS = 6  # attention/*.cuh: kernels and their launches stand on cuda/, the host's attention does not
 BASE = ["version.hpp", "config.hpp"]
 UMBRELLAS = ["pipe.hpp", "cuda.cuh"]
+
+
+def layer_of(name):
+    area = name.split("/")[0]
+    return KERNELS if area == "attention" and name.endswith(".cuh") else LAYERS[area]
 
 
 def problems(root):
@@ -39,7 +45,7 @@ def problems(root):
                 yield f"{name} includes the umbrella {target}"
             elif folder in BASE and target not in BASE:
                 yield f"{name} includes {target}, but it is below every folder"
-            elif target not in BASE and area != folder and LAYERS[area] >= LAYERS[folder]:
+            elif target not in BASE and area != folder and layer_of(target) >= layer_of(name):
                 yield f"{name} includes {target}, but {folder} is not above {area}"
             if "/detail/" in target and area != folder:
                 yield f"{name} includes {target}, which is private to {area}"

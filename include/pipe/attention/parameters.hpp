@@ -79,10 +79,10 @@ struct tensor_view {
     return data + b * batch_stride + position * length_stride + head * head_stride;
   }
 
-  //! @brief The same view, read only.
-  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
-  operator tensor_view<Element const>() const // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Element>) {
+  //! @brief The same view, read only. A template, because nvcc warns of one that cannot be called.
+  template <std::same_as<Element const> Constant>
+  requires(!std::is_const_v<Element>) [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
+  operator tensor_view<Constant>() const { // NOLINT(google-explicit-constructor)
     return {data, batch, length, heads, dim, batch_stride, length_stride, head_stride};
   }
 };
@@ -110,10 +110,10 @@ struct row_view {
     return data[b * batch_stride + head * head_stride + position];
   }
 
-  //! @brief The same view, read only.
-  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
-  operator row_view<Number const>() const // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Number>) {
+  //! @brief The same view, read only. A template, because nvcc warns of one that cannot be called.
+  template <std::same_as<Number const> Constant>
+  requires(!std::is_const_v<Number>) [[nodiscard]] PIPELINING_HOST_DEVICE constexpr
+  operator row_view<Constant>() const { // NOLINT(google-explicit-constructor)
     return {data, batch, heads, length, batch_stride, head_stride};
   }
 };

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Launches forward of chunked attention on a GPU.
+
+#include <pipe/attention/forward_mma.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief The architectures that a kernel is compiled for, as a part of its name: two libraries
+//! that are built for different GPUs keep their own kernels.
+template <int... Architectures>
+struct built_for {};
+
+//! @brief The architectures of this compilation.
+using built_here = built_for<__CUDA_ARCH_LIST__>;
+
+namespace detail {
+
+template <class Built, int Dim, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads)
+  forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call) {
+  extern __shared__ __align__(1024) unsigned char attention_memory[];
+  forward_block<Dim>(call, attention_memory);
+}
+
+//! Lets a kernel use as much shared memory as it needs, and launches it.
+template <class Call>
+void launch(void (*kernel)(Call),
+            Call call,
+            std::int64_t blocks,
+            int threads,
+            int shared_bytes,
+            cudaStream_t stream) {
+  auto const* const function = reinterpret_cast<void const*>(kernel);
+  cuda::check(
+    cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+    "cudaFuncSetAttribute");
+  void* arguments[] = {&call};
+  cuda::check(cudaLaunchKernel(function,
+                               dim3(static_cast<unsigned>(blocks)),
+                               dim3(static_cast<unsigned>(threads)),
+                               arguments,
+                               static_cast<std::size_t>(shared_bytes),
+                               stream),
+              "cudaLaunchKernel");
+}
+
+} // namespace detail
+
+//! @brief Attention of one chunk of queries over the keys cached so far, on the GPU of the stream.
+//!
+//! Writes O and the natural-log log-sum-exp; a query that sees no key gets O = 0 and -infinity.
+//! With parameters::from = carry::in it goes on from the (O, log-sum-exp) of other keys instead.
+//! Does what attention::forward of the host does, with sums in float and weights rounded to
+//! elements. The same call gives the same bits.
+//!
+//! @tparam Dim elements of a head: 64, 128 or 256
+//! @param p      sizes, offsets, scale (above 0)
+//! @param t      views of device memory, bf16 or fp16, each 16-byte aligned with strides that are
+//!               multiples of 8 elements; shapes as forward_tensors says
+//! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied
+//! @param f      what is done to scale * query . key
+//! @param stream in whose order the kernel runs; the call does not wait for it
+//! @throws std::invalid_argument as check_for_kernels, before any launch
+//! @throws cuda::error where the launch fails
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+void forward_on_device(parameters const& p,
+                       forward_tensors<Element, float> const& t,
+                       Mask const& m,
+                       Score const& f,
+                       cudaStream_t stream) {
+  static_assert(is_kernel_element<Element>,
+                "attention::forward_on_device: elements must be __nv_bfloat16 or __half, because "
+                "the matrix units multiply no others here; use attention::forward for float");
+  using shape = forward_shape<Dim, Score>;
+  check_for_kernels<Dim>(p, t);
+  auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  if (blocks == 0) {
+    return;
+  }
+  forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  detail::launch(detail::forward_mma_kernel<Built, Dim, Element, Mask, Score>,
+                 call,
+                 blocks,
+                 shape::threads,
+                 shape::shared_bytes,
+                 stream);
+}
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What attention kernels are handed, and what they demand of a call beyond its shapes.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief The one argument of the forward kernels.
+template <class Element, mask Mask, score Score>
+struct forward_call {
+  parameters p;
+  forward_tensors<Element, float> t;
+  Mask m;
+  Score f;
+  float scale = 1; //!< p.effective_scale(); above 0
+};
+
+//! @brief The one argument of the backward kernels.
+template <class Element, mask Mask, score Score>
+struct backward_call {
+  parameters p;
+  backward_tensors<Element, float, float> t;
+  row_view<float> mean; //!< dO . O, written by the kernel of dQ and read by that of dK and dV
+  Mask m;
+  Score f;
+  float scale = 1; //!< p.effective_scale(); above 0
+};
+
+namespace detail {
+
+inline constexpr float log2_of_e = 1.4426950408889634f;
+inline constexpr float ln_of_2 = 0.6931471805599453f;
+
+//! Kernels move 16 bytes at a time.
+template <class Element>
+void check_pieces(char const* name, tensor_view<Element> const& view) {
+  constexpr std::int64_t piece = 16 / static_cast<std::int64_t>(sizeof(Element));
+  auto const refuse_stride = [&](char const* axis, std::int64_t stride) {
+    refuse(std::string(name) + " has " + axis + " stride " + std::to_string(stride) +
+           ", but kernels move 16 bytes at a time, so it must be a multiple of " +
+           std::to_string(piece) + " elements");
+  };
+  if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) {
+    refuse(std::string(name) + " does not begin at a multiple of 16 bytes, but kernels move 16 "
+                               "bytes at a time");
+  }
+  if (view.batch > 1 && view.batch_stride % piece != 0) {
+    refuse_stride("batch", view.batch_stride);
+  }
+  if (view.length > 1 && view.length_stride % piece != 0) {
+    refuse_stride("length", view.length_stride);
+  }
+  if (view.heads > 1 && view.head_stride % piece != 0) {
+    refuse_stride("head", view.head_stride);
+  }
+}
+
+//! What the kernels want of sizes, whatever the tensors are.
+inline void check_kernel_sizes(parameters const& p, std::int64_t dim) {
+  if (p.head_dim != dim) {
+    refuse("the kernel is built for head dim " + std::to_string(dim) +
+           ", but the parameters ask for " + std::to_string(p.head_dim));
+  }
+  if (!(p.scale >= 0)) {
+    refuse("kernels want a scale above 0, because the largest product must be the largest logit; "
+           "got " +
+           std::to_string(p.scale));
+  }
+  if (p.batch * p.heads * (p.query_length / 32 + p.key_length / 32 + 2) > 0x7fffffff) {
+    refuse("batch * heads * lengths need more blocks than one launch can have");
+  }
+}
+
+} // namespace detail
+
+//! @brief Checks a forward call for a kernel of head dim Dim.
+//! @throws std::invalid_argument with one sentence, as check
+template <int Dim, class Element>
+void check_for_kernels(parameters const& p, forward_tensors<Element, float> const& t) {
+  check(p, t);
+  detail::check_kernel_sizes(p, Dim);
+  detail::check_pieces("query", t.query);
+  detail::check_pieces("key", t.key);
+  detail::check_pieces("value", t.value);
+  detail::check_pieces("output", t.output);
+}
+
+//! @brief Checks a backward call for kernels of head dim Dim.
+//! @throws std::invalid_argument with one sentence, as check
+template <int Dim, class Element>
+void check_for_kernels(parameters const& p,
+                       backward_tensors<Element, float, float> const& t,
+                       row_view<float> const& mean) {
+  check(p, t);
+  detail::check_kernel_sizes(p, Dim);
+  detail::check_rows("scratch for dO . O", mean, p);
+  detail::check_pieces("query", t.query);
+  detail::check_pieces("key", t.key);
+  detail::check_pieces("value", t.value);
+  detail::check_pieces("output", t.output);
+  detail::check_pieces("output gradient", t.output_gradient);
+  detail::check_pieces("query gradient", t.query_gradient);
+  detail::check_pieces("key gradient", t.key_gradient);
+  detail::check_pieces("value gradient", t.value_gradient);
+}
+
+} // namespace pipelining::inline v0_1::attention

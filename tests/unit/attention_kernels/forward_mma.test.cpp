@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "problem.hpp"
+
+namespace {
+
+using namespace kernel_tests;
+
+//! Tile sizes, as forward_shape has them; that header is for nvcc alone.
+struct shape {
+  int dim, queries, keys;
+  unsigned shared() const { return static_cast<unsigned>((queries + 3 * keys) * dim * 2); }
+};
+constexpr shape for_64{64, 128, 64};
+constexpr shape for_128{128, 128, 64};
+constexpr shape for_128_scored{128, 64, 64};
+constexpr shape for_256{256, 64, 32};
+
+struct machine {
+  ptx::memory where;
+  ptx::module code{text_of("kernels.sm_80"), where};
+};
+
+machine& the_machine() {
+  static machine one;
+  return one;
+}
+
+//! Runs a kernel and holds O and the log-sum-exp against the double reference.
+template <class Element, class Mask, class Score>
+void check_forward(char const* name,
+                   shape const& tile,
+                   sizes const& s,
+                   Mask const& m,
+                   Score const& f,
+                   unsigned seed,
+                   ptx::options const& how = {}) {
+  CAPTURE(name);
+  CAPTURE(seed);
+  CAPTURE(s.queries);
+  CAPTURE(s.keys);
+  auto& [where, code] = the_machine();
+  forward_problem<Element> problem(where, s, seed);
+  auto const call = problem.call(m, f);
+  auto const result = ptx::launch_with(
+    code, name, {forward_blocks(problem.p, tile.queries)}, {128}, tile.shared(), how, call);
+  REQUIRE_MESSAGE(result.clean(), result.text());
+
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(static_cast<std::size_t>(s.batch * s.heads * s.queries));
+  at::reference_forward(problem.p,
+                        {q.view(),
+                         k.view(),
+                         v.view(),
+                         o.view(),
+                         at::dense_rows(lse.data(), s.batch, s.heads, s.queries)},
+                        m,
+                        f);
+  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
+  CHECK(apart(problem.output.numbers(), o.numbers) <= allowed.output);
+  CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
+}
+
+} // namespace
+
+TEST_CASE("forward: chunks of any length, at any offset, match the double reference") {
+  std::mt19937 random(1);
+  auto const any = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    auto const queries = any(1, 150);
+    auto const before = any(0, 90);
+    check_forward<__nv_bfloat16>(
+      "forward_64",
+      for_64,
+      {.queries = queries, .query_offset = before, .keys = queries + before},
+      at::causal{},
+      at::plain{},
+      seed);
+    check_forward<__nv_bfloat16>("forward_128",
+                                 for_128,
+                                 {.queries = queries / 2 + 1,
+                                  .query_offset = before,
+                                  .keys = queries / 2 + before,
+                                  .dim = 128},
+                                 at::causal{},
+                                 at::plain{},
+                                 seed);
+  }
+}
+
+TEST_CASE("forward: whole tiles take the path without questions") {
+  check_forward<__half>(
+    "forward_64_half", for_64, {.queries = 128, .keys = 128}, at::full{}, at::plain{}, 5);
+  check_forward<__nv_bfloat16>("forward_128",
+                               for_128,
+                               {.queries = 128, .query_offset = 96, .keys = 224, .dim = 128},
+                               at::causal{},
+                               at::plain{},
+                               6);
+}
+
+TEST_CASE("forward: grouped heads, batches and a slice of the keys") {
+  check_forward<__nv_bfloat16>("forward_64",
+                               for_64,
+                               {.batch = 2,
+                                .queries = 17,
+                                .query_offset = 40,
+                                .keys = 30,
+                                .key_offset = 20,
+                                .heads = 4,
+                                .key_heads = 2},
+                               at::causal{},
+                               at::plain{},
+                               7);
+}
+
+TEST_CASE("forward: queries that see nothing give 0 and -infinity") {
+  check_forward<__nv_bfloat16>("forward_64",
+                               for_64,
+                               {.queries = 20, .query_offset = 5, .keys = 30, .key_offset = 15},
+                               at::causal{},
+                               at::plain{},
+                               8);
+  check_forward<__nv_bfloat16>(
+    "forward_64", for_64, {.queries = 3, .keys = 0}, at::causal{}, at::plain{}, 9);
+}
+
+TEST_CASE("forward: masks and scores, also a user's own") {
+  auto& where = the_machine().where;
+  table<std::int32_t> const first(where, [] {
+    std::vector<std::int32_t> v(200);
+    for (std::int32_t i = 0; i < 200; ++i) {
+      v[static_cast<std::size_t>(i)] = i < 33 ? 0 : i < 90 ? 33 : 90;
+    }
+    return v;
+  }());
+  check_forward<__half>("forward_128_cap",
+                        for_128_scored,
+                        {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
+                        at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+                        at::soft_cap{5},
+                        10);
+  check_forward<__half>("forward_64_own",
+                        for_64,
+                        {.queries = 70, .query_offset = 9, .keys = 100, .heads = 2, .key_heads = 1},
+                        speckled{},
+                        bent{},
+                        11);
+  table<float> const slopes(where, {0.5f, 0.0625f});
+  check_forward<__nv_bfloat16>(
+    "forward_256_alibi",
+    for_256,
+    {.queries = 40, .query_offset = 50, .keys = 90, .heads = 2, .dim = 256},
+    at::causal{},
+    at::alibi{slopes.data()},
+    12);
+}
+
+TEST_CASE("forward: the order of warps changes nothing") {
+  for (auto const order : {ptx::order::reverse, ptx::order::shuffled}) {
+    check_forward<__nv_bfloat16>("forward_128",
+                                 for_128,
+                                 {.queries = 90, .query_offset = 60, .keys = 150, .dim = 128},
+                                 at::causal{},
+                                 at::plain{},
+                                 13,
+                                 {.warps = order, .seed = 3});
+  }
+}
+
+TEST_CASE("forward: goes on from the (O, log-sum-exp) of other keys") {
+  auto& [where, code] = the_machine();
+  sizes const all{.queries = 50, .query_offset = 80, .keys = 130};
+  forward_problem<__nv_bfloat16> problem(where, all, 14);
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(50);
+  at::reference_forward(
+    problem.p,
+    {q.view(), k.view(), v.view(), o.view(), at::dense_rows(lse.data(), 1, 1, 50)},
+    at::causal{});
+  for (int const cut : {0, 77}) { // the first slice may hold no key at all
+    auto call = problem.call(at::causal{}, at::plain{});
+    call.p.key_length = cut;
+    ptx::options const how;
+    auto const first = ptx::launch_with(code, "forward_64", {1}, {128}, for_64.shared(), how, call);
+    REQUIRE_MESSAGE(first.clean(), first.text());
+    call.p.key_length = 130 - cut;
+    call.p.key_offset = cut;
+    call.p.from = at::carry::in;
+    call.t.key.data += cut * call.t.key.length_stride;
+    call.t.value.data += cut * call.t.value.length_stride;
+    auto const second =
+      ptx::launch_with(code, "forward_64", {1}, {128}, for_64.shared(), how, call);
+    REQUIRE_MESSAGE(second.clean(), second.text());
+    forward_tolerance<__nv_bfloat16> const allowed(v.numbers, largest(lse));
+    CHECK(apart(problem.output.numbers(), o.numbers) <= 2 * allowed.output); // O is rounded twice
+    CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
+  }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Random problems for kernels in the PTX interpreter, and their answers in double.
+
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/reference.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "functors.hpp"
+#include "tests/ptx/launch.hpp"
+
+namespace kernel_tests {
+
+namespace at = pipelining::attention;
+
+//! Largest relative error of one rounding to an element.
+template <class Element>
+inline constexpr double rounding = std::is_same_v<Element, __half> ? 1.0 / 2048 : 1.0 / 256;
+
+//! The PTX file of a build, made by nvcc.
+inline std::string text_of(std::string const& file) {
+  std::ifstream in(std::string(PIPELINING_PTX_DIRECTORY) + "/" + file + ".ptx");
+  REQUIRE_MESSAGE(in.good(), "no PTX ", file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct sizes {
+  std::int64_t batch = 1, queries = 1, query_offset = 0, keys = 1, key_offset = 0, heads = 1,
+               key_heads = 1, dim = 64;
+};
+
+//! A tensor [batch, length, heads, dim] with gaps between heads, tokens and sequences that kernels
+//! may not touch: each row of a head is an allocation of the interpreter's memory for itself.
+template <class Element>
+class tensor {
+public:
+  tensor(ptx::memory& where, std::int64_t b, std::int64_t l, std::int64_t h, std::int64_t d)
+      : where_(where), numbers_(static_cast<std::size_t>((b * l * h + 1) * (d + gap))) {
+    auto const first = (16 - reinterpret_cast<std::uintptr_t>(numbers_.data()) % 16) % 16;
+    view = {numbers_.data() + first / sizeof(Element),
+            b,
+            l,
+            h,
+            d,
+            h * l * (d + gap),
+            d + gap,
+            l * (d + gap)};
+    each_row([&](Element* row) { where_.add(row, static_cast<std::size_t>(d) * sizeof(Element)); });
+  }
+  tensor(tensor const&) = delete;
+  tensor& operator=(tensor const&) = delete;
+  ~tensor() {
+    each_row([&](Element* row) { where_.remove(row); });
+  }
+
+  //! Normally distributed numbers.
+  template <class Random>
+  void fill(Random& random) {
+    std::normal_distribution<float> normal;
+    each_row([&](Element* row) {
+      for (std::int64_t x = 0; x < view.dim; ++x) {
+        row[x] = static_cast<Element>(normal(random));
+      }
+    });
+    mark();
+  }
+  void fill_zero() {
+    each_row([&](Element* row) { std::fill_n(row, view.dim, static_cast<Element>(0.0f)); });
+    mark();
+  }
+  //! The host has written everything.
+  void mark() {
+    each_row([&](Element* row) {
+      where_.mark(row, static_cast<std::size_t>(view.dim) * sizeof(Element), true);
+    });
+  }
+  //! All numbers, [batch, length, heads, dim] dense.
+  std::vector<double> numbers() const {
+    std::vector<double> all;
+    each_row([&](Element* row) {
+      for (std::int64_t x = 0; x < view.dim; ++x) {
+        all.push_back(static_cast<double>(static_cast<float>(row[x])));
+      }
+    });
+    return all;
+  }
+
+  static constexpr std::int64_t gap = 8;
+  at::tensor_view<Element> view;
+
+private:
+  template <class Visit>
+  void each_row(Visit const& visit) const {
+    for (std::int64_t b = 0; b < view.batch; ++b) {
+      for (std::int64_t i = 0; i < view.length; ++i) {
+        for (std::int64_t h = 0; h < view.heads; ++h) {
+          visit(view.row(b, i, h));
+        }
+      }
+    }
+  }
+
+  ptx::memory& where_;
+  std::vector<Element> numbers_;
+};
+
+//! One number per query and head.
+class rows {
+public:
+  rows(ptx::memory& where, std::int64_t b, std::int64_t h, std::int64_t l)
+      : where_(where), numbers_(static_cast<std::size_t>(b * h * l + 1)) {
+    view = at::dense_rows(numbers_.data(), b, h, l);
+    where_.add(numbers_.data(), static_cast<std::size_t>(b * h * l) * sizeof(float));
+  }
+  rows(rows const&) = delete;
+  rows& operator=(rows const&) = delete;
+  ~rows() { where_.remove(numbers_.data()); }
+  void mark() { where_.mark(numbers_.data(), numbers_.size() * sizeof(float), true); }
+  std::vector<double> numbers() const { return {numbers_.begin(), numbers_.end() - 1}; }
+  std::vector<float>& memory() { return numbers_; }
+
+  at::row_view<float> view;
+
+private:
+  ptx::memory& where_;
+  std::vector<float> numbers_;
+};
+
+//! A table that a mask or score reads on the device.
+template <class Number>
+class table {
+public:
+  table(ptx::memory& where, std::vector<Number> numbers)
+      : where_(where), numbers_(std::move(numbers)) {
+    where_.add(numbers_.data(), numbers_.size() * sizeof(Number), true, "table", false);
+  }
+  table(table const&) = delete;
+  table& operator=(table const&) = delete;
+  ~table() { where_.remove(numbers_.data()); }
+  Number const* data() const { return numbers_.data(); }
+
+private:
+  ptx::memory& where_;
+  std::vector<Number> numbers_;
+};
+
+//! A dense tensor of doubles.
+struct exact {
+  std::int64_t batch, length, heads, dim;
+  std::vector<double> numbers;
+  at::tensor_view<double> view() {
+    return at::dense_tensor(numbers.data(), batch, length, heads, dim);
+  }
+};
+
+template <class Element>
+exact exact_of(tensor<Element> const& t) {
+  return {t.view.batch, t.view.length, t.view.heads, t.view.dim, t.numbers()};
+}
+
+//! Largest difference, where a NaN or an infinity that is not the other's counts as infinite.
+inline double apart(std::vector<double> const& a, std::vector<double> const& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    if (a[n] == b[n]) { // also -inf
+      continue;
+    }
+    auto const d = std::abs(a[n] - b[n]);
+    most = std::isfinite(d) ? std::max(most, d) : std::numeric_limits<double>::infinity();
+  }
+  return most;
+}
+
+inline double largest(std::vector<double> const& a) {
+  double most = 0;
+  for (double const x : a) {
+    most = std::isfinite(x) ? std::max(most, std::abs(x)) : most;
+  }
+  return most;
+}
+
+inline at::parameters parameters_of(sizes const& s) {
+  at::parameters p;
+  p.batch = s.batch;
+  p.query_length = s.queries;
+  p.query_offset = s.query_offset;
+  p.key_length = s.keys;
+  p.key_offset = s.key_offset;
+  p.heads = s.heads;
+  p.key_heads = s.key_heads;
+  p.head_dim = s.dim;
+  return p;
+}
+
+//! Tensors of one forward call.
+template <class Element>
+struct forward_problem {
+  forward_problem(ptx::memory& where, sizes const& s, unsigned seed)
+      : p(parameters_of(s)), query(where, s.batch, s.queries, s.heads, s.dim),
+        key(where, s.batch, s.keys, s.key_heads, s.dim),
+        value(where, s.batch, s.keys, s.key_heads, s.dim),
+        output(where, s.batch, s.queries, s.heads, s.dim), lse(where, s.batch, s.heads, s.queries) {
+    std::mt19937 random(seed);
+    query.fill(random);
+    key.fill(random);
+    value.fill(random);
+  }
+
+  template <class Mask, class Score>
+  at::forward_call<Element, Mask, Score> call(Mask const& m, Score const& f) const {
+    return {p,
+            {query.view, key.view, value.view, output.view, lse.view},
+            m,
+            f,
+            static_cast<float>(p.effective_scale())};
+  }
+
+  at::parameters p;
+  tensor<Element> query, key, value, output;
+  rows lse;
+};
+
+//! Blocks of a forward launch with tiles of so many queries.
+inline unsigned forward_blocks(at::parameters const& p, int queries) {
+  return static_cast<unsigned>((p.query_length + queries - 1) / queries * p.heads * p.batch);
+}
+
+//! How far O and the log-sum-exp may be from the double reference.
+//!
+//! A weight is rounded to an element once and so is an output; the sum of weights is not. With
+//! |sum w_j v_j| <= max |v|, both errors stay below one rounding of max |v|. The kernel sums and
+//! takes powers in float: 2^-20 covers chains of a few hundred terms.
+template <class Element>
+struct forward_tolerance {
+  double output = 0;
+  double lse = 0;
+  explicit forward_tolerance(std::vector<double> const& value, double largest_logit)
+      : output(2 * rounding<Element> * largest(value) + 1e-5), lse(1e-5 + largest_logit * 1e-6) {}
+};
+
+} // namespace kernel_tests
