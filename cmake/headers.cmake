@@ -128,6 +128,7 @@ set(PIPELINING_HEADERS_RUN
   run/launch_environment.hpp
   run/plan_agreement.hpp
   run/rendezvous.hpp
+  run/run_item.hpp
   run/socket.hpp
   run/stage.hpp
   run/store.hpp

@@ -59,6 +59,7 @@
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/run_item.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/store.hpp>

@@ -82,9 +82,11 @@ struct item {
   int state = nothing;          //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
   int first_wait = 0;           //!< into the plan's list of waits
-  int wait_count = 0;         //!< items of this device that must be complete before this one starts
-  std::int64_t in_bytes = 0;  //!< size of what is in `in`
-  std::int64_t out_bytes = 0; //!< size of what goes into `out`
+  int wait_count = 0; //!< items of this device that must be complete before this one starts
+  bool completes_stage = false; //!< run: the last pass of the iteration that adds to the weight
+                                //!< gradients of its stage on this device
+  std::int64_t in_bytes = 0;    //!< size of what is in `in`
+  std::int64_t out_bytes = 0;   //!< size of what goes into `out`
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };

@@ -54,6 +54,18 @@ lower_slots(lowering const& shared, program& work, slot_layout* layouts, int* ne
   }
 }
 
+//! Marks the last pass of every stage that adds to its weight gradients.
+constexpr void mark_complete_stages(shape const& extents, program& work) noexcept {
+  scratch<bool> seen(stages(extents), false);
+  for (int i = work.count - 1; i >= 0; --i) {
+    item& step = work.items[i];
+    if (step.what != operation::run || !frees_activation(step.work.kind))
+      continue;
+    step.completes_stage = !seen.data[step.work.stage];
+    seen.data[step.work.stage] = true;
+  }
+}
+
 //! Completes the items of one device.
 //! @param position_at_peer [items], where each message stands in its peer's program.
 //! @param layouts receives [slot_classes]. @param waits receives at most most_waits per item.
@@ -70,6 +82,7 @@ constexpr lowered_device lower_device(lowering const& shared,
   scratch<int> counters(2 * shared.extents.devices);
   number_messages(work, shared.extents.devices, counters.data);
   assign_groups(work, position_at_peer, Policy::duplex_groups);
+  mark_complete_stages(shared.extents, work);
   scratch<int> needs(work.count * most_needs);
   scratch<int> need_counts(work.count);
   lower_slots(shared, work, layouts, needs.data, need_counts.data);

@@ -42,6 +42,15 @@ concept can_split_backward = requires(Stage& stage, context const& where, input 
 template <class Stage>
 concept stage_functor = can_forward<Stage> &&(can_backward<Stage> || can_split_backward<Stage>);
 
+//! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
+//! last pass that adds
+//!        to the stage's weight gradients, while other stages still run. The place to start a
+//!        data-parallel reduction or the optimizer's step of this stage.
+template <class Stage>
+concept can_announce_gradients = requires(Stage& stage, context const& where) {
+  stage.gradients_ready(where);
+};
+
 namespace detail {
 
 //! One readable sentence for each capability that a stage lacks.

@@ -16,6 +16,7 @@
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/rendezvous.hpp>
+#include <pipe/run/run_item.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -198,12 +199,8 @@ struct thread_device {
     if (board.messages.aborted())
       throw stopped{};
     board.position[d].store(index, std::memory_order_relaxed);
-    arena const memory = slots();
-    context const where = memory.context_of(step);
     board.starts[d][i] = seconds();
-    visit_stage(stages, step.work.stage, [&](auto& stage) {
-      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
-    });
+    run_item(stages, slots(), step);
     board.ends[d][i] = seconds();
   }
 

@@ -185,6 +185,39 @@ TEST_CASE("a stall becomes an error that says who waits for whom") {
 
 namespace {
 
+struct announcing_stage : support::arithmetic_stage {
+  int announced = 0;
+  std::uint64_t at_announcement = 0;
+  void gradients_ready(pp::context const& where) {
+    ++announced;
+    at_announcement = gradient;
+    stage = where.stage;
+  }
+  int stage = -1;
+};
+static_assert(pp::can_announce_gradients<announcing_stage>);
+static_assert(!pp::can_announce_gradients<support::arithmetic_stage>);
+
+} // namespace
+
+TEST_CASE("every stage is told once when its weight gradients are complete") {
+  for (pp::dynamic_timetable const& table : {pp::make_timetable<split_v>({3, 5}),
+                                             pp::make_timetable<pp::GPipe>({3, 5}),
+                                             pp::make_timetable<pp::Seq1F1B<2>>({3, 4})}) {
+    std::vector<announcing_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+    for (auto& stage : model)
+      stage.chunks = table.extents.chunks;
+    pp::run(pp::lower(table, words), model);
+    for (std::size_t s = 0; s < model.size(); ++s) {
+      CHECK(model[s].announced == 1);
+      CHECK(model[s].stage == static_cast<int>(s));
+      CHECK(model[s].at_announcement == model[s].gradient); // nothing is added after it
+    }
+  }
+}
+
+namespace {
+
 struct fused_only {
   void forward(pp::context const&, pp::input, pp::output) {}
   void backward(pp::context const&, pp::input, pp::output) {}
