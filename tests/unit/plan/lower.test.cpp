@@ -136,6 +136,9 @@ TEST_CASE("every timetable lowers to a proven plan under every policy") {
 TEST_CASE("a pass that takes no time changes nothing about the order") {
   check_plan<pp::communicator_per_pair>(
     pp::make_timetable<pp::OneFOneB>({5, 9}, pp::uniform_cost{0, 0, 0, 0}));
+  // It ends when the pass that it waits for ends, yet they are not of one time slot.
+  check_plan<pp::communicator_per_pair>(
+    pp::make_timetable<pp::OneFOneB>({5, 9}, pp::uniform_cost{1, 0, 0, 0}));
 }
 
 TEST_CASE("composite passes take the slots of both halves before either gives any back") {
