@@ -157,9 +157,12 @@ set(PIPELINING_MPI_HEADERS
 
 # Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels.
 set(PIPELINING_CUDA_HEADERS
+  attention/backward.cuh
+  attention/backward_mma.cuh
   attention/forward.cuh
   attention/forward_mma.cuh
   attention/shared_tile.cuh
+  attention/tile_search.cuh
   attention/warp_matrix.cuh
   cuda/error.cuh
   cuda/handles.cuh

@@ -36,7 +36,7 @@ PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads)
 template <class Call>
 void launch(void (*kernel)(Call),
             Call call,
-            std::int64_t blocks,
+            dim3 blocks,
             int threads,
             int shared_bytes,
             cudaStream_t stream) {
@@ -46,7 +46,7 @@ void launch(void (*kernel)(Call),
     "cudaFuncSetAttribute");
   void* arguments[] = {&call};
   cuda::check(cudaLaunchKernel(function,
-                               dim3(static_cast<unsigned>(blocks)),
+                               blocks,
                                dim3(static_cast<unsigned>(threads)),
                                arguments,
                                static_cast<std::size_t>(shared_bytes),
@@ -91,7 +91,7 @@ void forward_on_device(parameters const& p,
     p, t, m, f, static_cast<float>(p.effective_scale())};
   detail::launch(detail::forward_mma_kernel<Built, Dim, Element, Mask, Score>,
                  call,
-                 blocks,
+                 {static_cast<unsigned>(blocks)},
                  shape::threads,
                  shape::shared_bytes,
                  stream);

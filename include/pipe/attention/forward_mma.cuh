@@ -11,6 +11,7 @@
 
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/shared_tile.cuh>
+#include <pipe/attention/tile_search.cuh>
 
 #include <cmath>
 #include <cstdint>
@@ -35,37 +36,6 @@ struct forward_shape {
 };
 
 namespace detail {
-
-//! A tile of keys that the mask does not skip, or index = count where there is none.
-struct next_tile {
-  int index;
-  tile_cover cover;
-};
-
-//! First tile of keys at or after `index` that a tile of queries has to visit.
-template <int Keys, mask Mask>
-__device__ inline next_tile
-find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
-  int const length = static_cast<int>(p.key_length);
-  auto const offset = static_cast<std::int32_t>(p.key_offset);
-  for (; index * Keys < length; ++index) {
-    int const end = min(length, (index + 1) * Keys);
-    at.key_begin = offset + index * Keys;
-    at.key_end = offset + end;
-    auto const cover = attention::cover(m, at);
-    if (cover != tile_cover::skip) {
-      bool const whole = end == (index + 1) * Keys;
-      return {index, whole ? cover : tile_cover::partial};
-    }
-  }
-  return {index, tile_cover::skip};
-}
-
-//! Where a lane's numbers of a 16 x Columns product lie: rows and columns within the tile pair.
-struct lane_place {
-  int row;    //!< first row; the second half is 8 further down
-  int column; //!< first column; then 8 further right for each part
-};
 
 //! Products to logits. Whole: every pair of the tile exists and is kept.
 template <bool Whole, int Columns, int Tiles, mask Mask, score Score>

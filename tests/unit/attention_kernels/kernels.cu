@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The portable kernels under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
+#include <pipe/attention/backward_mma.cuh>
 #include <pipe/attention/forward_mma.cuh>
 
 #include "functors.hpp"
@@ -27,3 +28,19 @@ FORWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 FORWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 FORWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
+
+#define BACKWARD(name, dim, element, mask, score)                                                  \
+  extern "C" __global__ void __launch_bounds__(at::query_gradient_shape<dim>::threads)             \
+    query_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {  \
+    at::detail::query_gradient_block<dim>(call, memory);                                           \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<dim>::threads)               \
+    key_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {    \
+    at::detail::key_gradient_block<dim>(call, memory);                                             \
+  }
+
+BACKWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
+BACKWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
+BACKWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Calls of the attention launchers as a user's program makes them.
+#include <pipe/attention/backward.cuh>
 #include <pipe/attention/forward.cuh>
 
 #include "launch.hpp"
@@ -10,6 +11,13 @@ void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
                     cudaStream_t stream) {
   at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream);
+}
+
+void launch_backward(at::parameters const& p,
+                     at::backward_tensors<__nv_bfloat16> const& t,
+                     at::row_view<float> mean,
+                     cudaStream_t stream) {
+  at::backward_on_device<64>(p, t, mean, at::causal{}, at::plain{}, stream);
 }
 
 } // namespace kernel_tests

@@ -17,4 +17,9 @@ void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
                     cudaStream_t stream);
 
+void launch_backward(at::parameters const& p,
+                     at::backward_tensors<__nv_bfloat16> const& t,
+                     at::row_view<float> mean,
+                     cudaStream_t stream);
+
 } // namespace kernel_tests

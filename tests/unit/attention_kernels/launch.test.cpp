@@ -172,3 +172,58 @@ TEST_CASE("launch: what kernels cannot do is refused in one sentence, before any
   CHECK(refused([](auto& p, auto&) { p.query_length = 41; }).find("query is") != std::string::npos);
   CHECK(standin::counters().kernels == 0);
 }
+
+TEST_CASE("launch: backward runs two kernels on the stream and checks its call first") {
+  standin::configure({});
+  call c(some_parameters());
+  device_tensor query_gradient(2, 40, 4, 64);
+  auto const key_count = static_cast<std::size_t>(2 * 70 * 2 * 64);
+  auto const zeros = [](std::size_t count) {
+    void* memory = nullptr;
+    REQUIRE(cudaMalloc(&memory, count * sizeof(float)) == cudaSuccess);
+    REQUIRE(cudaMemset(memory, 0, count * sizeof(float)) == cudaSuccess);
+    return static_cast<float*>(memory);
+  };
+  float* const key_gradient = zeros(key_count);
+  float* const value_gradient = zeros(key_count);
+  float* const mean = zeros(c.rows());
+  launch_forward(c.p, c.tensors(), nullptr);
+  auto const forward = c.tensors();
+  at::backward_tensors<element> const t{forward.query,
+                                        forward.key,
+                                        forward.value,
+                                        c.output.view,
+                                        forward.log_sum_exp,
+                                        forward.query, // any numbers do for dO
+                                        query_gradient.view,
+                                        at::dense_tensor(key_gradient, 2, 70, 2, 64),
+                                        at::dense_tensor(value_gradient, 2, 70, 2, 64)};
+  CHECK(sentence_of([&] {
+          launch_backward(c.p, t, at::dense_rows(mean, 2, 4, 39), nullptr);
+        }).find("scratch for dO . O is [2, 4, 39]") != std::string::npos);
+  CHECK(standin::counters().kernels <= 1); // forward at most
+  launch_backward(c.p, t, at::dense_rows(mean, 2, 4, 40), nullptr);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 3);
+
+  // sum over keys of dV_j . 1 = sum over queries of dO_i . 1, because weights of a query add to 1.
+  std::vector<float> of_values(key_count);
+  REQUIRE(cudaMemcpy(
+            of_values.data(), value_gradient, key_count * sizeof(float), cudaMemcpyDeviceToHost) ==
+          cudaSuccess);
+  double left = 0;
+  double right = 0;
+  double size = 0;
+  for (float const x : of_values) {
+    left += static_cast<double>(x);
+  }
+  for (double const x : c.query.numbers()) {
+    right += x;
+    size += std::abs(x);
+  }
+  CHECK(std::abs(left - right) < size / 256);
+  for (float* memory : {key_gradient, value_gradient, mean}) {
+    REQUIRE(cudaFree(memory) == cudaSuccess);
+  }
+}

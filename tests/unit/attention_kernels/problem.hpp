@@ -86,6 +86,16 @@ public:
     each_row([&](Element* row) { std::fill_n(row, view.dim, static_cast<Element>(0.0f)); });
     mark();
   }
+  //! Numbers as numbers() gives them, rounded to elements.
+  void set(std::vector<double> const& from) {
+    std::size_t n = 0;
+    each_row([&](Element* row) {
+      for (std::int64_t x = 0; x < view.dim; ++x) {
+        row[x] = static_cast<Element>(static_cast<float>(from[n++]));
+      }
+    });
+    mark();
+  }
   //! The host has written everything.
   void mark() {
     each_row([&](Element* row) {
@@ -176,6 +186,21 @@ exact exact_of(tensor<Element> const& t) {
   return {t.view.batch, t.view.length, t.view.heads, t.view.dim, t.numbers()};
 }
 
+//! |a - b| / |b| in the Euclidean norm; infinite where a has a NaN or an infinity.
+inline double relative_error(std::vector<double> const& a, std::vector<double> const& b) {
+  REQUIRE(a.size() == b.size());
+  double difference = 0;
+  double size = 0;
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    difference += (a[n] - b[n]) * (a[n] - b[n]);
+    size += b[n] * b[n];
+  }
+  if (!std::isfinite(difference)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return difference == 0 ? 0 : std::sqrt(difference / size);
+}
+
 //! Largest difference, where a NaN or an infinity that is not the other's counts as infinite.
 inline double apart(std::vector<double> const& a, std::vector<double> const& b) {
   REQUIRE(a.size() == b.size());
@@ -237,6 +262,45 @@ struct forward_problem {
   at::parameters p;
   tensor<Element> query, key, value, output;
   rows lse;
+};
+
+//! Inputs and results of one backward call; O and the log-sum-exp come from the double reference.
+template <class Element>
+struct backward_problem : forward_problem<Element> {
+  backward_problem(ptx::memory& where, sizes const& s, unsigned seed)
+      : forward_problem<Element>(where, s, seed),
+        output_gradient(where, s.batch, s.queries, s.heads, s.dim),
+        query_gradient(where, s.batch, s.queries, s.heads, s.dim),
+        key_gradient(where, s.batch, s.keys, s.key_heads, s.dim),
+        value_gradient(where, s.batch, s.keys, s.key_heads, s.dim),
+        mean(where, s.batch, s.heads, s.queries) {
+    std::mt19937 random(seed + 1000);
+    output_gradient.fill(random);
+    key_gradient.fill(random); // the running sums hold something already
+    value_gradient.fill(random);
+  }
+
+  template <class Mask, class Score>
+  at::backward_call<Element, Mask, Score> backward_call(Mask const& m, Score const& f) const {
+    return {this->p,
+            {this->query.view,
+             this->key.view,
+             this->value.view,
+             this->output.view,
+             this->lse.view,
+             output_gradient.view,
+             query_gradient.view,
+             key_gradient.view,
+             value_gradient.view},
+            mean.view,
+            m,
+            f,
+            static_cast<float>(this->p.effective_scale())};
+  }
+
+  tensor<Element> output_gradient, query_gradient;
+  tensor<float> key_gradient, value_gradient;
+  rows mean;
 };
 
 //! Blocks of a forward launch with tiles of so many queries.

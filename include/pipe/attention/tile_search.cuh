@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which tiles a block visits, and where in a tile the numbers of a lane lie.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention::detail {
+
+//! A tile of keys that the mask does not skip, or index = count where there is none.
+struct next_tile {
+  int index;
+  tile_cover cover;
+};
+
+//! First tile of keys at or after `index` that a tile of queries has to visit.
+template <int Keys, mask Mask>
+__device__ inline next_tile
+find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
+  int const length = static_cast<int>(p.key_length);
+  auto const offset = static_cast<std::int32_t>(p.key_offset);
+  for (; index * Keys < length; ++index) {
+    int const end = min(length, (index + 1) * Keys);
+    at.key_begin = offset + index * Keys;
+    at.key_end = offset + end;
+    auto const cover = attention::cover(m, at);
+    if (cover != tile_cover::skip) {
+      bool const whole = end == (index + 1) * Keys;
+      return {index, whole ? cover : tile_cover::partial};
+    }
+  }
+  return {index, tile_cover::skip};
+}
+
+//! Where a lane's numbers of a 16 x Columns product lie: rows and columns within the tile pair.
+struct lane_place {
+  int row;    //!< first row; the second half is 8 further down
+  int column; //!< first column; then 8 further right for each part
+};
+
+//! A tile of queries of one head that the mask does not skip; head = group where there is none.
+struct next_queries {
+  int head; //!< within the group that shares the key head
+  int index;
+  tile_cover cover;
+};
+
+//! First tile of queries at or after (head, index) that a tile of keys has to visit.
+//! @param at batch, first query head of the group, keys of the tile
+template <int Queries, mask Mask>
+__device__ inline next_queries
+find_query_tile(parameters const& p, Mask const& m, tile_position at, int head, int index) {
+  int const length = static_cast<int>(p.query_length);
+  auto const offset = static_cast<std::int32_t>(p.query_offset);
+  auto const first_head = at.head;
+  for (; head < static_cast<int>(p.group()); ++head, index = 0) {
+    for (; index * Queries < length; ++index) {
+      int const end = min(length, (index + 1) * Queries);
+      at.head = first_head + head;
+      at.query_begin = offset + index * Queries;
+      at.query_end = offset + end;
+      auto const cover = attention::cover(m, at);
+      if (cover != tile_cover::skip) {
+        bool const whole = end == (index + 1) * Queries;
+        return {head, index, whole ? cover : tile_cover::partial};
+      }
+    }
+  }
+  return {head, 0, tile_cover::skip};
+}
+
+} // namespace pipelining::inline v0_1::attention::detail
