@@ -155,7 +155,8 @@ set(PIPELINING_MPI_HEADERS
   run/mpi_store.hpp
 )
 
-# Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels.
+# Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels; they are installed with the
+# others, since they need nothing built.
 set(PIPELINING_CUDA_HEADERS
   attention/backward.cuh
   attention/backward_mma.cuh
@@ -164,10 +165,20 @@ set(PIPELINING_CUDA_HEADERS
   attention/shared_tile.cuh
   attention/tile_search.cuh
   attention/warp_matrix.cuh
+  cuda.cuh
   cuda/error.cuh
   cuda/handles.cuh
+  cuda/patience.cuh
   cuda/peer_copies.cuh
   cuda/stream_device.cuh
   cuda/streams.cuh
   cuda/wait.cuh
+)
+
+# Headers of pipelining::nccl. They need <nccl.h> too.
+set(PIPELINING_NCCL_HEADERS
+  cuda/communicators.cuh
+  cuda/nccl.cuh
+  cuda/nccl_error.cuh
+  cuda/nccl_messages.cuh
 )

@@ -15,5 +15,6 @@ configure_package_config_file(
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/pipeliningConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake" "${PROJECT_BINARY_DIR}/pipeliningConfigVersion.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
   DESTINATION "${package_directory}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/pipelining")

@@ -10,7 +10,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/stage.hpp>
+#include <pipe/run/run_item.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -151,11 +151,7 @@ struct stream_device {
 
   void run(int index, item const& step) {
     current_device const scope(board.gpu());
-    arena const memory = slots();
-    context const where = memory.context_of(step, board.compute());
-    visit_stage(stages, step.work.stage, [&](auto& stage) {
-      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
-    });
+    run_item(stages, slots(), step, board.compute());
     board.complete(index, board.compute());
   }
 

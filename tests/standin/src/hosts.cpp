@@ -96,8 +96,10 @@ bool model::hand_to_someone(host& me) {
   if (config.execution == order::random) {
     which = static_cast<std::size_t>(choose(able.size()));
   } else {
-    while (which + 1 < able.size() && able[which]->id < me.id)
-      ++which; // round robin
+    // Round robin: the next one, and the first after the last, or two would keep out the others.
+    while (which < able.size() && able[which]->id < me.id)
+      ++which;
+    which %= able.size();
   }
   hand_to(me, *able[which]);
   return true;
@@ -216,6 +218,10 @@ bool model::poll(std::function<bool()> const& condition) {
     if (config.execution == order::random && random() % 2 == 0)
       step();
     if (config.execution == order::lazy && me.fruitless > 0)
+      step();
+    // Operations have run as far as they can, but what hosts do together (making a communicator)
+    // may have become possible since.
+    if (config.execution == order::eager)
       step();
     if (scripted && (me.fruitless > 1 || choose(2) == 1))
       step();

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The executor on CUDA streams. What needs NCCL too is <pipe/cuda/nccl.cuh>.
+
+#include <pipe/cuda/error.cuh>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/peer_copies.cuh>
+#include <pipe/cuda/stream_device.cuh>
+#include <pipe/cuda/streams.cuh>
+#include <pipe/cuda/wait.cuh>

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Messages through NCCL. Header for pipelining::cuda::nccl_messages.
+
+#include <pipe/cuda/communicators.cuh>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/nccl_error.cuh>
+#include <pipe/cuda/patience.cuh>
+#include <pipe/plan/connect.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief The communicators of one rank: made together, connected in rounds before the first step,
+//! ended together.
+//!
+//! No call of NCCL blocks the host: each is followed by a wait with a deadline that another rank's
+//! failure ends.
+template <class Store, class Clock>
+class nccl_messages {
+public:
+  using patience_type = patience<Store, Clock>;
+
+  nccl_messages(plan_view const& work, int device) : work_(work), device_(device) {}
+
+  //! @brief Makes the communicators, in the order that all ranks share; the lowest member makes the
+  //! id of each and hands it out through the store.
+  //! @param name tells the runners of one store apart.
+  void make(patience_type const& waiting, std::string const& name, int max_blocks) {
+    for (communicator_members& each : communicators_of(work_)) {
+      if (!each.has(device_))
+        continue;
+      std::string const label = name + "/communicator/" + std::to_string(each.key);
+      ncclUniqueId const id = exchange_id(waiting, label, each.devices.front() == device_);
+      all_.push_back(std::make_unique<communicator>(std::move(each), label));
+      all_.back()->join(id, device_, max_blocks);
+      settle(waiting, *all_.back(), "ncclCommInitRankConfig");
+    }
+    by_lane_.assign(static_cast<std::size_t>(work_.lanes[device_]), nullptr);
+    for (item const& step : work_.program_of(device_))
+      if (step.what != operation::run)
+        by_lane_[static_cast<std::size_t>(step.lane)] =
+          &carrying(step.what == operation::send, step.peer);
+  }
+
+  //! @brief Exchanges a few bytes over every edge in both of its directions, in the rounds of the
+  //! plan: NCCL connects at the first use of a peer, and that must not happen inside a step.
+  void connect(patience_type const& waiting, cudaStream_t on) {
+    device_memory const few_bytes(2 * first_bytes);
+    event arrived;
+    for (device_pair const& pair : connect_rounds(work_)) {
+      if (pair.one != device_ && pair.other != device_)
+        continue;
+      bool const lower = pair.one == device_;
+      int const peer = lower ? pair.other : pair.one;
+      bool const sends = lower ? pair.up : pair.down;
+      bool const receives = lower ? pair.down : pair.up;
+      if (sends && receives && &carrying(true, peer) == &carrying(false, peer)) {
+        first_use(waiting, peer, true, true, few_bytes, on);
+      } else {
+        // The lower device's direction first, at both ends.
+        for (bool const upward : {true, false})
+          if (upward ? pair.up : pair.down)
+            first_use(waiting, peer, upward == lower, upward != lower, few_bytes, on);
+      }
+      arrived.record(on);
+      waiting.wait("the first message between two ranks", [&] { return arrived.happened(); });
+    }
+  }
+
+  //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane.
+  template <class Device>
+  void post(Device& own, int first, std::span<item const> group) {
+    communicator& lane = *by_lane_[static_cast<std::size_t>(group.front().lane)];
+    cudaStream_t const on = own.board.stream_for(group.front());
+    bool const several = group.size() > 1;
+    if (several)
+      check(ncclGroupStart(), "ncclGroupStart");
+    try {
+      for (item const& step : group)
+        enqueue(lane, step, own.slots().message(step).data, on);
+    } catch (...) {
+      if (several)
+        (void)ncclGroupEnd(); // leaves no open group in this thread
+      throw;
+    }
+    if (several)
+      check(ncclGroupEnd(), "ncclGroupEnd");
+    settle(own.waiting, lane, "a group of messages");
+    for (std::size_t k = 0; k < group.size(); ++k)
+      own.board.complete(first + static_cast<int>(k), on);
+  }
+
+  //! @brief Throws when a communicator has found an error since the last call.
+  void look() const {
+    for (auto const& each : all_)
+      (void)each->settled("a message");
+  }
+
+  //! @brief Ends all communicators together with the other ranks. No graph with them may exist.
+  void close(patience_type const& waiting) {
+    for (auto const& each : all_)
+      each->begin_finalize();
+    for (auto const& each : all_)
+      settle(waiting, *each, "ncclCommFinalize");
+    for (auto const& each : all_)
+      each->destroy();
+    all_.clear();
+  }
+
+  void abort() noexcept {
+    for (auto const& each : all_)
+      each->abort();
+  }
+
+private:
+  static constexpr std::int64_t first_bytes = 256;
+
+  [[nodiscard]] communicator& carrying(bool sends, int peer) const {
+    std::int64_t const key = sends ? work_.key(device_, peer) : work_.key(peer, device_);
+    std::size_t at = 0;
+    while (all_[at]->members().key != key)
+      ++at;
+    return *all_[at];
+  }
+
+  static ncclUniqueId
+  exchange_id(patience_type const& waiting, std::string const& key, bool makes) {
+    ncclUniqueId id{};
+    if (makes) {
+      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      waiting.line.set(key, std::string(id.internal, sizeof id.internal));
+      return id;
+    }
+    std::string const text = waiting.line.get(key, waiting.deadline);
+    if (text.size() != sizeof id.internal)
+      throw detail::stop{"the store holds no id of NCCL under '" + key + "'"};
+    std::memcpy(id.internal, text.data(), sizeof id.internal);
+    return id;
+  }
+
+  static void settle(patience_type const& waiting, communicator const& one, char const* call) {
+    waiting.wait(call, [&] { return one.settled(call); });
+  }
+
+  static void
+  enqueue(communicator const& lane, item const& step, std::byte* data, cudaStream_t on) {
+    int const peer = lane.members().rank_of(step.peer);
+    if (step.what == operation::send)
+      check(
+        ncclSend(data, static_cast<std::size_t>(step.in_bytes), ncclUint8, peer, lane.get(), on),
+        "ncclSend");
+    else
+      check(
+        ncclRecv(data, static_cast<std::size_t>(step.out_bytes), ncclUint8, peer, lane.get(), on),
+        "ncclRecv");
+  }
+
+  void first_use(patience_type const& waiting,
+                 int peer,
+                 bool sends,
+                 bool receives,
+                 device_memory const& few_bytes,
+                 cudaStream_t on) const {
+    communicator const& lane = carrying(sends, peer);
+    int const other = lane.members().rank_of(peer);
+    check(ncclGroupStart(), "ncclGroupStart");
+    ncclResult_t code = ncclSuccess;
+    if (sends)
+      code = ncclSend(few_bytes.data(), first_bytes, ncclUint8, other, lane.get(), on);
+    if (receives && (code == ncclSuccess || code == ncclInProgress))
+      code =
+        ncclRecv(few_bytes.data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
+    ncclResult_t const end = ncclGroupEnd();
+    check(code, sends ? "ncclSend" : "ncclRecv");
+    check(end, "ncclGroupEnd");
+    settle(waiting, lane, "the first use of a peer");
+  }
+
+  plan_view work_;
+  int device_;
+  std::vector<std::unique_ptr<communicator>> all_;
+  std::vector<communicator*> by_lane_;
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

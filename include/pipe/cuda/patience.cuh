@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::patience.
+
+#include <pipe/config.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
+//! one.
+template <class Store>
+concept run_store =
+  requires(Store& line, std::string const& text, int size, std::chrono::nanoseconds deadline) {
+  line.set(text, text);
+  { line.get(text, deadline) } -> std::convertible_to<std::string>;
+  line.barrier(text, size, deadline);
+  line.abort(text);
+  { line.failure() } -> std::convertible_to<std::optional<std::string>>;
+};
+
+namespace detail {
+
+//! Thrown inside a runner to end the run on this rank.
+struct stop {
+  std::string reason;
+  bool own = true; // false: another rank has told of it already
+};
+
+} // namespace detail
+
+//! @brief How long a rank waits for others, and what ends its waiting early.
+template <class Store, class Clock>
+struct patience {
+  Store& line;
+  std::chrono::nanoseconds deadline;
+
+  //! @brief Polls until `done()`. Sleeps between polls once it has waited for a while.
+  //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
+  template <class Done>
+  void wait(char const* what, Done done) const {
+    auto const end = Clock::now() + deadline;
+    for (int polls = 0; !done(); ++polls) {
+      if (std::optional<std::string> reason = line.failure())
+        throw detail::stop{std::move(*reason), false};
+      if (Clock::now() >= end)
+        throw detail::stop{std::string(what) + " took longer than the deadline"};
+      if (polls > 64)
+        Clock::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

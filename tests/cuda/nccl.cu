@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/shape.hpp>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/nccl.cuh>
+#include <pipe/run/error.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <tests/cuda/kernel_stage.cuh>
+#include <tests/cuda/memory_store.hpp>
+#include <tests/cuda/nccl.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+using model_type = std::vector<kernel_stage>;
+using runner_type = pp::cuda::nccl_runner<model_type, memory_store, standin::clock>;
+
+struct rank_memory {
+  std::vector<pp::cuda::device_memory> sums{};
+  model_type model{};
+
+  rank_memory(pp::shape const& extents, int rank) {
+    for (int s = 0; s < pp::stages(extents); ++s) {
+      bool own = false;
+      for (int m = 0; m < extents.microbatches; ++m)
+        own = own || pp::device_of(extents, s, m) == rank;
+      if (own)
+        sums.emplace_back(16);
+      model.push_back(
+        {.weight = static_cast<std::uint64_t>(s) + 3,
+         .chunks = extents.chunks,
+         .sums = own ? reinterpret_cast<std::uint64_t*>(sums.back().data()) : nullptr});
+    }
+  }
+  void read_into(nccl_result& result) const {
+    for (std::size_t s = 0; s < model.size(); ++s) {
+      if (model[s].sums == nullptr)
+        continue;
+      std::uint64_t read[2]{};
+      pp::cuda::check(cudaMemcpy(read, model[s].sums, 16, cudaMemcpyDeviceToHost), "cudaMemcpy");
+      result.gradients[s] += read[0];
+      result.losses += read[1];
+    }
+  }
+};
+
+void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result& result) {
+  pp::cuda::current_device const scope(rank);
+  rank_memory memory(what.work.view().extents, rank);
+  memory_store line{board, rank};
+  {
+    runner_type runner(what.other_work != nullptr && rank == 1 ? *what.other_work : what.work,
+                       memory.model,
+                       line,
+                       rank,
+                       {.gpu = rank,
+                        .graph = what.graph,
+                        .warm_up = 1,
+                        .deadline = what.deadline,
+                        .abort_deadline = what.abort_deadline,
+                        .one_message_stream = what.one_message_stream});
+    for (int step = 0; step < what.steps; ++step) {
+      if (step == what.freeze_after) {
+        line.barrier("freeze", what.work.extents.devices, what.deadline);
+        if (rank == 0)
+          standin::freeze();
+      }
+      for (std::size_t s = 0; s < memory.model.size(); ++s)
+        memory.model[s].fails_at = step == 1 && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+      runner.step();
+    }
+    line.barrier("ended", what.work.extents.devices, what.deadline);
+    result.findings = standin::summary();
+    line.barrier("seen", what.work.extents.devices, what.deadline);
+  }
+  memory.read_into(result);
+}
+
+void note(rank_report& report, std::exception const& failure) {
+  report.failure = failure.what();
+  try {
+    std::rethrow_if_nested(failure);
+  } catch (std::exception const& cause) {
+    report.nested = cause.what();
+  }
+}
+
+} // namespace
+
+nccl_result run_on_ranks(nccl_case const& what) {
+  auto const extents = what.work.view().extents;
+  nccl_result result;
+  result.gradients.resize(static_cast<std::size_t>(pp::stages(extents)));
+  result.ranks.resize(static_cast<std::size_t>(extents.devices));
+  memory_board board;
+  result.outcomes = standin::run_ranks(extents.devices, [&](int rank) {
+    rank_report& report = result.ranks[static_cast<std::size_t>(rank)];
+    try {
+      run_rank(what, rank, board, result);
+    } catch (pp::run_error const& failure) {
+      note(report, failure);
+      report.failed_device = failure.device();
+    } catch (std::exception const& failure) {
+      note(report, failure);
+    }
+    report.end = standin::clock::now();
+    report.ended = true;
+  });
+  return result;
+}

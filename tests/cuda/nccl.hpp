@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the test of the NCCL runner asks of the object that nvcc makes.
+
+#include <pipe/plan/plan.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+struct nccl_case {
+  pipelining::plan work{};
+  pipelining::plan const* other_work = nullptr; //!< the plan of rank 1, if not `work`
+  bool graph = false;
+  bool one_message_stream = false;
+  int steps = 3;
+  std::chrono::nanoseconds deadline = std::chrono::seconds(1);
+  std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);
+  int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in the second step
+  int freeze_after = -1;  //!< the step after which nothing may be set up any more
+};
+
+//! @brief What one rank has to tell.
+struct rank_report {
+  std::string failure{}; //!< of the step or the runner that threw
+  std::string nested{};  //!< of the exception in it
+  int failed_device = -1;
+  bool ended = false; //!< came to the end of its program, with or without a failure
+  standin::clock::time_point end{};
+};
+
+struct nccl_result {
+  std::vector<std::uint64_t> gradients{}; //!< [stages]
+  std::uint64_t losses = 0;
+  std::vector<rank_report> ranks{};
+  std::vector<standin::outcome> outcomes{};
+  std::string findings{}; //!< of the stand-in after the last step of the last rank
+};
+
+//! @brief Runs a plan with one rank per device on the stand-in as it is configured.
+nccl_result run_on_ranks(nccl_case const& what);
