@@ -38,21 +38,6 @@ namespace {
 
 using namespace gpt;
 
-//! Read when no text is given: a licence that every Debian machine has, or the repository's README.
-constexpr char const* default_texts[] = {"/usr/share/common-licenses/GPL-3", GPT_EXAMPLE_README};
-
-text_to_learn find_text(options const& o) {
-  if (!o.text.empty()) {
-    return {o.text, load_text(o.text)};
-  }
-  for (auto const* path : default_texts) {
-    if (std::filesystem::is_regular_file(path)) {
-      return {path, load_text(path)};
-    }
-  }
-  throw std::runtime_error("no default text on this machine; name one with --text FILE");
-}
-
 //! Makes the folder for files before any work, so that a long run does not end without them.
 void make_folder(std::string const& path) {
   std::error_code failed;
@@ -92,7 +77,7 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
 }
 
 int run(options const& o) {
-  auto const text = find_text(o);
+  auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, o.schedule);
   for (auto const* name : checked_schedules) {
     (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -33,6 +34,19 @@ struct text_to_learn {
   std::string path;
   std::vector<std::uint8_t> bytes;
 };
+
+//! The text of that path, or of the first file that exists: a licence that every Debian machine
+//! has, or the repository's README.
+//! @param readme where that is
+//! @throws std::runtime_error where there is none
+[[nodiscard]] inline text_to_learn find_text(std::string const& path, std::string const& readme) {
+  for (auto const& candidate : {path, std::string("/usr/share/common-licenses/GPL-3"), readme}) {
+    if (!path.empty() || std::filesystem::is_regular_file(candidate)) {
+      return {candidate, load_text(candidate)};
+    }
+  }
+  throw std::runtime_error("no default text on this machine; name one with --text FILE");
+}
 
 //! Mean surprise of a byte, in nats, to someone who knows only how often each byte occurs. A model
 //! whose loss is below has learnt something about order.

@@ -164,8 +164,8 @@ public:
   }
 
   void run(int index, item const& step) {
-    at_ = index;
     patience_->look(Clock::now());
+    at_ = index;
     arena const memory = slots();
     context const where = memory.context_of(step);
     visit_stage(*stages_, step.work.stage, [&](auto& stage) {
@@ -174,8 +174,8 @@ public:
   }
 
   void post(int first, std::span<item const> group) {
-    at_ = first;
     patience_->look(Clock::now());
+    at_ = first;
     // Receives first: a message that finds its receive needs no buffer in between.
     for (operation const direction : {operation::receive, operation::send})
       for (std::size_t i = 0; i < group.size(); ++i)
@@ -189,27 +189,28 @@ public:
     at_ = static_cast<int>(steps().size());
   }
 
-  //! @brief Where this rank is, and whom it waits for.
+  //! @brief Where this rank was when its step ended early: item, last pass, and whom it waited for.
   [[nodiscard]] std::string standing() const {
-    std::string text = "rank " + std::to_string(device_);
+    std::string text = "rank " + std::to_string(device_) + " was at ";
     if (at_ == nothing)
-      text += " was at the start of its program";
+      text += "the start of its program";
     else if (static_cast<std::size_t>(at_) >= steps().size())
-      text += " had ended its program";
+      text += "the end of its program";
     else
-      text += " was at " + place(at_);
+      text += position(at_);
+    int last = std::min(at_, static_cast<int>(steps().size()) - 1);
+    while (last >= 0 && steps()[static_cast<std::size_t>(last)].what != operation::run)
+      --last;
+    text += last < 0 ? ", before its first pass" : ", its last pass was " + pass_at(last);
     if (awaited_ != nothing)
-      text += ", waiting for rank " +
+      text += ", and it waited for rank " +
               std::to_string(steps()[static_cast<std::size_t>(awaited_)].peer) + " to complete " +
               place(awaited_);
     return text;
   }
 
   //! @brief The pass that was running when a stage threw, with its position.
-  [[nodiscard]] std::string running() const {
-    item const& step = steps()[static_cast<std::size_t>(at_)];
-    return "the " + describe(step.work, work_.extents.chunks > 1) + " (" + position(at_) + ")";
-  }
+  [[nodiscard]] std::string running() const { return pass_at(at_) + " (" + position(at_) + ")"; }
 
 private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
@@ -221,6 +222,10 @@ private:
   }
   [[nodiscard]] std::string name(item const& step) const {
     return describe(step, work_.extents.chunks > 1);
+  }
+  [[nodiscard]] std::string pass_at(int index) const {
+    return "the " +
+           describe(steps()[static_cast<std::size_t>(index)].work, work_.extents.chunks > 1);
   }
   [[nodiscard]] std::string position(int index) const {
     return "item " + std::to_string(index) + " of " + std::to_string(steps().size());

@@ -158,6 +158,8 @@ TEST_CASE("an exception in a stage ends the step on all ranks, and each says whe
   else
     CHECK(text.find(reason) == 0);
   CHECK((text.find(here) != std::string::npos) == (runner.rank() != 2));
+  if (runner.rank() == 3)
+    CHECK(text.find(", its last pass was the ") != std::string::npos);
   CHECK_THROWS_WITH_AS(runner.step(),
                        ("run: rank " + std::to_string(runner.rank()) +
                         " cannot run another step after one that failed; end the process, and "
@@ -192,7 +194,7 @@ TEST_CASE("a stall becomes an error on all ranks that says who waits for whom") 
     model[1].line = &meeting.line();
   std::string const text = failure_of(runner, 2);
   CHECK(text.find("run: no progress before the deadline: rank 2 was at item ") == 0);
-  CHECK(text.find(", waiting for rank 1 to complete item ") != std::string::npos);
+  CHECK(text.find(", and it waited for rank 1 to complete item ") != std::string::npos);
   CHECK(text.find(": receive what comes of the forward of stage 1, microbatch 1 from device 1") !=
         std::string::npos);
   if (this_rank() != 2)

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the example gpt_mpi with four processes: the bits of one process, and every survivor's report after a kill.
+
+usage: gpt_mpi_test.py train|kill PROGRAM MPIRUN...
+"""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 4
+KILLS = 20
+MOST_SECONDS = 5
+KIND, PROGRAM, *MPIRUN = sys.argv[1:]
+SMALL = ["--layers", "8", "--width", "32", "--sequence", "32", "--microbatches", "8"]
+LARGE = ["--layers", "8", "--width", "64", "--sequence", "128", "--microbatches", "8"]  # messages of 32 kB
+
+
+def command(*arguments):
+    return [*MPIRUN, "-n", str(RANKS), PROGRAM, *arguments]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=100)
+
+
+def check_training():
+    curves = []
+    for schedule in ("1f1b", "seq1f1b", "v-half"):
+        result = run(*SMALL, "--schedule", schedule, "--steps", "11", "--check")
+        assert result.returncode == 0, result
+        assert re.search(r"^\d{6} gradients and weights after 11 steps, held against one process: 0 values differ$",
+                         result.stdout, re.MULTILINE), result.stdout
+        assert len(set(re.findall(r"^rank (\d) of 4 is process \d+ on ", result.stdout, re.MULTILINE))) == RANKS
+        curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
+    assert curves[0] == curves[1] == curves[2] and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
+    result = run("--devices", "4")
+    assert result.returncode == 2 and "--devices is not for gpt_mpi" in result.stderr, result
+
+
+def check_kill(dice, number, folder):
+    """Kills one rank at a random moment; returns how many survivors named whom they waited for."""
+    victim = dice.randrange(RANKS)
+    schedule = dice.choice(["1f1b", "seq1f1b", "v-half"])
+    size = dice.choice([SMALL, LARGE])
+    wait = dice.uniform(0, 0.4)
+    arguments = [*size, "--schedule", schedule, "--steps", "1000000", "--reports", folder]
+    what = f"kill {number}: rank {victim}, {schedule}, {size[3]} wide, {wait:.3f} s after the first step"
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    processes = {}
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if found := re.match(r"rank (\d) of 4 is process (\d+) on", line):
+            processes[int(found[1])] = int(found[2])
+        if line.startswith("step ") and len(processes) == RANKS:
+            break
+    assert len(processes) == RANKS, what + "\n" + "".join(lines)
+    time.sleep(wait)
+    os.kill(processes[victim], signal.SIGKILL)
+    start = time.monotonic()
+    rest, _ = process.communicate(timeout=60)
+    took = time.monotonic() - start
+    what += f": over after {took:.2f} s\n" + rest
+    assert took < MOST_SECONDS and process.returncode != 0, what
+    waiting = 0
+    for rank in set(range(RANKS)) - {victim}:
+        # mpirun shows most reports, but drops some of what its processes say while it ends them.
+        path = pathlib.Path(folder, f"rank-{rank}.txt")
+        assert path.is_file(), f"no report of rank {rank} after " + what
+        found = re.search(rf"^gpt_mpi: rank {rank}, step \d+: run: the process of rank {victim} has ended\n"
+                          rf"  rank {rank} was at (?:item \d+ of \d+|the (?:start|end) of its program), "
+                          r"(?:its last pass was the \w+ of stage \d+, microbatch \d+|before its first pass)[^\n]*",
+                          path.read_text(), re.MULTILINE)
+        assert found, path.read_text() + what
+        waiting += bool(re.search(r"and it waited for rank \d to complete item \d+ of \d+: (send|receive) what comes of "
+                                  r"the \w+ of stage \d+, microbatch \d+", found[0]))
+    print(what.split("\n")[0], f"{waiting} of {RANKS - 1} survivors were waiting", flush=True)
+    return waiting
+
+
+def check_kills():
+    dice = random.Random(5)
+    waiting = 0
+    for number in range(KILLS):
+        with tempfile.TemporaryDirectory() as folder:
+            waiting += check_kill(dice, number, folder)
+    # With one process gone, the others come to a stop; only one that is busy learns it before it has to wait.
+    assert waiting > KILLS, waiting
+
+
+if __name__ == "__main__":
+    {"train": check_training, "kill": check_kills}[KIND]()
