@@ -161,9 +161,15 @@ set(PIPELINING_CUDA_HEADERS
   attention/backward.cuh
   attention/backward_mma.cuh
   attention/forward.cuh
+  attention/forward_hopper.cuh
   attention/forward_mma.cuh
+  attention/forward_on_hopper.cuh
+  attention/hopper.cuh
+  attention/hopper_block.cuh
+  attention/hopper_products.cuh
   attention/shared_tile.cuh
   attention/tile_search.cuh
+  attention/tensor_map.cuh
   attention/warp_matrix.cuh
   cuda.cuh
   cuda/error.cuh

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Forward kernel for sm_90a: one warp copies tiles, two warpgroups multiply them.
+//!
+//! Blocks stay: each takes pieces of work (a tile of queries of one head) until none is left. The
+//! copying thread asks the mask which tiles of keys to visit and tells the consumers, tile by tile,
+//! in a slot beside the tile. Queries meet the next keys while the weights of the last ones meet
+//! their values and while the softmax runs.
+//! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
+
+#include <pipe/attention/hopper.cuh>
+#include <pipe/attention/hopper_block.cuh>
+#include <pipe/attention/hopper_products.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/warp_matrix.cuh>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+namespace detail {
+
+//! The copying thread.
+template <int Dim, class Element, mask Mask, score Score>
+__device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
+                                  hopper_forward_maps const& maps,
+                                  hopper_memory<Dim, Score> const& memory) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  ring_place<shape::stages> key;
+  ring_place<shape::stages> value;
+  std::uint32_t query_parity = 1;
+  int const length = static_cast<int>(c.p.key_length);
+  each_work<shape::queries>(c.p, [&](hopper_work const& work) {
+    wait_for(memory.query_empty(), query_parity);
+    query_parity ^= 1;
+    arrive_expecting(memory.query_full(), shape::query_bytes);
+    for (int consumer = 0; consumer < shape::consumers; ++consumer) {
+      load_tile(memory.query(consumer),
+                maps.query,
+                {work.first + consumer * shape::rows, work.head, work.batch},
+                memory.query_full());
+    }
+    int const begin = static_cast<int>(c.p.query_offset) + work.first;
+    tile_position at{work.batch, work.head, begin, begin + work.rows, 0, 0};
+    // Backwards: where a mask is causal, the partial tiles come first.
+#pragma unroll 1
+    for (int tile = (length + shape::keys - 1) / shape::keys - 1; tile >= 0; --tile) {
+      int const end = min(length, (tile + 1) * shape::keys);
+      at.key_begin = static_cast<int>(c.p.key_offset) + tile * shape::keys;
+      at.key_end = static_cast<int>(c.p.key_offset) + end;
+      auto const covered = cover(c.m, at);
+      if (covered == tile_cover::skip) {
+        continue;
+      }
+      bool const complete = end == (tile + 1) * shape::keys &&
+                            (std::is_same_v<Score, plain> || work.rows == shape::queries);
+      wait_for(memory.key_empty(key.stage), key.parity ^ 1);
+      write_slot(memory.slot(key.stage),
+                 2 * tile + (covered == tile_cover::full && complete ? 0 : 1));
+      arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
+      load_tile(memory.key(key.stage),
+                maps.key,
+                {tile * shape::keys, work.key_head, work.batch},
+                memory.key_full(key.stage));
+      key.advance();
+      wait_for(memory.value_empty(value.stage), value.parity ^ 1);
+      arrive_expecting(memory.value_full(value.stage), shape::key_bytes);
+      load_tile(memory.value(value.stage),
+                maps.value,
+                {tile * shape::keys, work.key_head, work.batch},
+                memory.value_full(value.stage));
+      value.advance();
+    }
+    wait_for(memory.key_empty(key.stage), key.parity ^ 1);
+    write_slot(memory.slot(key.stage), no_more_tiles);
+    arrive(memory.key_full(key.stage));
+    key.advance();
+  });
+}
+
+//! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
+//! @param at     of the lane's first row and column
+//! @param rows    that exist, counted from there; columns likewise
+template <bool Whole, int Count, mask Mask, score Score>
+__device__ __forceinline__ void make_hopper_logits(float (&s)[Count],
+                                                   pair_position at,
+                                                   int rows,
+                                                   int columns,
+                                                   float scale,
+                                                   Mask const& m,
+                                                   Score const& f) {
+  constexpr bool is_plain = std::is_same_v<Score, plain>;
+  if constexpr (!Whole || !is_plain) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      int const row = i % 4 / 2 * 8;
+      int const column = i / 4 * 8 + i % 2;
+      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
+      bool const kept = Whole || (row < rows && column < columns && m.keep(here));
+      if constexpr (is_plain) {
+        s[i] = kept ? s[i] : -INFINITY;
+      } else {
+        s[i] = kept ? static_cast<float>(f.value(s[i] * scale, here)) : -INFINITY;
+      }
+      if (i % 4 == 3) { // else what masks and scores read is read for all columns at once
+        asm volatile("" ::: "memory");
+      }
+    }
+  }
+}
+
+//! Online softmax of the two rows that a lane shares with three others.
+struct row_pair {
+  float most[2];   // in units of the logits
+  float sum[2];    // of this lane alone
+  float shrink[2]; // of everything summed before the last tile
+
+  //! Turns logits to weights; factor takes them to powers of two.
+  template <int Count>
+  __forceinline__ __device__ void add(float (&s)[Count], float factor) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = most[half];
+#pragma unroll
+      for (int i = 2 * half; i < Count; i += 4) {
+        top = fmaxf(top, fmaxf(s[i], s[i + 1]));
+      }
+      top = largest_of_row(top);
+      float const base = top == -INFINITY ? 0.0f : top * factor;
+      shrink[half] = power_of_two(most[half] * factor - base);
+      most[half] = top;
+      float added = 0;
+#pragma unroll
+      for (int i = 2 * half; i < Count; i += 4) {
+        s[i] = power_of_two(s[i] * factor - base);
+        s[i + 1] = power_of_two(s[i + 1] * factor - base);
+        added += s[i] + s[i + 1];
+      }
+      sum[half] = sum[half] * shrink[half] + added;
+    }
+  }
+};
+
+//! One consumer: a warpgroup, or 64 rows of the block.
+template <int Dim, class Element, mask Mask, score Score>
+struct hopper_consumer {
+  using shape = hopper_forward_shape<Dim, Score>;
+  using call = forward_call<Element, Mask, Score>;
+  static constexpr int panels = Dim / panel_width;
+  static constexpr bool is_plain = std::is_same_v<Score, plain>;
+
+  call const& c;
+  hopper_forward_maps const& maps;
+  hopper_memory<Dim, Score> memory;
+  int consumer;
+  int lane;
+  int row;    // of this lane within the 64; the second half is 8 further down
+  int column; // of this lane; then 8 further right for each part
+  ring_place<shape::stages> key;
+  ring_place<shape::stages> value;
+  std::uint32_t query_parity;
+  float output[Dim / 2];                  // [64, Dim] of the warpgroup, not yet divided by the sum
+  std::uint32_t weights[shape::keys / 4]; // [64, keys] of the last tile
+  row_pair state;
+
+  __forceinline__ __device__ float factor() const {
+    return is_plain ? c.scale * log2_of_e : log2_of_e;
+  }
+
+  //! Waits for the next tile of keys and says which one it is.
+  __forceinline__ __device__ int next_tile() {
+    wait_for(memory.key_full(key.stage), key.parity);
+    return read_slot(memory.slot(key.stage));
+  }
+  __forceinline__ __device__ void release_key() {
+    arrive_warp(memory.key_empty(key.stage), lane);
+    key.advance();
+  }
+  __forceinline__ __device__ void release_value() {
+    arrive_warp(memory.value_empty(value.stage), lane);
+    value.advance();
+  }
+
+  __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) {
+    auto const q = describe_tile(memory.query(consumer), 16);
+    auto const k = describe_tile(memory.key(key.stage), 16);
+#pragma unroll
+    for (int n = 0; n < Dim / 16; ++n) {
+      int const inside = n % 4 * 32;
+      start_product<Element>(s,
+                             moved(q, n / 4 * shape::rows * panel_row_bytes + inside),
+                             moved(k, n / 4 * shape::keys * panel_row_bytes + inside),
+                             n > 0);
+    }
+    end_products();
+  }
+
+  __forceinline__ __device__ void start_output() {
+    auto const v = describe_tile(memory.value(value.stage), shape::keys * panel_row_bytes);
+#pragma unroll
+    for (int n = 0; n < shape::keys / 16; ++n) {
+      std::uint32_t const a[4] = {
+        weights[4 * n], weights[4 * n + 1], weights[4 * n + 2], weights[4 * n + 3]};
+      start_product<Element>(output, a, moved(v, n * 2 * eight_rows_bytes));
+    }
+    end_products();
+  }
+
+  //! Products of a tile to weights relative to the new maximum, still in float.
+  __forceinline__ __device__ void
+  soften(float (&s)[shape::keys / 2], hopper_work const& work, int told) {
+    int const column_of_tile = told / 2 * shape::keys + column;
+    int const row_of_tile = consumer * shape::rows + row;
+    pair_position const at{work.batch,
+                           work.head,
+                           static_cast<int>(c.p.query_offset) + work.first + row_of_tile,
+                           static_cast<int>(c.p.key_offset) + column_of_tile};
+    int const rows = work.rows - row_of_tile;
+    int const columns = static_cast<int>(c.p.key_length) - column_of_tile;
+    if (told % 2 == 0) {
+      make_hopper_logits<true>(s, at, rows, columns, c.scale, c.m, c.f);
+    } else {
+      make_hopper_logits<false>(s, at, rows, columns, c.scale, c.m, c.f);
+    }
+    state.add(s, factor());
+  }
+
+  //! Shrinks what is summed and rounds the weights, once no product uses either.
+  __forceinline__ __device__ void take_weights(float const (&s)[shape::keys / 2]) {
+#pragma unroll
+    for (int i = 0; i < Dim / 2; ++i) {
+      output[i] *= state.shrink[i % 4 / 2];
+    }
+#pragma unroll
+    for (int i = 0; i < shape::keys / 4; ++i) {
+      weights[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
+    }
+  }
+
+  //! Starts from nothing, or from the (O, log-sum-exp) of other keys.
+  __forceinline__ __device__ void start(hopper_work const& work) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const r = consumer * shape::rows + row + half * 8;
+      int const query = work.first + r;
+      bool const carried = c.p.from == carry::in && r < work.rows;
+      float const lse = carried ? c.t.log_sum_exp.at(work.batch, work.head, query) : -INFINITY;
+      bool const some = lse != -INFINITY;
+      state.most[half] = some ? lse * log2_of_e / factor() : -INFINITY;
+      state.sum[half] = some && column == 0 ? 1.0f : 0.0f;
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n) {
+        float2 before{0, 0};
+        if (some) {
+          before = unpack<Element>(*reinterpret_cast<std::uint32_t const*>(
+            c.t.output.row(work.batch, query, work.head) + n * 8 + column));
+        }
+        output[4 * n + 2 * half] = before.x;
+        output[4 * n + 2 * half + 1] = before.y;
+      }
+    }
+  }
+
+  //! All tiles of keys.
+  __forceinline__ __device__ void visit_tiles(hopper_work const& work) {
+    float s[shape::keys / 2];
+    int told = next_tile();
+    if (told != no_more_tiles) {
+      before_products();
+      start_logits(s);
+      wait_for_products<0>(s);
+      release_key();
+      soften(s, work, told);
+      take_weights(s);
+      for (told = next_tile(); told != no_more_tiles; told = next_tile()) {
+        wait_for(memory.value_full(value.stage), value.parity);
+        before_products();
+        start_logits(s);
+        start_output();
+        wait_for_products<1>(s);
+        release_key();
+        soften(s, work, told);
+        wait_for_products<0>(output);
+        release_value();
+        take_weights(s);
+      }
+      wait_for(memory.value_full(value.stage), value.parity);
+      before_products();
+      start_output();
+      wait_for_products<0>(output);
+      release_value();
+    }
+    release_key();
+  }
+
+  //! Divides by the sums and writes O and the log-sum-exp.
+  __forceinline__ __device__ void finish(hopper_work const& work) {
+    meet_warpgroup(consumer); // nobody multiplies queries any more
+    auto const tile = memory.query(consumer);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const r = consumer * shape::rows + row + half * 8;
+      float const sum = sum_of_row(state.sum[half]);
+      float const share = sum > 0 ? 1 / sum : 0.0f;
+      if (column == 0 && r < work.rows) {
+        c.t.log_sum_exp.at(work.batch, work.head, work.first + r) =
+          sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
+      }
+#pragma unroll
+      for (int n = 0; n < Dim / 8; ++n) {
+        int const panel_row = row + half * 8;
+        auto const to = tile + n / 8 * shape::rows * panel_row_bytes + panel_row * panel_row_bytes +
+                        ((n % 8 ^ panel_row % 8) * 16) + column * 2;
+        asm volatile(
+          "st.shared.b32 [%0], %1;" ::"r"(to),
+          "r"(pack<Element>(output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share))
+          : "memory");
+      }
+    }
+    show_to_copies();
+    meet_warpgroup(consumer);
+    if (threadIdx.x % 128 == 0) {
+      store_tile(maps.output, {work.first + consumer * shape::rows, work.head, work.batch}, tile);
+      wait_for_stores_to_read();
+      arrive(memory.query_empty());
+    }
+  }
+
+  __forceinline__ __device__ void run() {
+    each_work<shape::queries>(c.p, [&](hopper_work const& work) {
+      start(work);
+      wait_for(memory.query_full(), query_parity);
+      query_parity ^= 1;
+      visit_tiles(work);
+      finish(work);
+    });
+    if (threadIdx.x % 128 == 0) {
+      wait_for_stores();
+    }
+  }
+};
+
+//! The work of one block.
+template <int Dim, class Element, mask Mask, score Score>
+__device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> const& c,
+                                            hopper_forward_maps const& maps,
+                                            unsigned char* shared) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  hopper_memory<Dim, Score> const memory{shared_address(shared)};
+  if (threadIdx.x == 0) {
+    begin_barrier(memory.query_full(), 1);
+    begin_barrier(memory.query_empty(), shape::consumers);
+    for (int stage = 0; stage < shape::stages; ++stage) {
+      begin_barrier(memory.key_full(stage), 1);
+      begin_barrier(memory.value_full(stage), 1);
+      begin_barrier(memory.key_empty(stage), 4 * shape::consumers); // one arrival per warp
+      begin_barrier(memory.value_empty(stage), 4 * shape::consumers);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  int const warpgroup = static_cast<int>(threadIdx.x) / 128;
+  int const lane = static_cast<int>(threadIdx.x) % 32;
+  int const row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  if (warpgroup == shape::consumers) {
+    give_registers<shape::copy_registers>();
+    if (threadIdx.x == 128 * shape::consumers) {
+      copy_tiles(c, maps, memory);
+    }
+  } else {
+    take_registers<shape::consumer_registers>();
+    hopper_consumer<Dim, Element, Mask, Score> consumer{
+      c, maps, memory, warpgroup, lane, row, lane % 4 * 2};
+    consumer.run();
+  }
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Instructions of sm_90a beside the products: mbarriers, tensor copies, fences, registers.
+
+#include <pipe/config.hpp>
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention::detail {
+
+//! Makes a barrier that turns over when so many threads have arrived and all bytes are there.
+__device__ inline void begin_barrier(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+//! Shows new barriers to the copy engine.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+//! One arrival of a warp, once all its lanes are done.
+__device__ inline void arrive_warp(std::uint32_t barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) {
+    arrive(barrier);
+  }
+}
+
+//! One arrival, and so many bytes that copies have to bring before the barrier turns over.
+__device__ inline void arrive_expecting(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+//! Waits until the barrier has turned over from the phase of this parity. A barrier that was just
+//! made counts as turned over from parity 1.
+__device__ inline void wait_for(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile("{\n"
+               ".reg .pred there;\n"
+               "again:\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
+               "@there bra done;\n"
+               "bra again;\n"
+               "done:\n"
+               "}" ::"r"(barrier),
+               "r"(parity)
+               : "memory");
+}
+
+//! Where a tile lies in a tensor map of tiled_tensor.
+struct tile_place {
+  int position;
+  int head;
+  int batch;
+};
+
+//! Starts to copy a tile of all elements of a head from memory to shared memory; zeros where the
+//! tensor has ended.
+__device__ inline void
+load_tile(std::uint32_t to, CUtensorMap const& from, tile_place at, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%3, %4, %3, %5, %6}], [%2];" ::"r"(to),
+               "l"(&from),
+               "r"(barrier),
+               "r"(0),
+               "r"(at.position),
+               "r"(at.head),
+               "r"(at.batch)
+               : "memory");
+}
+
+//! Starts to copy a tile from shared memory to memory; leaves what lies outside the tensor alone.
+__device__ inline void store_tile(CUtensorMap const& to, tile_place at, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group "
+               "[%0, {%2, %3, %2, %4, %5}], [%1];" ::"l"(&to),
+               "r"(from),
+               "r"(0),
+               "r"(at.position),
+               "r"(at.head),
+               "r"(at.batch)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+//! Waits until the stores of this thread no longer need their shared memory.
+__device__ inline void wait_for_stores_to_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+//! Waits until the stores of this thread are over.
+__device__ inline void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+//! Shows what this thread did with ordinary instructions to copies and products that follow.
+__device__ inline void show_to_copies() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+//! Meets the 128 threads of consumer 0 or 1. Barrier names are literals, so that ptxas counts them.
+__device__ inline void meet_warpgroup(int consumer) {
+  if (consumer == 0) {
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+  }
+}
+
+template <int Registers>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+template <int Registers>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+} // namespace pipelining::inline v0_1::attention::detail

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the two roles of the forward kernel for Hopper share: tile sizes, shared memory, the
+//! rings of stages and the order of work.
+
+#include <pipe/attention/kernel_call.hpp>
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into 240
+//! registers without spills. Scores beside plain need some registers themselves.
+template <int Dim, score Score = plain>
+struct hopper_forward_shape {
+  static_assert(Dim == 64 || Dim == 128,
+                "attention::hopper_forward_shape: the head dim must be 64 or 128, because the "
+                "registers of a warpgroup hold no wider rows beside the logits");
+  static constexpr int consumers = 2;
+  static constexpr int threads = 128 * (1 + consumers);
+  static constexpr int rows = 64; //!< queries of one consumer
+  static constexpr int queries = consumers * rows;
+  static constexpr int keys = Dim == 64 || std::is_same_v<Score, plain> ? 128 : 64;
+  static constexpr int stages =
+    Dim == 128 && keys == 128 ? 2 : 4; //!< tiles of keys, and of values, on the way
+  static constexpr int row_bytes = Dim * 2;
+  static constexpr int consumer_bytes = rows * row_bytes; //!< queries of one consumer
+  static constexpr int query_bytes = consumers * consumer_bytes;
+  static constexpr int key_bytes = keys * row_bytes;
+  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages;
+  static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
+  // What setmaxnreg hands over: the launch gives every thread 168.
+  static constexpr int copy_registers = 24;
+  static constexpr int consumer_registers = 240;
+};
+
+//! @brief The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
+//! one consumer, keys and values of one tile.
+struct hopper_forward_maps {
+  CUtensorMap query;
+  CUtensorMap key;
+  CUtensorMap value;
+  CUtensorMap output;
+};
+
+namespace detail {
+
+//! Shared memory of a block. Queries are [consumer][panel][row]; outputs take their place.
+template <int Dim, score Score>
+struct hopper_memory {
+  using shape = hopper_forward_shape<Dim, Score>;
+  std::uint32_t start; // shared address, a multiple of 1024
+
+  __device__ std::uint32_t query(int consumer) const {
+    return start + consumer * shape::consumer_bytes;
+  }
+  __device__ std::uint32_t key(int stage) const {
+    return start + shape::query_bytes + stage * shape::key_bytes;
+  }
+  __device__ std::uint32_t value(int stage) const { return key(shape::stages + stage); }
+  __device__ std::uint32_t barrier(int n) const { return key(2 * shape::stages) + 8 * n; }
+  __device__ std::uint32_t query_full() const { return barrier(0); }
+  __device__ std::uint32_t query_empty() const { return barrier(1); }
+  __device__ std::uint32_t key_full(int stage) const { return barrier(2 + stage); }
+  __device__ std::uint32_t key_empty(int stage) const { return key_full(shape::stages + stage); }
+  __device__ std::uint32_t value_full(int stage) const {
+    return key_full(2 * shape::stages + stage);
+  }
+  __device__ std::uint32_t value_empty(int stage) const {
+    return key_full(3 * shape::stages + stage);
+  }
+  //! Which tile of keys a stage holds: see told_tile.
+  __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
+};
+
+__device__ inline void write_slot(std::uint32_t slot, int tile) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(tile) : "memory");
+}
+__device__ inline int read_slot(std::uint32_t slot) {
+  int tile;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile) : "r"(slot) : "memory");
+  return tile;
+}
+
+//! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
+inline constexpr int no_more_tiles = -1;
+
+//! Position in a ring of stages. Consumers wait for `parity`, the copying thread for the other one.
+template <int Stages>
+struct ring_place {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+//! A tile of queries of one head.
+struct hopper_work {
+  int batch;
+  int head;
+  int key_head;
+  int first; // query of the call
+  int rows;  // that exist
+};
+
+//! Calls visit(work) for the pieces of work of this block. Late queries, which see most keys where
+//! a mask is causal, go first; every other round runs backwards over the blocks, to even out.
+template <int Queries, class Visit>
+__device__ __forceinline__ void each_work(parameters const& p, Visit const& visit) {
+  int const heads = static_cast<int>(p.heads);
+  int const sequences = static_cast<int>(p.batch);
+  int const length = static_cast<int>(p.query_length);
+  int const tiles = (length + Queries - 1) / Queries;
+  int const blocks = static_cast<int>(gridDim.x);
+  int const block = static_cast<int>(blockIdx.x);
+  int const count = tiles * heads * sequences;
+  bool backwards = false;
+  for (int round = 0; round < count; round += blocks) {
+    int const n = round + (backwards ? blocks - 1 - block : block);
+    backwards = !backwards;
+    if (n < count) {
+      int const head = n % heads;
+      int const first = (tiles - 1 - n / heads / sequences) * Queries;
+      visit(hopper_work{n / heads % sequences,
+                        head,
+                        head / static_cast<int>(p.group()),
+                        first,
+                        min(Queries, length - first)});
+    }
+  }
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_1::attention

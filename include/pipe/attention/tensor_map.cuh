@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Tensor maps: how the copy engine of Hopper is told of a tensor and of the tiles taken
+//! from it.
+
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
+//! a panel, length, panels of a head, heads, batch. A box is `rows` tokens of one head, all panels.
+struct tiled_tensor {
+  static constexpr unsigned rank = 5;
+  void* base = nullptr;
+  std::uint64_t size[rank] = {};
+  std::uint64_t stride[rank - 1] = {}; //!< bytes, from dimension 1 on
+  std::uint32_t box[rank] = {};
+};
+
+//! @brief Describes a tensor to the copy engine.
+//!
+//! A dimension of size 1 has no stride to speak of and gets one that the engine takes. A tensor
+//! without elements is described as one row of its head, of which no tile is ever taken.
+//! @param name of the tensor, for the exception
+//! @param rows tokens of a tile, 1 ... 256
+//! @throws std::invalid_argument where a stride is negative or 2^40 bytes or more
+template <class Element>
+[[nodiscard]] tiled_tensor
+describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_t rows) {
+  constexpr std::int64_t bytes = sizeof(Element);
+  constexpr std::uint32_t panel = 64;
+  auto const stride_of = [&](std::int64_t size, std::int64_t stride) {
+    if (size <= 1) {
+      return std::uint64_t{16};
+    }
+    if (stride < 0 || stride * bytes >= std::int64_t{1} << 40) {
+      detail::refuse(std::string(name) + " has stride " + std::to_string(stride) +
+                     ", but tensor copies need strides of 0 or more and below 2^40 bytes");
+    }
+    return static_cast<std::uint64_t>(stride * bytes);
+  };
+  auto const size_of = [](std::int64_t size) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
+  };
+  auto const panels = static_cast<std::uint32_t>(view.dim) / panel;
+  tiled_tensor out;
+  out.base = const_cast<std::remove_const_t<Element>*>(view.data);
+  out.size[0] = panel;
+  out.size[1] = size_of(view.length);
+  out.size[2] = panels;
+  out.size[3] = size_of(view.heads);
+  out.size[4] = size_of(view.batch);
+  out.stride[0] = stride_of(view.length, view.length_stride);
+  out.stride[1] = panel * bytes;
+  out.stride[2] = stride_of(view.heads, view.head_stride);
+  out.stride[3] = stride_of(view.batch, view.batch_stride);
+  out.box[0] = panel;
+  out.box[1] = rows;
+  out.box[2] = panels;
+  out.box[3] = 1;
+  out.box[4] = 1;
+  return out;
+}
+
+//! @brief Encodes a tensor for the copy engine, with 128-byte swizzle and zeros outside.
+//!
+//! The encoder is part of the driver and asked for by name, so that nobody has to link the driver.
+//! @throws cuda::error where the driver has no encoder or refuses
+template <class Element>
+[[nodiscard]] CUtensorMap encode_tensor(char const* name, tiled_tensor const& tensor) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult how{};
+  cuda::check(cudaGetDriverEntryPointByVersion(
+                "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how),
+              "cudaGetDriverEntryPointByVersion");
+  if (found == nullptr || how != cudaDriverEntryPointSuccess) {
+    throw cuda::error("attention: the driver has no cuTensorMapEncodeTiled; kernels for Hopper "
+                      "need a driver of CUDA 12.0 or later",
+                      cudaErrorNotSupported);
+  }
+  auto const encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  constexpr auto type = std::is_same_v<std::remove_const_t<Element>, __nv_bfloat16>
+                          ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  std::uint32_t const steps[tiled_tensor::rank] = {1, 1, 1, 1, 1};
+  cuuint64_t size[tiled_tensor::rank];
+  cuuint64_t stride[tiled_tensor::rank - 1];
+  std::copy(std::begin(tensor.size), std::end(tensor.size), size);
+  std::copy(std::begin(tensor.stride), std::end(tensor.stride), stride);
+  CUtensorMap map;
+  auto const code = encode(&map,
+                           type,
+                           tiled_tensor::rank,
+                           tensor.base,
+                           size,
+                           stride,
+                           tensor.box,
+                           steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (code != CUDA_SUCCESS) {
+    throw cuda::error("attention: cuTensorMapEncodeTiled refuses " + std::string(name) +
+                        " with code " + std::to_string(static_cast<int>(code)),
+                      cudaErrorInvalidValue);
+  }
+  return map;
+}
+
+} // namespace pipelining::inline v0_1::attention

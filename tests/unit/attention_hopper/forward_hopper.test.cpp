@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "hopper_problem.hpp"
+
+namespace {
+
+using namespace hopper_tests;
+
+constexpr shape for_64{128, 4};
+constexpr shape for_128{128, 2};
+constexpr shape for_128_scored{64, 4};
+
+machine& the_machine() {
+  static machine one(text_of("kernels.sm_90a"));
+  return one;
+}
+
+template <class Element, class Mask, class Score>
+void check_forward(char const* name,
+                   shape const& tile,
+                   sizes const& s,
+                   Mask const& m,
+                   Score const& f,
+                   unsigned seed,
+                   unsigned blocks = 1,
+                   ptx::options const& how = {}) {
+  CAPTURE(name);
+  CAPTURE(seed);
+  CAPTURE(s.queries);
+  CAPTURE(s.query_offset);
+  CAPTURE(s.keys);
+  auto const got = forward_outcome<Element>(the_machine(), name, tile, s, m, f, seed, blocks, how);
+  REQUIRE_MESSAGE(got.result.clean(), got.result.text());
+  CHECK(got.output <= 1);
+  CHECK(got.lse <= 1);
+}
+
+} // namespace
+
+TEST_CASE("hopper forward: chunks of any length, at any offset, match the double reference") {
+  std::mt19937 random(1);
+  auto const any = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    auto const queries = any(1, 200);
+    auto const before = any(0, 200);
+    check_forward<__nv_bfloat16>(
+      "forward_64",
+      for_64,
+      {.queries = queries, .query_offset = before, .keys = queries + before},
+      at::causal{},
+      at::plain{},
+      seed);
+    check_forward<__nv_bfloat16>(
+      "forward_128",
+      for_128,
+      {.queries = queries, .query_offset = before, .keys = queries + before, .dim = 128},
+      at::causal{},
+      at::plain{},
+      seed);
+  }
+}
+
+TEST_CASE("hopper forward: whole tiles take the path without questions") {
+  check_forward<__half>("forward_128_half",
+                        for_128,
+                        {.queries = 128, .keys = 384, .dim = 128},
+                        at::full{},
+                        at::plain{},
+                        5);
+  check_forward<__nv_bfloat16>("forward_64",
+                               for_64,
+                               {.queries = 128, .query_offset = 640, .keys = 768},
+                               at::causal{},
+                               at::plain{},
+                               6);
+}
+
+TEST_CASE("hopper forward: blocks that stay take all work in any number") {
+  // Two sequences, four heads over two, two tiles of queries: sixteen pieces.
+  sizes const s{.batch = 2,
+                .queries = 130,
+                .query_offset = 40,
+                .keys = 150,
+                .key_offset = 20,
+                .heads = 4,
+                .key_heads = 2};
+  for (unsigned const blocks : {1U, 3U, 20U}) {
+    check_forward<__nv_bfloat16>("forward_64", for_64, s, at::causal{}, at::plain{}, 7, blocks);
+  }
+}
+
+TEST_CASE("hopper forward: queries that see nothing give 0 and -infinity") {
+  check_forward<__nv_bfloat16>("forward_64",
+                               for_64,
+                               {.queries = 20, .query_offset = 5, .keys = 30, .key_offset = 15},
+                               at::causal{},
+                               at::plain{},
+                               8);
+  check_forward<__nv_bfloat16>(
+    "forward_64", for_64, {.queries = 3, .keys = 0, .heads = 2}, at::causal{}, at::plain{}, 9);
+}
+
+TEST_CASE("hopper forward: masks and scores, also a user's own") {
+  auto& where = the_machine().where;
+  table<std::int32_t> const first(where, [] {
+    std::vector<std::int32_t> v(200);
+    for (std::int32_t i = 0; i < 200; ++i) {
+      v[static_cast<std::size_t>(i)] = i < 33 ? 0 : i < 90 ? 33 : 90;
+    }
+    return v;
+  }());
+  check_forward<__half>("forward_128_cap",
+                        for_128_scored,
+                        {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
+                        at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+                        at::soft_cap{5},
+                        10);
+  check_forward<__half>("forward_64_own",
+                        for_64,
+                        {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},
+                        speckled{},
+                        bent{},
+                        11,
+                        2);
+}
+
+TEST_CASE("hopper forward: the order of warps and of copies changes nothing") {
+  for (auto const order : {ptx::order::reverse, ptx::order::shuffled}) {
+    check_forward<__nv_bfloat16>("forward_128",
+                                 for_128,
+                                 {.queries = 140, .query_offset = 200, .keys = 340, .dim = 128},
+                                 at::causal{},
+                                 at::plain{},
+                                 13,
+                                 1,
+                                 {.warps = order, .seed = 3});
+  }
+}
+
+TEST_CASE("hopper forward: goes on from the (O, log-sum-exp) of other keys") {
+  auto& m = the_machine();
+  sizes const all{.queries = 50, .query_offset = 80, .keys = 130};
+  forward_problem<__nv_bfloat16> problem(m.where, all, 14);
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(50);
+  at::reference_forward(
+    problem.p,
+    {q.view(), k.view(), v.view(), o.view(), at::dense_rows(lse.data(), 1, 1, 50)},
+    at::causal{});
+  for (int const cut : {0, 77}) { // the first slice may hold no key at all
+    auto call = problem.call(at::causal{}, at::plain{});
+    call.p.key_length = call.t.key.length = call.t.value.length = cut;
+    auto const first = m.launch("forward_64", for_64, call, 1, {});
+    REQUIRE_MESSAGE(first.clean(), first.text());
+    call.p.key_length = call.t.key.length = call.t.value.length = 130 - cut;
+    call.p.key_offset = cut;
+    call.p.from = at::carry::in;
+    call.t.key.data += cut * call.t.key.length_stride;
+    call.t.value.data += cut * call.t.value.length_stride;
+    auto const second = m.launch("forward_64", for_64, call, 1, {});
+    REQUIRE_MESSAGE(second.clean(), second.text());
+    forward_tolerance<__nv_bfloat16> const allowed(v.numbers, largest(lse));
+    CHECK(apart(problem.output.numbers(), o.numbers) <= 2 * allowed.output); // O is rounded twice
+    CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
+  }
+}

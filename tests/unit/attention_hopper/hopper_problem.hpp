@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Launches of the kernels for Hopper in the PTX interpreter, held against double.
+
+#include <pipe/attention/reference.hpp>
+#include <pipe/attention/tensor_map.cuh>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/ptx/tensor_map.hpp"
+#include "tests/unit/attention_kernels/problem.hpp"
+
+namespace hopper_tests {
+
+using namespace kernel_tests;
+
+//! The four tensor maps, laid out as hopper_forward_maps; that header is for nvcc alone.
+struct maps {
+  CUtensorMap query, key, value, output;
+};
+
+//! What the driver would make of a tensor.
+template <class Element>
+CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
+  auto const tensor = at::describe_tensor("a tensor", view, rows);
+  ptx::tile_shape shape;
+  shape.rank = at::tiled_tensor::rank;
+  shape.element_bytes = 2;
+  shape.elements = std::is_same_v<Element, __half> ? ptx::number::f16 : ptx::number::bf16;
+  shape.base = tensor.base;
+  shape.size = tensor.size;
+  shape.stride = tensor.stride;
+  shape.box = tensor.box;
+  shape.swizzle_bytes = 128;
+  ptx::tensor_map map;
+  REQUIRE(ptx::encode_tiled(map, shape) == "");
+  CUtensorMap out{};
+  std::memcpy(&out, &map, sizeof map);
+  return out;
+}
+
+//! Tile sizes, as hopper_forward_shape has them.
+struct shape {
+  int keys, stages;
+  unsigned shared(std::int64_t dim) const {
+    return static_cast<unsigned>((128 + 2 * stages * keys) * dim * 2 + 8 * (2 + 4 * stages) +
+                                 4 * stages);
+  }
+};
+
+//! Launches of one kernel module.
+struct machine {
+  explicit machine(std::string const& text) : code(text, where) {}
+  ptx::memory where;
+  ptx::module code;
+
+  template <class Call>
+  ptx::result launch(std::string const& name,
+                     shape const& tile,
+                     Call const& call,
+                     unsigned blocks,
+                     ptx::options const& how) {
+    maps all{encoded(call.t.query, 64),
+             encoded(call.t.key, static_cast<std::uint32_t>(tile.keys)),
+             encoded(call.t.value, static_cast<std::uint32_t>(tile.keys)),
+             encoded(call.t.output, 64)};
+    Call argument = call;
+    void* arguments[] = {&all, &argument};
+    return ptx::launch(code, name, {blocks}, {384}, tile.shared(call.p.head_dim), arguments, how);
+  }
+};
+
+//! What a launch did: its reports, and how far its numbers are from the double reference.
+struct outcome {
+  ptx::result result;
+  double output = 0; //!< largest error over the error allowed
+  double lse = 0;
+  bool right() const { return result.clean() && output <= 1 && lse <= 1; }
+};
+
+//! Runs one forward call and holds it against the double reference.
+template <class Element, class Mask, class Score>
+outcome forward_outcome(machine& m,
+                        std::string const& name,
+                        shape const& tile,
+                        sizes const& s,
+                        Mask const& mask,
+                        Score const& score,
+                        unsigned seed,
+                        unsigned blocks,
+                        ptx::options const& how) {
+  forward_problem<Element> problem(m.where, s, seed);
+  outcome out;
+  out.result = m.launch(name, tile, problem.call(mask, score), blocks, how);
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(static_cast<std::size_t>(s.batch * s.heads * s.queries));
+  at::reference_forward(problem.p,
+                        {q.view(),
+                         k.view(),
+                         v.view(),
+                         o.view(),
+                         at::dense_rows(lse.data(), s.batch, s.heads, s.queries)},
+                        mask,
+                        score);
+  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
+  out.output = apart(problem.output.numbers(), o.numbers) / allowed.output;
+  out.lse = apart(problem.lse.numbers(), lse) / allowed.lse;
+  return out;
+}
+
+} // namespace hopper_tests

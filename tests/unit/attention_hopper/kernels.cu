@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The kernels for Hopper under plain names, for the PTX interpreter and for the gates on what ptxas
+// makes of them.
+#include <pipe/attention/forward_hopper.cuh>
+
+#include "functors.hpp"
+
+namespace at = pipelining::attention;
+
+namespace {
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+} // namespace
+
+#define FORWARD(name, dim, element, mask, score)                                                   \
+  extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<dim, score>::threads, 1)   \
+    forward_##name(const __grid_constant__ at::hopper_forward_maps maps,                           \
+                   const __grid_constant__ at::forward_call<element, mask, score> call) {          \
+    at::detail::forward_hopper_block<dim>(call, maps, memory);                                     \
+  }
+
+using window_of_document = at::both<at::sliding_window, at::document>;
+
+FORWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
+FORWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
+FORWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+FORWARD(128_half, 128, __half, at::full, at::plain)
+FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)

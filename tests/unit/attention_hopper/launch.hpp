@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What launch.cu offers to launch.test.cpp; the one is compiled by nvcc, the other not.
+
+#include <pipe/attention/parameters.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+namespace hopper_tests {
+
+namespace at = pipelining::attention;
+
+void launch_forward(at::parameters const& p,
+                    at::forward_tensors<__nv_bfloat16> const& t,
+                    cudaStream_t stream);
+
+} // namespace hopper_tests
