@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 
-OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"]}
+OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
+           "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
 
 
 def picture(tool, name):
