@@ -303,6 +303,44 @@ struct backward_problem : forward_problem<Element> {
   rows mean;
 };
 
+//! Gradients in double of what a problem holds; its O and log-sum-exp are set on the way.
+struct gradients {
+  exact query, key, value;
+};
+
+template <class Element, class Mask, class Score>
+gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score const& f) {
+  auto const& p = problem.p;
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(problem.lse.numbers().size());
+  auto const rows_of = [&] { return at::dense_rows(lse.data(), p.batch, p.heads, p.query_length); };
+  at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows_of()}, m, f);
+  problem.output.set(o.numbers);
+  for (std::size_t n = 0; n < lse.size(); ++n) {
+    problem.lse.memory()[n] = static_cast<float>(lse[n]);
+  }
+  problem.lse.mark();
+  o = exact_of(problem.output); // rounded: the kernel's dO . O is that of what it reads
+  auto g = exact_of(problem.output_gradient);
+  gradients result{q, exact_of(problem.key_gradient), exact_of(problem.value_gradient)};
+  at::reference_backward(p,
+                         {q.view(),
+                          k.view(),
+                          v.view(),
+                          o.view(),
+                          rows_of(),
+                          g.view(),
+                          result.query.view(),
+                          result.key.view(),
+                          result.value.view()},
+                         m,
+                         f);
+  return result;
+}
+
 //! Blocks of a forward launch with tiles of so many queries.
 inline unsigned forward_blocks(at::parameters const& p, int queries) {
   return static_cast<unsigned>((p.query_length + queries - 1) / queries * p.heads * p.batch);

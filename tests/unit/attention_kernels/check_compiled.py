@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Compiles the attention kernels to machine code and checks what ptxas says of each.
+
+usage: check_compiled.py NVCC INCLUDE SOURCE ARCHITECTURE PTX CUBIN
+No spills, no local memory, no warning C75xx, registers within the launch bounds, and as many matrix
+products, matrix loads and asynchronous copies in the PTX as the tile sizes ask for.
+"""
+import re
+import subprocess
+import sys
+
+
+def forward(dim, tiles, keys):
+    queries, threads = 64 * tiles, 128
+    return products(2, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 3 * keys, threads)
+
+
+def query_gradient(dim, tiles, keys):
+    return products(2, tiles, keys) * 2 + across(dim, tiles, keys), copies(dim, 2 * 64 * tiles + 4 * keys, 128)
+
+
+def key_gradient(dim, tiles, warps):
+    width, queries, keys = min(dim, 128), 32, 16 * tiles * warps
+    return products(2, tiles, queries) * 2 + across(width, tiles, queries) * 2, copies(
+        dim, 2 * keys + 4 * queries, 32 * warps)
+
+
+class counts:
+    """Matrix products and matrix loads of a piece of code."""
+
+    def __init__(self, mma, ldmatrix):
+        self.mma, self.ldmatrix = mma, ldmatrix
+
+    def __add__(self, other):
+        return counts(self.mma + other.mma, self.ldmatrix + other.ldmatrix)
+
+    def __mul__(self, times):
+        return counts(self.mma * times, self.ldmatrix * times)
+
+
+def products(steps, tiles, columns):  # multiply_rows; the loop over Dim is unrolled `steps` times
+    return counts(steps * columns // 8 * tiles, steps * (tiles + columns // 16))
+
+
+def across(width, tiles, inner):  # multiply_across
+    return counts(inner // 16 * width // 8 * tiles, inner // 16 * width // 16)
+
+
+def copies(dim, rows, threads):
+    return rows * dim // 8 // threads
+
+
+KERNELS = {
+    "forward_64": forward(64, 2, 64), "forward_64_half": forward(64, 2, 64), "forward_64_own": forward(64, 2, 64),
+    "forward_128": forward(128, 2, 64), "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
+    "query_gradient_64": query_gradient(64, 2, 32), "query_gradient_64_own": query_gradient(64, 2, 32),
+    "query_gradient_128": query_gradient(128, 1, 64), "query_gradient_128_cap": query_gradient(128, 1, 64),
+    "query_gradient_256_alibi": query_gradient(256, 1, 32),
+    "key_gradient_64": key_gradient(64, 2, 4), "key_gradient_64_own": key_gradient(64, 2, 4),
+    "key_gradient_128": key_gradient(128, 1, 8), "key_gradient_128_cap": key_gradient(128, 1, 8),
+    "key_gradient_256_alibi": key_gradient(256, 1, 4),
+}
+REGISTERS = 255
+
+
+def problems(nvcc, include, source, architecture, ptx, cubin):
+    run = subprocess.run([nvcc, "-std=c++20", "-O3", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-I", include,
+                          "-o", cubin, source], capture_output=True, text=True, check=False)
+    said = run.stdout + run.stderr
+    if run.returncode != 0:
+        yield f"nvcc failed:\n{said}"
+        return
+    yield from (f"ptxas warns: {line}" for line in said.splitlines() if re.search(r"\bC75\d\d\b", line))
+    about = dict(re.findall(r"Compiling entry function '(\w+)'(.*?Used \d+ registers)", said, re.DOTALL))
+    code = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)\n}", open(ptx, encoding="utf-8").read(), re.DOTALL))
+    if set(about) != set(KERNELS) or set(code) != set(KERNELS):
+        yield f"the kernels compiled are {sorted(about)}, those expected {sorted(KERNELS)}"
+        return
+    for name, (matrix, copied) in KERNELS.items():
+        text = about[name]
+        stack, stores, loads = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
+                                                  text).groups())
+        registers = int(re.search(r"Used (\d+) registers", text).group(1))
+        found = [len(re.findall(rf"\b{instruction}\b", code[name])) for instruction in
+                 (r"mma\.sync\.aligned", r"ldmatrix\.sync\.aligned", r"cp\.async\.cg")]
+        print(f"{name}: {registers} registers, {stores} + {loads} bytes spilled, "
+              f"{found[0]} mma, {found[1]} ldmatrix, {found[2]} cp.async")
+        if stack or stores or loads:
+            yield f"{name} spills: {stack} bytes of stack, {stores} stored, {loads} loaded"
+        if registers > REGISTERS:
+            yield f"{name} takes {registers} registers, more than {REGISTERS}"
+        expected = [matrix.mma, matrix.ldmatrix, copied]
+        if found != expected:
+            yield f"{name} has {found} mma, ldmatrix and cp.async, but its tiles ask for {expected}"
+
+
+if __name__ == "__main__":
+    wrong = list(problems(*sys.argv[1:]))
+    print(*wrong, sep="\n")
+    sys.exit(1 if wrong else 0)

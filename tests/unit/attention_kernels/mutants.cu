@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The kernels that mistakes are planted in: the portable ones of dim 64.
+#include <pipe/attention/backward_mma.cuh>
+#include <pipe/attention/forward_mma.cuh>
+
+namespace at = pipelining::attention;
+
+namespace {
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+using forward_call = at::forward_call<__nv_bfloat16, at::causal, at::plain>;
+using backward_call = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(128)
+  forward_64(const __grid_constant__ forward_call call) {
+  at::detail::forward_block<64>(call, memory);
+}
+extern "C" __global__ void __launch_bounds__(128)
+  query_gradient_64(const __grid_constant__ backward_call call) {
+  at::detail::query_gradient_block<64>(call, memory);
+}
+extern "C" __global__ void __launch_bounds__(128)
+  key_gradient_64(const __grid_constant__ backward_call call) {
+  at::detail::key_gradient_block<64>(call, memory);
+}
