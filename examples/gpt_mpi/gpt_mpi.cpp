@@ -103,7 +103,8 @@ train_and_check(rank_options const& chosen, int rank, pp::store& line, std::int6
   auto const seed = static_cast<std::uint64_t>(o.seed);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, o.schedule);
-  rank_model model(o.size, table, seed, rank, line, {.deadline = chosen.deadline});
+  rank_model model(
+    o.size, table, seed, rank, line, {.deadline = chosen.deadline, .elements = "f32"});
   std::printf("rank %d of %lld is process %ld on %s\n",
               rank,
               static_cast<long long>(o.devices),

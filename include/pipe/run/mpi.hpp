@@ -36,6 +36,8 @@ struct mpi_ranks {
   //! The longest that a rank waits for one message. After that, the step fails on all ranks and
   //! says who waits for whom.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  //! The types of the elements in messages, such as "bf16"; compared between ranks.
+  std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
 };
@@ -105,7 +107,7 @@ public:
                                     " ranks; start one process per device (mpirun -n " +
                                     std::to_string(view_.extents.devices) + ")");
       check_stages(view_, stages, rank_);
-      agree_on_plan(line, view_, rank_, options_.name, options_.deadline);
+      agree_on_plan(line, view_, rank_, options_.elements, options_.name, options_.deadline);
       line.barrier(options_.name + "/agreed", size, options_.deadline);
       duplicate(world);
       device_ = std::make_unique<device>(view_, stages, rank_, patience_, channel_);

@@ -10,7 +10,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/stage.hpp>
+#include <pipe/run/run_item.hpp>
 #include <pipe/run/store.hpp>
 
 #include <mpi.h>
@@ -166,11 +166,7 @@ public:
   void run(int index, item const& step) {
     patience_->look(Clock::now());
     at_ = index;
-    arena const memory = slots();
-    context const where = memory.context_of(step);
-    visit_stage(*stages_, step.work.stage, [&](auto& stage) {
-      run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
-    });
+    run_item(*stages_, slots(), step);
   }
 
   void post(int first, std::span<item const> group) {

@@ -50,12 +50,18 @@ std::vector<Stage> make_model(pp::shape const& extents) {
   return model;
 }
 
+//! Counts how often its gradients were complete.
+struct announcing_stage : support::arithmetic_stage {
+  int completed = 0;
+  void gradients_ready(pp::context const&) { ++completed; }
+};
+
 template <class Policy>
 void check_equal_to_sequential(pp::mpi_store& meeting,
                                std::string const& name,
                                pp::timetable_view table,
                                pp::uniform_sizes const& sizes = words) {
-  auto model = make_model(table.extents);
+  auto model = make_model<announcing_stage>(table.extents);
   pp::mpi_runner runner(pp::lower<Policy>(table, sizes),
                         model,
                         meeting.line(),
@@ -72,6 +78,7 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
     bool const mine = pp::device_of(table.extents, s) == runner.rank();
     own += mine ? 1 : 0;
     CHECK(model[index].gradient == (mine ? steps * expected.gradients[index] : 0));
+    CHECK(model[index].completed == (mine ? steps : 0));
   }
   CHECK(own == table.extents.stages_per_device);
   if (pp::device_of(table.extents, pp::stages(table.extents) - 1) == runner.rank())
@@ -210,8 +217,8 @@ TEST_CASE("ranks with different plans do not start") {
     FAIL("the runner must throw");
   } catch (pp::run_error const& error) {
     CHECK(std::string(error.what()) ==
-          "run: rank 2 could not begin: its plan has 'microbatches 5', that of rank 0 has "
-          "'microbatches 6'; start all ranks with the same program, options and sizes");
+          "run: rank 2 could not begin: devices 0 and 2 disagree: microbatches 6 vs 5; start all "
+          "ranks with the same program and options");
     CHECK(error.device() == 2);
   }
 }
