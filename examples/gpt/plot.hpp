@@ -81,9 +81,9 @@ loss_plot(std::vector<double> const& losses, double unigram, std::string const& 
          ") rotate(-90)\" text-anchor=\"middle\" fill=\"#555\">loss, nats per byte</text>\n";
   svg += line_from(
     left, y_of(unigram), right, y_of(unigram), "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
-  svg += text_at(right,
+  svg += text_at(left + 8,
                  y_of(unigram) - 6,
-                 "end",
+                 "start",
                  "#c44",
                  "unigram entropy of the text, " + decimals(unigram, 3));
   svg += "<polyline fill=\"none\" stroke=\"#2462a8\" stroke-width=\"2\" points=\"";
