@@ -23,8 +23,8 @@ struct simulation {
   shape extents;
   pass const* passes;    //!< [n], device after device
   int const* offsets;    //!< [P + 1]
-  double* starts;        //!< [n]
-  double* ends;          //!< [n]
+  double* starts;        //!< [n], of the passes that have run
+  double* ends;          //!< [n], of the passes that have run
   double* finished;      //!< [pass_indices(extents)], `never` until the pass has ended
   int* next;             //!< [P], the entry that each device comes to next
   double* free_from;     //!< [P], when each device has ended its last pass
@@ -35,10 +35,12 @@ struct simulation {
 
 //! @brief Prepares the arrays of a simulation: nothing has run, every device may be able to start.
 constexpr void begin(simulation& state) noexcept {
-  for (int i = 0; i < state.offsets[state.extents.devices]; ++i)
-    state.starts[i] = state.ends[i] = never;
-  for (int i = 0; i < pass_indices(state.extents); ++i)
-    state.finished[i] = never;
+  // Nested, since compilers limit the iterations of one loop (g++: 262,144).
+  int const per_stage = units(state.extents);
+  int const all = pass_indices(state.extents);
+  for (int first = 0; first < all; first += per_stage)
+    for (int i = first; i < first + per_stage; ++i)
+      state.finished[i] = never;
   state.runnable_count = 0;
   for (int device = state.extents.devices - 1; device >= 0; --device) {
     state.next[device] = state.offsets[device];
@@ -53,16 +55,20 @@ namespace detail {
 
 //! The earliest start of a pass for its dependencies alone, or `never` when one of them has not
 //! ended.
-[[nodiscard]] constexpr double
-ready_time(simulation const& state, double latency, int device, pass const& what) {
+[[nodiscard]] constexpr double ready_time(
+  simulation const& state, pass_links const& links, double latency, int device, int microbatch) {
   double ready = 0;
-  dependency_list const needed = dependencies(state.extents, what);
-  for (int i = 0; i < needed.count; ++i) {
-    double time = state.finished[needed.index[i]];
+  if (links.input != no_pass) {
+    ready = state.finished[links.input];
+    if (ready < 0)
+      return never;
+    if (latency != 0 && device_of(state.extents, links.input_stage, microbatch) != device)
+      ready += latency;
+  }
+  if (links.chunk != no_pass) {
+    double const time = state.finished[links.chunk];
     if (time < 0)
       return never;
-    if (latency != 0 && device_of(state.extents, needed.stage[i], what.microbatch) != device)
-      time += latency;
     if (time > ready)
       ready = time;
   }
@@ -79,48 +85,60 @@ constexpr void wake(simulation& state, int device) noexcept {
 }
 
 //! Records a pass that has run and puts the device that may have waited for it on the stack.
-constexpr void finish(simulation& state, int device, int entry, double start, double end) {
-  pass const& what = state.passes[entry];
+constexpr void finish(
+  simulation& state, pass_links const& links, int device, int entry, double start, double end) {
   state.starts[entry] = start;
   state.ends[entry] = end;
-  state.finished[pass_index(state.extents, what)] = end;
-  int const consumer =
-    device_of(state.extents, consumer_stage(state.extents, what), what.microbatch);
-  if (consumer != device)
-    wake(state, consumer);
+  state.finished[links.index] = end;
+  pass const& what = state.passes[entry];
+  if (links.user_stage == what.stage)
+    return;
+  int const user = device_of(state.extents, links.user_stage, what.microbatch);
+  if (user != device)
+    wake(state, user);
 }
 
-//! Runs the next entry of a device, or the next two where they are a composite pass. Returns the
-//! number of entries.
+//! Runs a device until a pass has to wait or about `budget` passes have run. Returns their number.
 template <cost_model Cost>
-constexpr int run_next(simulation& state, Cost const& cost, int device) {
-  int const entry = state.next[device];
-  bool const pair = entry + 1 < state.offsets[device + 1] && state.passes[entry + 1].overlapped;
+constexpr int run_device(
+  simulation& state, pass_strides const& strides, Cost const& cost, int device, int budget) {
   double const latency = cost.latency();
-  double start = ready_time(state, latency, device, state.passes[entry]);
-  if (start < 0)
-    return 0;
-  double duration = 0;
-  if (pair) {
-    double const other = ready_time(state, latency, device, state.passes[entry + 1]);
-    if (other < 0)
-      return 0;
-    if (other > start)
-      start = other;
-    duration = pair_duration(cost, state.passes[entry], state.passes[entry + 1]);
-  } else {
-    duration = cost.duration(state.passes[entry]);
+  int const first = state.next[device];
+  int const last = state.offsets[device + 1];
+  int const stop = budget < last - first ? first + budget : last;
+  double free_from = state.free_from[device];
+  int entry = first;
+  while (entry < stop) {
+    pass const& what = state.passes[entry];
+    pass_links const links = links_of(strides, what);
+    double start = ready_time(state, links, latency, device, what.microbatch);
+    if (start < 0)
+      break;
+    if (free_from > start)
+      start = free_from;
+    if (entry + 1 == last || !state.passes[entry + 1].overlapped) {
+      free_from = start + cost.duration(what);
+      finish(state, links, device, entry, start, free_from);
+      ++entry;
+      continue;
+    }
+    pass const& half = state.passes[entry + 1];
+    pass_links const half_links = links_of(strides, half);
+    double const ready = ready_time(state, half_links, latency, device, half.microbatch);
+    if (ready < 0)
+      break;
+    if (ready > start)
+      start = ready;
+    free_from = start + pair_duration(cost, what, half);
+    finish(state, links, device, entry, start, free_from);
+    finish(state, half_links, device, entry + 1, start, free_from);
+    entry += 2;
   }
-  if (state.free_from[device] > start)
-    start = state.free_from[device];
-  double const end = start + duration;
-  finish(state, device, entry, start, end);
-  if (pair)
-    finish(state, device, entry + 1, start, end);
-  state.free_from[device] = end;
-  int const ran = pair ? 2 : 1;
-  state.next[device] += ran;
-  return ran;
+  state.next[device] = entry;
+  state.free_from[device] = free_from;
+  if (entry >= stop && entry < last)
+    wake(state, device);
+  return entry - first;
 }
 
 } // namespace detail
@@ -131,23 +149,22 @@ constexpr int run_next(simulation& state, Cost const& cost, int device) {
 //! @complexity O(1) per pass.
 template <cost_model Cost>
 constexpr int advance(simulation& state, Cost const& cost, int budget) {
+  detail::pass_strides const strides = detail::strides_of(state.extents);
   int ran = 0;
   while (state.runnable_count > 0 && ran < budget) {
     --state.runnable_count;
     int const device = state.runnable[state.runnable_count];
     state.queued[device] = 0;
-    while (state.next[device] < state.offsets[device + 1]) {
-      int const now = detail::run_next(state, cost, device);
-      ran += now;
-      if (now == 0)
-        break;
-      if (ran < budget)
-        continue;
-      detail::wake(state, device);
-      break;
-    }
+    ran += detail::run_device(state, strides, cost, device, budget - ran);
   }
   return ran;
+}
+
+//! @brief Gives the passes that could not run, which wait in a circle, `never` as start and end.
+constexpr void give_up(simulation& state) noexcept {
+  for (int device = 0; device < state.extents.devices; ++device)
+    for (int i = state.next[device]; i < state.offsets[device + 1]; ++i)
+      state.starts[i] = state.ends[i] = never;
 }
 
 //! @brief Times an order: every pass starts as early as its device, its dependencies and the
@@ -191,6 +208,7 @@ template <cost_model Cost>
                    queued.data()};
   begin(state);
   advance(state, cost, static_cast<int>(result.passes.size()) + 1);
+  give_up(state);
   result.extents.custom_devices = nullptr;
   return result;
 }

@@ -70,40 +70,62 @@ inline constexpr double absent = -2;
   return pair ? rule::none : rule::lone_half;
 }
 
+//! Prepares `ends`, [pass_indices]: no device has any pass.
+constexpr void enter_none(shape const& extents, double* ends) noexcept {
+  int const all = pass_indices(extents);
+  int const per_stage = units(extents);
+  for (int first = 0; first < all; first += per_stage)
+    for (int i = first; i < first + per_stage; ++i)
+      ends[i] = absent;
+}
+
 //! Enters the ends of the passes of one device into `ends`, [pass_indices], which starts out
 //! `absent`.
-constexpr report enter_device(timetable_view table, int device, double* ends) noexcept {
+constexpr report enter_device(timetable_view const& table, int device, double* ends) noexcept {
+  pass_strides const strides = strides_of(table.extents);
   int const first = table.offsets[device];
   int const last = table.offsets[device + 1];
+  int known_stage = -1; // one that this device holds for every microbatch
+  bool const same_for_all = table.extents.where != placement::bidirectional;
   for (int i = first; i < last; ++i) {
     pass const& what = table.passes[i];
-    int const entry = i - first;
-    rule const broken = entry_rule(table, device, entry);
-    if (broken != rule::none)
-      return {broken, device, entry, what, {}};
+    if (what.stage != known_stage || what.overlapped ||
+        what.microbatch >= table.extents.microbatches || what.chunk >= strides.chunks) {
+      rule const broken = entry_rule(table, device, i - first);
+      if (broken != rule::none)
+        return {broken, device, i - first, what, {}};
+      known_stage = same_for_all ? what.stage : -1;
+    }
     double const end = table.ends[i];
-    double& place = ends[pass_index(table.extents, what)];
-    if (place != absent)
-      return {rule::repeated_pass, device, entry, what, what};
-    place = end;
+    int const index = links_of(strides, what).index;
+    if (ends[index] != absent)
+      return {rule::repeated_pass, device, i - first, what, what};
+    ends[index] = end;
     if (what.kind != pass_kind::backward)
       continue;
-    pass half = what; // a fused backward is its own backward_weight
-    half.kind = pass_kind::backward_weight;
-    double& other = ends[pass_index(table.extents, half)];
-    if (other != absent)
-      return {rule::repeated_pass, device, entry, what, half};
-    other = end;
+    // a fused backward is its own backward_weight
+    if (ends[index + strides.row] != absent) {
+      pass half = what;
+      half.kind = pass_kind::backward_weight;
+      return {rule::repeated_pass, device, i - first, what, half};
+    }
+    ends[index + strides.row] = end;
   }
   return {};
 }
 
 //! Finds a pass that no device has, once all devices have entered theirs.
 constexpr report find_missing(shape const& extents, double const* ends) noexcept {
+  // Nested, since compilers limit the iterations of one loop (g++: 262,144).
   int const all = pass_indices(extents);
+  int const per_stage = units(extents);
   int missing = 0;
-  while (missing < all && ends[missing] != absent)
-    ++missing;
+  for (int next = per_stage; missing < all; next += per_stage) {
+    while (missing < next && ends[missing] != absent)
+      ++missing;
+    if (missing < next)
+      break;
+  }
   if (missing == all)
     return {};
   pass const what = pass_at(extents, missing);
@@ -111,10 +133,12 @@ constexpr report find_missing(shape const& extents, double const* ends) noexcept
 }
 
 //! Checks times, dependencies and memory of one device, once all devices have entered their passes.
-constexpr report
-check_device(timetable_view table, int device, double const* ends, int memory_limit) noexcept {
+constexpr report check_device(timetable_view const& table,
+                              int device,
+                              double const* ends,
+                              int memory_limit) noexcept {
+  pass_strides const strides = strides_of(table.extents);
   int held = 0;
-  pass before;
   double free_from = 0;
   int const first = table.offsets[device];
   int const last = table.offsets[device + 1];
@@ -127,25 +151,27 @@ check_device(timetable_view table, int device, double const* ends, int memory_li
     if (!(start >= 0 && end >= start && end <= std::numeric_limits<double>::max()))
       return {rule::waits_for_ever, device, entry, what, {}};
     if (what.overlapped ? start != table.starts[i - 1] || end != free_from : start < free_from)
-      return {rule::overlaps, device, entry, what, before};
-    dependency_list const needed = dependencies(table.extents, what);
-    for (int k = 0; k < needed.count; ++k) {
-      double arrival = ends[needed.index[k]];
+      return {rule::overlaps, device, entry, what, entry > 0 ? table.passes[i - 1] : pass{}};
+    pass_links const links = links_of(strides, what);
+    if (links.input != no_pass) {
+      double arrival = ends[links.input];
       bool const ended = arrival >= 0;
       if (table.latency != 0 &&
-          device_of(table.extents, needed.stage[k], what.microbatch) != device)
+          device_of(table.extents, links.input_stage, what.microbatch) != device)
         arrival += table.latency;
       if (!ended || start < arrival)
-        return {
-          rule::before_dependency, device, entry, what, pass_at(table.extents, needed.index[k])};
+        return {rule::before_dependency, device, entry, what, pass_at(table.extents, links.input)};
     }
-    // What the first half of a pair frees is held until both have ended.
-    int const still = what.overlapped && frees_activation(before.kind) ? 1 : 0;
-    if (what.kind == pass_kind::forward && ++held + still > memory_limit)
-      return {rule::over_memory, device, entry, what, {}, held + still};
-    if (frees_activation(what.kind))
+    if (links.chunk != no_pass && !(ends[links.chunk] >= 0 && start >= ends[links.chunk]))
+      return {rule::before_dependency, device, entry, what, pass_at(table.extents, links.chunk)};
+    if (what.kind == pass_kind::forward) {
+      // What the first half of a pair frees is held until both have ended.
+      int const still = what.overlapped && frees_activation(table.passes[i - 1].kind) ? 1 : 0;
+      if (++held + still > memory_limit)
+        return {rule::over_memory, device, entry, what, {}, held + still};
+    } else if (what.kind != pass_kind::backward_input) {
       --held;
-    before = what;
+    }
     free_from = end;
   }
   return {};
@@ -163,10 +189,8 @@ check_device(timetable_view table, int device, double const* ends, int memory_li
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
-  int const count = pass_indices(table.extents);
-  double* const ends = new double[static_cast<std::size_t>(count)];
-  for (int i = 0; i < count; ++i)
-    ends[i] = detail::absent;
+  double* const ends = new double[static_cast<std::size_t>(pass_indices(table.extents))];
+  detail::enter_none(table.extents, ends);
   report result;
   int const devices = table.extents.devices;
   for (int device = 0; device < devices && result; ++device)
