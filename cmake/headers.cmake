@@ -163,6 +163,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/forward.cuh
   attention/forward_hopper.cuh
   attention/forward_mma.cuh
+  attention/merge.cuh
   attention/forward_on_hopper.cuh
   attention/hopper.cuh
   attention/hopper_block.cuh

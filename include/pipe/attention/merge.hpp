@@ -14,12 +14,20 @@
 
 namespace pipelining::inline v0_1::attention {
 
+namespace detail {
+
+//! Log-sum-exp of no keys. A variable, because device code may not call numeric_limits.
+template <class Real>
+inline constexpr Real no_keys = -std::numeric_limits<Real>::infinity();
+
+} // namespace detail
+
 //! @brief Shares of two states in their merge, and the log-sum-exp of the merge.
 template <class Real>
 struct merge_shares {
   Real first = 0;
   Real second = 0;
-  Real log_sum_exp = -std::numeric_limits<Real>::infinity();
+  Real log_sum_exp = detail::no_keys<Real>;
 };
 
 //! @brief Shares of two states by their log-sum-exp; the state of no keys (0, -inf) is neutral.
@@ -30,7 +38,7 @@ template <class Real>
 [[nodiscard]] PIPELINING_HOST_DEVICE merge_shares<Real> shares_of(Real first, Real second) {
   using std::exp;
   using std::log;
-  constexpr Real nothing = -std::numeric_limits<Real>::infinity();
+  constexpr Real nothing = detail::no_keys<Real>;
   if (second == nothing) {
     return {Real{1}, Real{0}, first};
   }

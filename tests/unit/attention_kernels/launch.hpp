@@ -22,4 +22,10 @@ void launch_backward(at::parameters const& p,
                      at::row_view<float> mean,
                      cudaStream_t stream);
 
+void launch_merge(at::tensor_view<__nv_bfloat16> output,
+                  at::row_view<float> lse,
+                  at::tensor_view<__nv_bfloat16 const> other_output,
+                  at::row_view<float const> other_lse,
+                  cudaStream_t stream);
+
 } // namespace kernel_tests

@@ -227,3 +227,27 @@ TEST_CASE("launch: backward runs two kernels on the stream and checks its call f
     REQUIRE(cudaFree(memory) == cudaSuccess);
   }
 }
+
+TEST_CASE("launch: merge runs on the stream and checks its call first") {
+  standin::configure({});
+  call one(some_parameters());
+  call other(some_parameters());
+  launch_forward(one.p, one.tensors(), nullptr);
+  launch_forward(other.p, other.tensors(), nullptr);
+  auto const mine = one.tensors();
+  auto const theirs = other.tensors();
+  auto wrong = theirs.output;
+  wrong.length = 39;
+  CHECK(sentence_of([&] {
+          launch_merge(mine.output, mine.log_sum_exp, wrong, theirs.log_sum_exp, nullptr);
+        }).find("other output is [2, 39, 4, 64]") != std::string::npos);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  one.output.fetch();
+  auto const before = one.output.numbers();
+  launch_merge(mine.output, mine.log_sum_exp, theirs.output, theirs.log_sum_exp, nullptr);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 3);
+  one.output.fetch();
+  CHECK(one.output.numbers() == before); // two equal states merge to the same O
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Joins attention over disjoint sets of keys on a GPU: the merge operator as a kernel.
+
+#include <pipe/attention/forward.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/merge.hpp>
+#include <pipe/attention/warp_matrix.cuh>
+#include <pipe/config.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief The one argument of the merge kernel.
+template <class Element>
+struct merge_call {
+  tensor_view<Element> output;
+  row_view<float> lse;
+  tensor_view<Element const> other_output;
+  row_view<float const> other_lse;
+};
+
+namespace detail {
+
+inline constexpr int merge_threads = 128;
+
+//! The work of one block: some rows, with Dim / 8 neighbouring lanes to each.
+template <int Dim, class Element>
+__device__ inline void merge_block(merge_call<Element> const& c) {
+  constexpr int lanes = Dim / 8;
+  auto const row = std::int64_t{blockIdx.x} * (merge_threads / lanes) + threadIdx.x / lanes;
+  bool const there = row < c.output.batch * c.output.heads * c.output.length;
+  auto const position = there ? row % c.output.length : 0;
+  auto const head = there ? row / c.output.length % c.output.heads : 0;
+  auto const batch = there ? row / c.output.length / c.output.heads : 0;
+  merge_shares<float> shares;
+  if (there) {
+    shares =
+      shares_of<float>(c.lse.at(batch, head, position), c.other_lse.at(batch, head, position));
+    auto const piece = threadIdx.x % lanes * 8;
+    auto* const to = reinterpret_cast<uint4*>(c.output.row(batch, position, head) + piece);
+    uint4 mine = *to;
+    auto const theirs =
+      *reinterpret_cast<uint4 const*>(c.other_output.row(batch, position, head) + piece);
+    auto const join = [&](std::uint32_t& a, std::uint32_t b) {
+      auto const x = unpack<Element>(a);
+      auto const y = unpack<Element>(b);
+      a = pack<Element>(shares.first * x.x + shares.second * y.x,
+                        shares.first * x.y + shares.second * y.y);
+    };
+    join(mine.x, theirs.x);
+    join(mine.y, theirs.y);
+    join(mine.z, theirs.z);
+    join(mine.w, theirs.w);
+    *to = mine;
+  }
+  __syncwarp(); // all lanes of the row have read its log-sum-exp
+  if (there && threadIdx.x % lanes == 0) {
+    c.lse.at(batch, head, position) = shares.log_sum_exp;
+  }
+}
+
+template <class Built, int Dim, class Element>
+PIPELINING_KERNEL void __launch_bounds__(merge_threads)
+  merge_kernel(merge_call<Element> const __grid_constant__ call) {
+  merge_block<Dim>(call);
+}
+
+} // namespace detail
+
+//! @brief Merges the state (other_output, other_lse) of other keys into (output, lse), on the GPU
+//! of the stream. For slices of the keys that were attended to apart, here or on another device.
+//!
+//! @tparam Dim elements of a head: 64, 128 or 256
+//! @param output [batch, length, heads, Dim], bf16 or fp16 in device memory, read and written
+//! @param lse    [batch, heads, length], natural logarithm, read and written
+//! @param other_output as output, of a disjoint set of keys
+//! @param other_lse    as lse, of the same set
+//! @param stream in whose order the kernel runs; the call does not wait for it
+//! @throws std::invalid_argument where the four shapes do not agree or a tensor is not made of
+//! pieces of 16 bytes, before any launch
+//! @throws cuda::error where the launch fails
+template <int Dim, class Element, class Built = built_here>
+void merge_on_device(tensor_view<Element> output,
+                     row_view<float> lse,
+                     tensor_view<std::type_identity_t<Element> const> other_output,
+                     row_view<float const> other_lse,
+                     cudaStream_t stream) {
+  static_assert(is_kernel_element<Element>,
+                "attention::merge_on_device: elements must be __nv_bfloat16 or __half; use "
+                "attention::merge for float");
+  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
+                "attention::merge_on_device: the head dim must be 64, 128 or 256, because a row is "
+                "shared out to the lanes of one warp");
+  parameters const p{.batch = output.batch,
+                     .query_length = output.length,
+                     .heads = output.heads,
+                     .key_heads = output.heads,
+                     .head_dim = Dim};
+  detail::check_tensor("output", output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_tensor("other output", other_output, p.batch, p.query_length, p.heads, p.head_dim);
+  detail::check_rows("log-sum-exp", lse, p);
+  detail::check_rows("other log-sum-exp", other_lse, p);
+  detail::check_pieces("output", output);
+  detail::check_pieces("other output", other_output);
+  detail::check_kernel_sizes(p, Dim);
+  auto const rows = p.batch * p.heads * p.query_length;
+  constexpr int rows_of_block = detail::merge_threads / (Dim / 8);
+  if (rows != 0) {
+    detail::launch(detail::merge_kernel<Built, Dim, Element>,
+                   merge_call<Element>{output, lse, other_output, other_lse},
+                   {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
+                   detail::merge_threads,
+                   0,
+                   stream);
+  }
+}
+
+} // namespace pipelining::inline v0_1::attention
