@@ -62,6 +62,7 @@ set(PIPELINING_HEADERS_ATTENTION
   attention/backward.hpp
   attention/forward.hpp
   attention/kernel_call.hpp
+  attention/key_splits.hpp
   attention/mask.hpp
   attention/merge.hpp
   attention/parameters.hpp
@@ -168,6 +169,8 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper.cuh
   attention/hopper_block.cuh
   attention/hopper_products.cuh
+  attention/hopper_softmax.cuh
+  attention/merge_splits.cuh
   attention/shared_tile.cuh
   attention/tile_search.cuh
   attention/tensor_map.cuh

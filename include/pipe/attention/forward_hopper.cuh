@@ -13,7 +13,9 @@
 #include <pipe/attention/hopper.cuh>
 #include <pipe/attention/hopper_block.cuh>
 #include <pipe/attention/hopper_products.cuh>
+#include <pipe/attention/hopper_softmax.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/warp_matrix.cuh>
 
 #include <cmath>
@@ -25,16 +27,18 @@ namespace pipelining::inline v0_1::attention {
 namespace detail {
 
 //! The copying thread.
-template <int Dim, class Element, mask Mask, score Score>
+template <int Dim, class Element, mask Mask, score Score, class Splits>
 __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
                                   hopper_forward_maps const& maps,
+                                  Splits const& splits,
                                   hopper_memory<Dim, Score> const& memory) {
   using shape = hopper_forward_shape<Dim, Score>;
   ring_place<shape::stages> key;
   ring_place<shape::stages> value;
   std::uint32_t query_parity = 1;
   int const length = static_cast<int>(c.p.key_length);
-  each_work<shape::queries>(c.p, [&](hopper_work const& work) {
+  int const tiles = (length + shape::keys - 1) / shape::keys;
+  each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
     wait_for(memory.query_empty(), query_parity);
     query_parity ^= 1;
     arrive_expecting(memory.query_full(), shape::query_bytes);
@@ -47,8 +51,9 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
     int const begin = static_cast<int>(c.p.query_offset) + work.first;
     tile_position at{work.batch, work.head, begin, begin + work.rows, 0, 0};
     // Backwards: where a mask is causal, the partial tiles come first.
+    int const begin_of_split = tiles * work.split / splits.count;
 #pragma unroll 1
-    for (int tile = (length + shape::keys - 1) / shape::keys - 1; tile >= 0; --tile) {
+    for (int tile = tiles * (work.split + 1) / splits.count - 1; tile >= begin_of_split; --tile) {
       int const end = min(length, (tile + 1) * shape::keys);
       at.key_begin = static_cast<int>(c.p.key_offset) + tile * shape::keys;
       at.key_end = static_cast<int>(c.p.key_offset) + end;
@@ -82,79 +87,18 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
   });
 }
 
-//! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
-//! @param at     of the lane's first row and column
-//! @param rows    that exist, counted from there; columns likewise
-template <bool Whole, int Count, mask Mask, score Score>
-__device__ __forceinline__ void make_hopper_logits(float (&s)[Count],
-                                                   pair_position at,
-                                                   int rows,
-                                                   int columns,
-                                                   float scale,
-                                                   Mask const& m,
-                                                   Score const& f) {
-  constexpr bool is_plain = std::is_same_v<Score, plain>;
-  if constexpr (!Whole || !is_plain) {
-#pragma unroll
-    for (int i = 0; i < Count; ++i) {
-      int const row = i % 4 / 2 * 8;
-      int const column = i / 4 * 8 + i % 2;
-      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
-      bool const kept = Whole || (row < rows && column < columns && m.keep(here));
-      if constexpr (is_plain) {
-        s[i] = kept ? s[i] : -INFINITY;
-      } else {
-        s[i] = kept ? static_cast<float>(f.value(s[i] * scale, here)) : -INFINITY;
-      }
-      if (i % 4 == 3) { // else what masks and scores read is read for all columns at once
-        asm volatile("" ::: "memory");
-      }
-    }
-  }
-}
-
-//! Online softmax of the two rows that a lane shares with three others.
-struct row_pair {
-  float most[2];   // in units of the logits
-  float sum[2];    // of this lane alone
-  float shrink[2]; // of everything summed before the last tile
-
-  //! Turns logits to weights; factor takes them to powers of two.
-  template <int Count>
-  __forceinline__ __device__ void add(float (&s)[Count], float factor) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float top = most[half];
-#pragma unroll
-      for (int i = 2 * half; i < Count; i += 4) {
-        top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-      }
-      top = largest_of_row(top);
-      float const base = top == -INFINITY ? 0.0f : top * factor;
-      shrink[half] = power_of_two(most[half] * factor - base);
-      most[half] = top;
-      float added = 0;
-#pragma unroll
-      for (int i = 2 * half; i < Count; i += 4) {
-        s[i] = power_of_two(s[i] * factor - base);
-        s[i + 1] = power_of_two(s[i + 1] * factor - base);
-        added += s[i] + s[i + 1];
-      }
-      sum[half] = sum[half] * shrink[half] + added;
-    }
-  }
-};
-
 //! One consumer: a warpgroup, or 64 rows of the block.
-template <int Dim, class Element, mask Mask, score Score>
+template <int Dim, class Element, mask Mask, score Score, class Splits>
 struct hopper_consumer {
   using shape = hopper_forward_shape<Dim, Score>;
   using call = forward_call<Element, Mask, Score>;
   static constexpr int panels = Dim / panel_width;
   static constexpr bool is_plain = std::is_same_v<Score, plain>;
+  static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
 
   call const& c;
   hopper_forward_maps const& maps;
+  Splits const& splits;
   hopper_memory<Dim, Score> memory;
   int consumer;
   int lane;
@@ -247,7 +191,7 @@ struct hopper_consumer {
     for (int half = 0; half < 2; ++half) {
       int const r = consumer * shape::rows + row + half * 8;
       int const query = work.first + r;
-      bool const carried = c.p.from == carry::in && r < work.rows;
+      bool const carried = !is_split && c.p.from == carry::in && r < work.rows;
       float const lse = carried ? c.t.log_sum_exp.at(work.batch, work.head, query) : -INFINITY;
       bool const some = lse != -INFINITY;
       state.most[half] = some ? lse * log2_of_e / factor() : -INFINITY;
@@ -330,13 +274,45 @@ struct hopper_consumer {
     }
   }
 
+  //! The same for a part of the keys: to scratch, in float.
+  __forceinline__ __device__ void finish_split(hopper_work const& work) {
+    meet_warpgroup(consumer); // nobody multiplies queries any more
+    if (threadIdx.x % 128 == 0) {
+      arrive(memory.query_empty());
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const r = consumer * shape::rows + row + half * 8;
+      float const sum = sum_of_row(state.sum[half]);
+      float const share = sum > 0 ? 1 / sum : 0.0f;
+      if (r < work.rows) {
+        auto const at =
+          ((work.split * c.p.batch + work.batch) * c.p.heads + work.head) * c.p.query_length +
+          work.first + r;
+        if (column == 0) {
+          splits.log_sum_exp[at] =
+            sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
+        }
+#pragma unroll
+        for (int n = 0; n < Dim / 8; ++n) {
+          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + column) = {
+            output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share};
+        }
+      }
+    }
+  }
+
   __forceinline__ __device__ void run() {
-    each_work<shape::queries>(c.p, [&](hopper_work const& work) {
+    each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
       start(work);
       wait_for(memory.query_full(), query_parity);
       query_parity ^= 1;
       visit_tiles(work);
-      finish(work);
+      if constexpr (is_split) {
+        finish_split(work);
+      } else {
+        finish(work);
+      }
     });
     if (threadIdx.x % 128 == 0) {
       wait_for_stores();
@@ -345,9 +321,10 @@ struct hopper_consumer {
 };
 
 //! The work of one block.
-template <int Dim, class Element, mask Mask, score Score>
+template <int Dim, class Element, mask Mask, score Score, class Splits>
 __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> const& c,
                                             hopper_forward_maps const& maps,
+                                            Splits const& splits,
                                             unsigned char* shared) {
   using shape = hopper_forward_shape<Dim, Score>;
   hopper_memory<Dim, Score> const memory{shared_address(shared)};
@@ -369,12 +346,12 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   if (warpgroup == shape::consumers) {
     give_registers<shape::copy_registers>();
     if (threadIdx.x == 128 * shape::consumers) {
-      copy_tiles(c, maps, memory);
+      copy_tiles(c, maps, splits, memory);
     }
   } else {
     take_registers<shape::consumer_registers>();
-    hopper_consumer<Dim, Element, Mask, Score> consumer{
-      c, maps, memory, warpgroup, lane, row, lane % 4 * 2};
+    hopper_consumer<Dim, Element, Mask, Score, Splits> consumer{
+      c, maps, splits, memory, warpgroup, lane, row, lane % 4 * 2};
     consumer.run();
   }
 }

@@ -7,6 +7,8 @@
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/forward_hopper.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/merge_splits.cuh>
 #include <pipe/attention/tensor_map.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
@@ -21,18 +23,28 @@ namespace pipelining::inline v0_1::attention {
 
 namespace detail {
 
-template <class Built, int Dim, class Element, mask Mask, score Score>
+template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
 PIPELINING_KERNEL void __launch_bounds__(hopper_forward_shape<Dim, Score>::threads, 1)
   forward_hopper_kernel(hopper_forward_maps const __grid_constant__ maps,
-                        forward_call<Element, Mask, Score> const __grid_constant__ call) {
+                        forward_call<Element, Mask, Score> const __grid_constant__ call,
+                        Splits const __grid_constant__ splits) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char attention_memory[];
-  forward_hopper_block<Dim>(call, maps, attention_memory);
+  forward_hopper_block<Dim>(call, maps, splits, attention_memory);
 #else
   (void)maps;
   (void)call;
+  (void)splits;
   __trap(); // the program has no code for sm_90a, only for others
 #endif
+}
+
+template <class Built, int Dim, class Element>
+PIPELINING_KERNEL void __launch_bounds__(merge_threads)
+  merge_splits_kernel(parameters const __grid_constant__ p,
+                      forward_tensors<Element, float> const __grid_constant__ t,
+                      key_splits const __grid_constant__ splits) {
+  merge_splits_block<Dim>(p, t, splits);
 }
 
 //! A property of the current GPU.
@@ -53,6 +65,83 @@ inline int attribute_of_device(cudaDeviceAttr which) {
          detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
+//! @brief Into how many parts a call on the current GPU is best cut, see choose_key_splits.
+//! @throws cuda::error where the runtime cannot say
+template <int Dim, score Score = plain>
+[[nodiscard]] std::int32_t key_splits_on_hopper(parameters const& p) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
+                             p.batch,
+                           (p.key_length + shape::keys - 1) / shape::keys,
+                           detail::attribute_of_device(cudaDevAttrMultiProcessorCount));
+}
+
+namespace detail {
+
+//! Encodes the tensors of a call for the copy engine.
+template <class Shape, class Element>
+hopper_forward_maps maps_of(parameters const& p, forward_tensors<Element, float> const& t) {
+  auto const map_of = [](char const* name, auto const& view, int rows) {
+    return encode_tensor<Element>(name,
+                                  describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
+  };
+  // Without keys no tile of them is taken, but the engine wants some address.
+  auto key = t.key;
+  auto value = t.value;
+  if (p.key_length == 0) {
+    key.data = value.data = t.query.data;
+  }
+  return {map_of("query", t.query, Shape::rows),
+          map_of("key", key, Shape::keys),
+          map_of("value", value, Shape::keys),
+          map_of("output", t.output, Shape::rows)};
+}
+
+//! Launches the forward kernel on at most as many blocks as the GPU runs at a time.
+template <int Dim, class Built, class Element, mask Mask, score Score, class Splits>
+void launch_hopper(hopper_forward_maps maps,
+                   forward_call<Element, Mask, Score> call,
+                   Splits splits,
+                   std::int64_t work,
+                   cudaStream_t stream) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  auto const blocks = std::min<std::int64_t>(work * splits.count,
+                                             attribute_of_device(cudaDevAttrMultiProcessorCount));
+  auto const* const kernel =
+    reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>);
+  cuda::check(
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::shared_bytes),
+    "cudaFuncSetAttribute");
+  void* arguments[] = {&maps, &call, &splits};
+  cuda::check(cudaLaunchKernel(kernel,
+                               dim3(static_cast<unsigned>(blocks)),
+                               dim3(shape::threads),
+                               arguments,
+                               shape::shared_bytes,
+                               stream),
+              "cudaLaunchKernel");
+}
+
+template <int Dim, class Built, class Element>
+void launch_merge(parameters p,
+                  forward_tensors<Element, float> t,
+                  key_splits splits,
+                  cudaStream_t stream) {
+  constexpr std::int64_t rows_of_block = merge_threads / 32;
+  auto const blocks = (p.batch * p.heads * p.query_length + rows_of_block - 1) / rows_of_block;
+  void* arguments[] = {&p, &t, &splits};
+  cuda::check(
+    cudaLaunchKernel(reinterpret_cast<void const*>(merge_splits_kernel<Built, Dim, Element>),
+                     dim3(static_cast<unsigned>(blocks)),
+                     dim3(merge_threads),
+                     arguments,
+                     0,
+                     stream),
+    "cudaLaunchKernel");
+}
+
+} // namespace detail
+
 //! @brief Attention of one chunk of queries over the keys cached so far, on a Hopper GPU.
 //!
 //! Does what forward_on_device does, with the instructions of sm_90a, and within the same
@@ -64,16 +153,22 @@ inline int attribute_of_device(cudaDeviceAttr which) {
 //! @param t      as for forward_on_device; strides must not be negative
 //! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied
 //! @param f      what is done to scale * query . key
-//! @param stream in whose order the kernel runs, on the current GPU; the call does not wait for it
-//! @throws std::invalid_argument as check_for_kernels, and where the current GPU is no Hopper,
-//!         before any launch
-//! @throws cuda::error where the launch fails
+//! @param stream in whose order the kernels run, on the current GPU; the call does not wait for
+//! them
+//! @param splits with a count above 1: the keys are cut into so many parts that run side by side,
+//!               and a second kernel merges them. The scratch must be 16-byte aligned and stay
+//!               until then
+//! @throws std::invalid_argument as check_for_kernels, where the current GPU is no Hopper, and
+//! where
+//!         the scratch of splits is missing or not aligned, before any launch
+//! @throws cuda::error where a launch fails
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 void forward_on_hopper(parameters const& p,
                        forward_tensors<Element, float> const& t,
                        Mask const& m,
                        Score const& f,
-                       cudaStream_t stream) {
+                       cudaStream_t stream,
+                       key_splits const& splits = {}) {
   static_assert(is_kernel_element<Element>,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
@@ -84,39 +179,25 @@ void forward_on_hopper(parameters const& p,
                    "does not have; use forward_on_device");
   }
   auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
+    detail::refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
+  }
+  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
+                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
+    detail::refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
+  }
   if (work == 0) {
     return;
   }
-  auto const map_of = [](char const* name, auto const& view, int rows) {
-    return encode_tensor<Element>(name,
-                                  describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
-  };
-  // Without keys no tile of them is taken, but the engine wants some address.
-  auto key = t.key;
-  auto value = t.value;
-  if (p.key_length == 0) {
-    key.data = value.data = t.query.data;
+  auto const maps = detail::maps_of<shape>(p, t);
+  forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  if (splits.count == 1) {
+    detail::launch_hopper<Dim, Built>(maps, call, no_key_splits{}, work, stream);
+  } else {
+    detail::launch_hopper<Dim, Built>(maps, call, splits, work, stream);
+    detail::launch_merge<Dim, Built>(p, t, splits, stream);
   }
-  hopper_forward_maps maps{map_of("query", t.query, shape::rows),
-                           map_of("key", key, shape::keys),
-                           map_of("value", value, shape::keys),
-                           map_of("output", t.output, shape::rows)};
-  forward_call<Element, Mask, Score> call{p, t, m, f, static_cast<float>(p.effective_scale())};
-  auto const blocks =
-    std::min<std::int64_t>(work, detail::attribute_of_device(cudaDevAttrMultiProcessorCount));
-  auto const* const kernel =
-    reinterpret_cast<void const*>(detail::forward_hopper_kernel<Built, Dim, Element, Mask, Score>);
-  cuda::check(
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::shared_bytes),
-    "cudaFuncSetAttribute");
-  void* arguments[] = {&maps, &call};
-  cuda::check(cudaLaunchKernel(kernel,
-                               dim3(static_cast<unsigned>(blocks)),
-                               dim3(shape::threads),
-                               arguments,
-                               shape::shared_bytes,
-                               stream),
-              "cudaLaunchKernel");
 }
 
 } // namespace pipelining::inline v0_1::attention

@@ -104,38 +104,41 @@ struct ring_place {
   }
 };
 
-//! A tile of queries of one head.
+//! A tile of queries of one head, with one part of the keys.
 struct hopper_work {
   int batch;
   int head;
   int key_head;
   int first; // query of the call
   int rows;  // that exist
+  int split;
 };
 
 //! Calls visit(work) for the pieces of work of this block. Late queries, which see most keys where
 //! a mask is causal, go first; every other round runs backwards over the blocks, to even out.
 template <int Queries, class Visit>
-__device__ __forceinline__ void each_work(parameters const& p, Visit const& visit) {
+__device__ __forceinline__ void each_work(parameters const& p, int splits, Visit const& visit) {
   int const heads = static_cast<int>(p.heads);
   int const sequences = static_cast<int>(p.batch);
   int const length = static_cast<int>(p.query_length);
   int const tiles = (length + Queries - 1) / Queries;
   int const blocks = static_cast<int>(gridDim.x);
   int const block = static_cast<int>(blockIdx.x);
-  int const count = tiles * heads * sequences;
+  int const count = tiles * heads * sequences * splits;
   bool backwards = false;
   for (int round = 0; round < count; round += blocks) {
     int const n = round + (backwards ? blocks - 1 - block : block);
     backwards = !backwards;
     if (n < count) {
-      int const head = n % heads;
-      int const first = (tiles - 1 - n / heads / sequences) * Queries;
-      visit(hopper_work{n / heads % sequences,
+      int const whole = n / splits;
+      int const head = whole % heads;
+      int const first = (tiles - 1 - whole / heads / sequences) * Queries;
+      visit(hopper_work{whole / heads % sequences,
                         head,
                         head / static_cast<int>(p.group()),
                         first,
-                        min(Queries, length - first)});
+                        min(Queries, length - first),
+                        n % splits});
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -41,6 +42,29 @@ void check_forward(char const* name,
   REQUIRE_MESSAGE(got.result.clean(), got.result.text());
   CHECK(got.output <= 1);
   CHECK(got.lse <= 1);
+}
+
+//! Holds what a launch wrote against the double reference.
+template <class Element, class Mask>
+void check_against_reference(forward_problem<Element> const& problem,
+                             Mask const& m,
+                             double roundings) {
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  auto const& p = problem.p;
+  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.heads * p.query_length));
+  at::reference_forward(p,
+                        {q.view(),
+                         k.view(),
+                         v.view(),
+                         o.view(),
+                         at::dense_rows(lse.data(), p.batch, p.heads, p.query_length)},
+                        m);
+  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
+  CHECK(apart(problem.output.numbers(), o.numbers) <= roundings * allowed.output);
+  CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
 }
 
 } // namespace
@@ -151,15 +175,6 @@ TEST_CASE("hopper forward: goes on from the (O, log-sum-exp) of other keys") {
   auto& m = the_machine();
   sizes const all{.queries = 50, .query_offset = 80, .keys = 130};
   forward_problem<__nv_bfloat16> problem(m.where, all, 14);
-  auto q = exact_of(problem.query);
-  auto k = exact_of(problem.key);
-  auto v = exact_of(problem.value);
-  exact o = q;
-  std::vector<double> lse(50);
-  at::reference_forward(
-    problem.p,
-    {q.view(), k.view(), v.view(), o.view(), at::dense_rows(lse.data(), 1, 1, 50)},
-    at::causal{});
   for (int const cut : {0, 77}) { // the first slice may hold no key at all
     auto call = problem.call(at::causal{}, at::plain{});
     call.p.key_length = call.t.key.length = call.t.value.length = cut;
@@ -172,8 +187,46 @@ TEST_CASE("hopper forward: goes on from the (O, log-sum-exp) of other keys") {
     call.t.value.data += cut * call.t.value.length_stride;
     auto const second = m.launch("forward_64", for_64, call, 1, {});
     REQUIRE_MESSAGE(second.clean(), second.text());
-    forward_tolerance<__nv_bfloat16> const allowed(v.numbers, largest(lse));
-    CHECK(apart(problem.output.numbers(), o.numbers) <= 2 * allowed.output); // O is rounded twice
-    CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
+    check_against_reference(problem, at::causal{}, 2); // O is rounded twice
+  }
+}
+
+TEST_CASE("hopper forward: parts of the keys, merged, are all keys") {
+  auto& m = the_machine();
+  // Five tiles of keys in three parts; in seven parts two hold no tile.
+  sizes const all{.batch = 2,
+                  .queries = 140,
+                  .query_offset = 420,
+                  .keys = 560,
+                  .heads = 2,
+                  .key_heads = 1,
+                  .dim = 128};
+  for (std::int32_t const parts : {3, 7}) {
+    forward_problem<__nv_bfloat16> problem(m.where, all, 15);
+    auto call = problem.call(at::causal{}, at::plain{});
+    auto const count = static_cast<std::size_t>(parts * 2 * 2 * 140);
+    std::vector<float> outputs(count * 128);
+    std::vector<float> sums(count);
+    m.where.add(outputs.data(), outputs.size() * sizeof(float));
+    m.where.add(sums.data(), sums.size() * sizeof(float));
+    at::key_splits splits{outputs.data(), sums.data(), parts};
+    auto const first = m.launch("forward_128_split", for_128, call, 5, {}, &splits);
+    REQUIRE_MESSAGE(first.clean(), first.text());
+    auto const second =
+      ptx::launch_with(m.code, "merge_128", {2 * 2 * 140 / 4}, {128}, 0, {}, call, splits);
+    REQUIRE_MESSAGE(second.clean(), second.text());
+    check_against_reference(problem, at::causal{}, 1);
+    // The same keys once more, with what is there carried in: O stays, sums double.
+    auto const before = problem.lse.numbers();
+    call.p.from = at::carry::in;
+    auto const third =
+      ptx::launch_with(m.code, "merge_128", {2 * 2 * 140 / 4}, {128}, 0, {}, call, splits);
+    REQUIRE_MESSAGE(third.clean(), third.text());
+    auto const after = problem.lse.numbers();
+    for (std::size_t n = 0; n < after.size(); ++n) {
+      REQUIRE(std::abs(after[n] - before[n] - std::log(2.0)) < 1e-5);
+    }
+    m.where.remove(outputs.data());
+    m.where.remove(sums.data());
   }
 }

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Launches of the kernels for Hopper in the PTX interpreter, held against double.
 
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/reference.hpp>
 #include <pipe/attention/tensor_map.cuh>
 
@@ -63,13 +64,14 @@ struct machine {
                      shape const& tile,
                      Call const& call,
                      unsigned blocks,
-                     ptx::options const& how) {
+                     ptx::options const& how,
+                     void* splits = nullptr) {
     maps all{encoded(call.t.query, 64),
              encoded(call.t.key, static_cast<std::uint32_t>(tile.keys)),
              encoded(call.t.value, static_cast<std::uint32_t>(tile.keys)),
              encoded(call.t.output, 64)};
     Call argument = call;
-    void* arguments[] = {&all, &argument};
+    void* arguments[] = {&all, &argument, splits};
     return ptx::launch(code, name, {blocks}, {384}, tile.shared(call.p.head_dim), arguments, how);
   }
 };

@@ -2,6 +2,7 @@
 // The kernels for Hopper under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
 #include <pipe/attention/forward_hopper.cuh>
+#include <pipe/attention/merge_splits.cuh>
 
 #include "functors.hpp"
 
@@ -17,7 +18,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
   extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<dim, score>::threads, 1)   \
     forward_##name(const __grid_constant__ at::hopper_forward_maps maps,                           \
                    const __grid_constant__ at::forward_call<element, mask, score> call) {          \
-    at::detail::forward_hopper_block<dim>(call, maps, memory);                                     \
+    at::detail::forward_hopper_block<dim>(call, maps, at::no_key_splits{}, memory);                \
   }
 
 using window_of_document = at::both<at::sliding_window, at::document>;
@@ -27,3 +28,17 @@ FORWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 FORWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
 FORWARD(128_half, 128, __half, at::full, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
+
+extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<128>::threads, 1)
+  forward_128_split(
+    const __grid_constant__ at::hopper_forward_maps maps,
+    const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+    const __grid_constant__ at::key_splits splits) {
+  at::detail::forward_hopper_block<128>(call, maps, splits, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
+  merge_128(const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call,
+            const __grid_constant__ at::key_splits splits) {
+  at::detail::merge_splits_block<128>(call.p, call.t, splits);
+}

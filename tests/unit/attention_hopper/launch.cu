@@ -8,8 +8,9 @@ namespace hopper_tests {
 
 void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
-                    cudaStream_t stream) {
-  at::forward_on_hopper<64>(p, t, at::causal{}, at::plain{}, stream);
+                    cudaStream_t stream,
+                    at::key_splits const& splits) {
+  at::forward_on_hopper<64>(p, t, at::causal{}, at::plain{}, stream, splits);
 }
 
 } // namespace hopper_tests

@@ -102,11 +102,6 @@ TEST_CASE("hopper launch: forward on a stream gives the numbers of the double re
   call c;
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  launch_forward(c.p, c.tensors(), stream);
-  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-  CHECK(standin::summary() == "");
-  CHECK(standin::counters().kernels == 1);
-  c.output.fetch();
   auto q = c.query.numbers();
   auto k = c.key.numbers();
   auto v = c.value.numbers();
@@ -118,13 +113,33 @@ TEST_CASE("hopper launch: forward on a stream gives the numbers of the double re
                          at::dense_tensor(v.data(), 2, 70, 2, 64),
                          at::dense_tensor(o.data(), 2, 40, 4, 64),
                          at::dense_rows(lse.data(), 2, 4, 40)});
-  double apart = 0;
-  auto const mine = c.output.numbers();
-  for (std::size_t n = 0; n < o.size(); ++n) {
-    apart = std::max(apart, std::abs(o[n] - mine[n]));
+  device_array<float> scratch(at::key_splits::scratch(c.p, 2));
+  for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), c.p, 2)}) {
+    auto const before = standin::counters().kernels;
+    launch_forward(c.p, c.tensors(), stream, splits);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(standin::summary() == "");
+    CHECK(standin::counters().kernels - before == splits.count);
+    c.output.fetch();
+    double apart = 0;
+    auto const mine = c.output.numbers();
+    for (std::size_t n = 0; n < o.size(); ++n) {
+      apart = std::max(apart, std::abs(o[n] - mine[n]));
+    }
+    CHECK(apart < 0.03); // two roundings of the largest |v|, about 4
   }
-  CHECK(apart < 0.03); // two roundings of the largest |v|, about 4
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU") {
+  CHECK(at::choose_key_splits(132, 64, 132) == 1); // one full round
+  CHECK(at::choose_key_splits(106, 64, 132) == 1); // four fifths of one
+  CHECK(at::choose_key_splits(66, 64, 132) == 2);  // two parts fill it
+  CHECK(at::choose_key_splits(64, 64, 132) == 2);  // 97 % of the fullest
+  CHECK(at::choose_key_splits(32, 64, 132) == 4);
+  CHECK(at::choose_key_splits(32, 4, 132) == 2); // two tiles at least
+  CHECK(at::choose_key_splits(32, 1, 132) == 1);
+  CHECK(at::choose_key_splits(0, 8, 132) == 1);
 }
 
 TEST_CASE("hopper launch: no keys, no queries") {
@@ -159,5 +174,12 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
   t.key.length_stride = -t.key.length_stride;
   CHECK(refusal(c.p, t) == "attention: key has stride -128, but tensor copies need strides of 0 or "
                            "more and below 2^40 bytes");
+  t = c.tensors();
+  at::key_splits splits;
+  splits.count = 2;
+  CHECK_THROWS_WITH_AS(
+    launch_forward(c.p, t, nullptr, splits),
+    "attention: keys in parts need scratch that begins at a multiple of 16 bytes",
+    std::invalid_argument);
   CHECK(standin::counters().kernels == 0);
 }

@@ -6,10 +6,12 @@ usage: mutants.py --names
        mutants.py NAME include OUT    writes OUT/pipe/attention/HEADER
 """
 import pathlib
+import shutil
 import sys
 
 KERNEL = "forward_hopper.cuh"
 BLOCK = "hopper_block.cuh"
+SOFTMAX = "hopper_softmax.cuh"
 PRODUCTS = "hopper_products.cuh"
 INSTRUCTIONS = "hopper.cuh"
 
@@ -39,7 +41,7 @@ MUTANTS = {
     "one_arrival_too_few": (KERNEL, "begin_barrier(memory.key_empty(stage), 4 * shape::consumers)",
                             "begin_barrier(memory.key_empty(stage), 4 * shape::consumers - 1)"),
     "lanes_do_not_wait_for_each_other": (INSTRUCTIONS, "__syncwarp();", ""),
-    "keys_beyond_the_end": (KERNEL, "column < columns && ", ""),
+    "keys_beyond_the_end": (SOFTMAX, "column < columns && ", ""),
     "last_tile_counts_as_whole": (KERNEL, "end == (tile + 1) * shape::keys &&", "true &&"),
     "rows_beyond_the_end": (KERNEL, "if (column == 0 && r < work.rows)", "if (column == 0)"),
     "offset_of_keys_forgotten": (KERNEL, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
@@ -64,6 +66,7 @@ def main():
     if old not in text:
         print(f"{header} no longer has the text that the mutant {name} replaces: {old!r}", file=sys.stderr)
         return 1
+    shutil.rmtree(out, ignore_errors=True)  # a header that another version of the mutant broke
     target = out / "pipe/attention" / header
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text.replace(old, new), encoding="utf-8")

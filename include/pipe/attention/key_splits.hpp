@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Keys in parts, for chunks of queries that alone do not fill a GPU.
+
+#include <pipe/attention/parameters.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Where a forward call leaves what it knows after each part of the keys.
+struct key_splits {
+  float* output = nullptr;      //!< [count, batch, heads, query_length, head_dim], dense
+  float* log_sum_exp = nullptr; //!< [count, batch, heads, query_length], dense
+  std::int32_t count = 1;       //!< parts, of tiles as equal in number as can be
+
+  //! @brief Numbers that output and log_sum_exp have to hold, together.
+  [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, std::int32_t count) {
+    return count * p.batch * p.heads * p.query_length * (p.head_dim + 1);
+  }
+
+  //! @brief The parts in scratch(p, count) numbers from `start` on.
+  [[nodiscard]] static constexpr key_splits
+  in(float* start, parameters const& p, std::int32_t count) {
+    return {start, start + count * p.batch * p.heads * p.query_length * p.head_dim, count};
+  }
+};
+
+//! @brief All keys at once.
+struct no_key_splits {
+  static constexpr std::int32_t count = 1;
+};
+
+//! @brief Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
+//!
+//! One part where the pieces fill four fifths of a round. Else the fewest parts whose rounds are
+//! within 85 % as full as the fullest; a part has at least two tiles.
+//! @param work            pieces of work without parts: tiles of queries, times heads and sequences
+//! @param tiles           of keys
+//! @param multiprocessors of the GPU; each does one piece at a time
+//! @source own derivation; the two thresholds follow FlashAttention-3's choice
+[[nodiscard]] constexpr std::int32_t
+choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiprocessors) {
+  if (work == 0 || 5 * work >= 4 * multiprocessors) {
+    return 1;
+  }
+  auto const rounds = [&](std::int64_t count) {
+    return (work * count + multiprocessors - 1) / multiprocessors;
+  };
+  // Fullness of count parts is work count / rounds; fractions are compared crosswise.
+  std::int64_t fullest = 1;
+  std::int64_t const most = tiles / 2 < 1 ? 1 : tiles / 2 > 256 ? 256 : tiles / 2;
+  for (std::int64_t count = 2; count <= most; ++count) {
+    if (count * rounds(fullest) > fullest * rounds(count)) {
+      fullest = count;
+    }
+  }
+  for (std::int64_t count = 1; count < fullest; ++count) {
+    if (100 * count * rounds(fullest) >= 85 * fullest * rounds(count)) {
+      return static_cast<std::int32_t>(count);
+    }
+  }
+  return static_cast<std::int32_t>(fullest);
+}
+
+} // namespace pipelining::inline v0_1::attention
