@@ -26,6 +26,7 @@ __device__ inline word mix(word a, word b) {
 //! What a kernel gets of a pass. Pointers are null where the pass has no such buffer.
 struct pass_memory {
   word const* in;
+  int in_words;
   word* out;
   int out_words;
   word* activation;
@@ -45,8 +46,16 @@ __device__ inline void fill(pass_memory const& m, word value) {
     m.out[i] = value;
 }
 
-__global__ void forward_kernel(pass_memory m) {
-  word const x = m.in == nullptr ? m.unit : m.in[0];
+//! Every word of a message counts: they are equal, and their number is odd.
+__device__ inline word read(pass_memory const& m) {
+  word value = 0;
+  for (int i = 0; i < m.in_words; ++i)
+    value ^= m.in[i];
+  return value;
+}
+
+static __global__ void forward_kernel(pass_memory m) {
+  word const x = m.in == nullptr ? m.unit : read(m);
   *m.activation = x;
   word y = mix(x, m.weight);
   if (m.state != nullptr) {
@@ -62,7 +71,7 @@ __global__ void forward_kernel(pass_memory m) {
 }
 
 __device__ inline word incoming(pass_memory const& m) {
-  return m.in == nullptr ? mix(*m.activation, 7) : m.in[0];
+  return m.in == nullptr ? mix(*m.activation, 7) : read(m);
 }
 
 __device__ inline void pass_on(pass_memory const& m, word dy) {
@@ -78,19 +87,19 @@ __device__ inline void pass_on(pass_memory const& m, word dy) {
     fill(m, dx);
 }
 
-__global__ void backward_kernel(pass_memory m) {
+static __global__ void backward_kernel(pass_memory m) {
   word const dy = incoming(m);
   pass_on(m, dy);
   *m.gradient += mix(dy, *m.activation);
 }
 
-__global__ void backward_input_kernel(pass_memory m) {
+static __global__ void backward_input_kernel(pass_memory m) {
   word const dy = incoming(m);
   *m.weight_input = dy;
   pass_on(m, dy);
 }
 
-__global__ void backward_weight_kernel(pass_memory m) {
+static __global__ void backward_weight_kernel(pass_memory m) {
   *m.gradient += mix(*m.weight_input, *m.activation);
 }
 
@@ -144,6 +153,7 @@ private:
   [[nodiscard]] kernel_stage_detail::pass_memory
   memory(pipelining::context const& where, pipelining::input in, pipelining::output out) const {
     return {reinterpret_cast<word const*>(in.data),
+            static_cast<int>(in.bytes / 8),
             words(out),
             static_cast<int>(out.bytes / 8),
             words(where.activation),

@@ -72,7 +72,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
           standin::freeze();
       }
       for (std::size_t s = 0; s < memory.model.size(); ++s)
-        memory.model[s].fails_at = step == 1 && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+        memory.model[s].fails_at =
+          step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
       runner.step();
     }
     line.barrier("ended", what.work.extents.devices, what.deadline);

@@ -20,8 +20,9 @@ struct nccl_case {
   int steps = 3;
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);
-  int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in the second step
-  int freeze_after = -1;  //!< the step after which nothing may be set up any more
+  int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in step `failing_step`
+  int failing_step = 1;
+  int freeze_after = -1; //!< the step after which nothing may be set up any more
 };
 
 //! @brief What one rank has to tell.

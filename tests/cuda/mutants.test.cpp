@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every planted bug is found by one of the checks that the tests of the executors make.
+#include <pipe/plan/calls.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <tests/cuda/mutants.hpp>
+#include <tests/cuda/schedules.hpp>
+#include <tests/standin/standin.hpp>
+#include <utility>
+#include <vector>
+
+namespace {
+
+//! What a check found wrong with an executor; empty when nothing is.
+using verdict = std::string;
+
+struct killer {
+  std::string name;
+  std::function<verdict(mutant const&)> check;
+};
+
+verdict first_finding() {
+  if (standin::reports().empty())
+    return {};
+  return std::string(standin::name_of(standin::reports().front().kind));
+}
+
+template <class Result>
+verdict compare(Result const& result, support::sequential_result const& expected, int steps) {
+  auto const times = static_cast<std::uint64_t>(steps);
+  if (result.losses != times * expected.losses)
+    return "wrong losses";
+  for (std::size_t s = 0; s < expected.gradients.size(); ++s)
+    if (result.gradients[s] != times * expected.gradients[s])
+      return "wrong gradients";
+  return {};
+}
+
+verdict failure_in(nccl_result const& result) {
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    if (result.outcomes[rank].threw)
+      return result.outcomes[rank].what;
+    std::string const& text = result.ranks[rank].failure;
+    if (!text.empty())
+      return text.substr(0, text.find('\n'));
+  }
+  return {};
+}
+
+verdict first_of(verdict one, verdict other) {
+  return one.empty() ? std::move(other) : std::move(one);
+}
+
+std::vector<standin::configuration> machines() {
+  return {{.execution = standin::order::eager},
+          {.execution = standin::order::lazy},
+          {.execution = standin::order::random, .seed = 21},
+          {.execution = standin::order::random, .seed = 22}};
+}
+
+verdict on_streams(mutant const& what, named_plan const& plan, bool graph) {
+  for (standin::configuration const& how : machines()) {
+    standin::configure(how);
+    auto const result = what.on_streams({.work = plan.work, .graph = graph});
+    verdict const found =
+      first_of(first_finding(), first_of(result.failure, compare(result, plan.expected, 3)));
+    if (!found.empty())
+      return found;
+  }
+  return {};
+}
+
+verdict on_ranks(mutant const& what, named_plan const& plan, bool graph, int resident) {
+  for (standin::configuration how : machines()) {
+    how.resident_nccl_kernels = resident;
+    standin::configure(how);
+    auto const result = what.on_ranks({.work = plan.work, .graph = graph});
+    verdict const found =
+      first_of(first_finding(), first_of(failure_in(result), compare(result, plan.expected, 3)));
+    if (!found.empty())
+      return found;
+  }
+  return {};
+}
+
+//! A stage throws: on streams the next step is whole again, on ranks all say why.
+verdict after_failure(mutant const& what, named_plan const& plan) {
+  standin::configure({});
+  auto const one = what.on_streams({.work = plan.work, .steps = 4, .failing_stage = 1});
+  verdict found = first_of(first_finding(), compare(one, plan.expected, 3));
+  for (bool const graph : {false, true}) {
+    standin::configure({});
+    auto const all = what.on_ranks({.work = plan.work, .graph = graph, .failing_stage = 1});
+    if (standin::found(standin::finding::misuse))
+      found = first_of(found, "misuse");
+    for (rank_report const& rank : all.ranks)
+      if (rank.failure.find("loss is not a number") == std::string::npos)
+        found = first_of(found, "a rank does not know why it ended");
+  }
+  return found;
+}
+
+//! A rank dies: the others end in time, and at once where NCCL notices.
+verdict after_death(mutant const& what, named_plan const& plan, bool noticed) {
+  standin::configure({.peers_notice_death = noticed,
+                      .faults = {{.function = "ncclGroupEnd",
+                                  .call = 9,
+                                  .rank = 1,
+                                  .action = standin::fault_action::death}}});
+  auto const result = what.on_ranks({.work = plan.work});
+  if (standin::found(standin::finding::deadlock))
+    return "a rank never ends";
+  auto const bound = std::chrono::milliseconds(noticed ? 800 : 5000);
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
+    if (rank != 1 && result.ranks[rank].end > standin::clock::time_point(bound))
+      return "a rank ends too late";
+  return {};
+}
+
+//! A rank dies while the others run their iteration as a graph.
+verdict after_death_in_graph(mutant const& what, named_plan const& plan) {
+  standin::configure({.faults = {{.function = "cudaGraphLaunch",
+                                  .call = 1,
+                                  .rank = 1,
+                                  .action = standin::fault_action::death}}});
+  (void)what.on_ranks({.work = plan.work, .graph = true});
+  return standin::found(standin::finding::misuse) ? "misuse" : "";
+}
+
+//! A kernel that never ends: the step ends at its deadline.
+verdict after_stall(mutant const& what, named_plan const& plan) {
+  standin::configure(
+    {.faults = {
+       {.function = "cudaLaunchKernel", .call = 4, .action = standin::fault_action::stall}}});
+  auto const result = what.on_streams({.work = plan.work, .steps = 1, .deadline_ns = 5'000'000});
+  return result.failure.empty() ? "a stall is taken for the end" : "";
+}
+
+verdict set_up_late(mutant const& what, named_plan const& plan) {
+  standin::configure({});
+  return what.on_ranks({.work = plan.work, .steps = 1, .freeze_after = 0}).findings.empty()
+           ? ""
+           : "late set-up";
+}
+
+verdict miscounted(mutant const& what, named_plan const& plan) {
+  std::uint64_t marks[2]{};
+  for (int steps : {1, 2}) {
+    standin::configure({});
+    (void)what.on_ranks({.work = plan.work, .steps = steps});
+    marks[steps - 1] = standin::calls_of("ncclGroupStart") + standin::calls_of("ncclGroupEnd");
+  }
+  auto const expected = pipelining::count_calls(plan.work).group_marks;
+  return marks[1] - marks[0] == static_cast<std::uint64_t>(expected) ? "" : "calls not as planned";
+}
+
+std::vector<killer> killers() {
+  auto const plans = test_plans();
+  std::vector<killer> all;
+  for (std::size_t const which : {7U, 13U, 20U, 26U}) // 1F1B, V-Half, ZB-H1, interleaved
+    for (bool const graph : {false, true}) {
+      std::string const how = (graph ? ", graph: " : ": ") + plans[which].name;
+      named_plan const plan = plans[which];
+      all.push_back({"streams" + how, [=](mutant const& m) { return on_streams(m, plan, graph); }});
+      all.push_back({"ranks" + how, [=](mutant const& m) { return on_ranks(m, plan, graph, 0); }});
+    }
+  named_plan const pair = plans[7];
+  named_plan const edge = plans[8];
+  all.push_back({"late set-up", [=](mutant const& m) { return set_up_late(m, pair); }});
+  all.push_back({"count of calls", [=](mutant const& m) { return miscounted(m, pair); }});
+  all.push_back({"a stage that throws", [=](mutant const& m) { return after_failure(m, pair); }});
+  all.push_back(
+    {"a death in silence", [=](mutant const& m) { return after_death(m, pair, false); }});
+  all.push_back(
+    {"a death that NCCL tells", [=](mutant const& m) { return after_death(m, pair, true); }});
+  all.push_back({"a stall on streams", [=](mutant const& m) { return after_stall(m, pair); }});
+  all.push_back(
+    {"a death in a graph", [=](mutant const& m) { return after_death_in_graph(m, pair); }});
+  all.push_back(
+    {"room for one kernel, graph", [=](mutant const& m) { return on_ranks(m, edge, true, 1); }});
+  return all;
+}
+
+//! Mutants that do the same as the executor, and why; empty for the others.
+std::string alike(std::string const& name) {
+  if (name == "keep half a message of a step that failed")
+    return "both ends of a message are enqueued one right after the other";
+  if (name == "start devices before the origin" || name == "end before the lanes")
+    return "step() waits for the end, and the last messages are waited for by passes";
+  return {};
+}
+
+} // namespace
+
+TEST_CASE("every mutant of the executors is killed, and the executors themselves are not") {
+  auto const checks = killers();
+  auto const mutants = all_mutants();
+  REQUIRE(mutants.size() > 20);
+  for (std::size_t i = 0; i < mutants.size(); ++i) {
+    std::string by;
+    for (killer const& check : checks) {
+      verdict found;
+      try {
+        found = check.check(mutants[i]);
+      } catch (std::exception const& thrown) {
+        found = thrown.what();
+      }
+      if (found.empty())
+        continue;
+      by = check.name + ": " + found.substr(0, 100);
+      break;
+    }
+    CAPTURE(mutants[i].name);
+    CAPTURE(by);
+    std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
+    std::string const reason = alike(mutants[i].name);
+    if (!reason.empty())
+      std::printf("%-50s (%s)\n", "", reason.c_str());
+    CHECK(by.empty() == (i == 0 || !reason.empty()));
+  }
+}
