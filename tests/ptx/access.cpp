@@ -205,12 +205,9 @@ region locate(warp& w,
            ", which is no multiple of " + std::to_string(alignment));
   }
   switch (resolved(where, address)) {
-  case space::shared:
-    return locate_shared(w, i, lane, address, bytes, write);
-  case space::local:
-    return locate_local(w, i, lane, address, bytes, write);
-  default:
-    return locate_global(w, i, lane, address, bytes, write);
+  case space::shared: return locate_shared(w, i, lane, address, bytes, write);
+  case space::local: return locate_local(w, i, lane, address, bytes, write);
+  default: return locate_global(w, i, lane, address, bytes, write);
   }
 }
 

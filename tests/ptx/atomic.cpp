@@ -32,26 +32,16 @@ T integer_result(atomic what, T old, T b, T c) {
   auto const x = static_cast<U>(old);
   auto const y = static_cast<U>(b);
   switch (what) {
-  case atomic::add:
-    return static_cast<T>(x + y);
-  case atomic::minimum:
-    return old < b ? old : b;
-  case atomic::maximum:
-    return old < b ? b : old;
-  case atomic::bit_and:
-    return static_cast<T>(x & y);
-  case atomic::bit_or:
-    return static_cast<T>(x | y);
-  case atomic::bit_xor:
-    return static_cast<T>(x ^ y);
-  case atomic::exchange:
-    return b;
-  case atomic::compare:
-    return old == b ? c : old;
-  case atomic::increment:
-    return static_cast<T>(x >= y ? 0 : x + 1);
-  default:
-    return static_cast<T>(x == 0 || x > y ? y : x - 1);
+  case atomic::add: return static_cast<T>(x + y);
+  case atomic::minimum: return old < b ? old : b;
+  case atomic::maximum: return old < b ? b : old;
+  case atomic::bit_and: return static_cast<T>(x & y);
+  case atomic::bit_or: return static_cast<T>(x | y);
+  case atomic::bit_xor: return static_cast<T>(x ^ y);
+  case atomic::exchange: return b;
+  case atomic::compare: return old == b ? c : old;
+  case atomic::increment: return static_cast<T>(x >= y ? 0 : x + 1);
+  default: return static_cast<T>(x == 0 || x > y ? y : x - 1);
   }
 }
 
@@ -119,34 +109,20 @@ handler atomic_handler(type t, atomic what) {
   bool const bits = what >= atomic::bit_and && what <= atomic::compare;
   switch (t) {
   case type::b16:
-  case type::uint16:
-    return bits ? run_atomic<u16, 1> : nullptr;
-  case type::b32:
-    return bits ? run_atomic<u32, 1> : nullptr;
-  case type::b64:
-    return bits ? run_atomic<u64, 1> : nullptr;
-  case type::uint32:
-    return run_atomic<u32, 1>;
-  case type::int32:
-    return run_atomic<s32, 1>;
-  case type::uint64:
-    return run_atomic<u64, 1>;
-  case type::int64:
-    return run_atomic<s64, 1>;
-  case type::f32:
-    return run_atomic<float, 1>;
-  case type::f64:
-    return run_atomic<double, 1>;
-  case type::f16:
-    return run_atomic<half, 1>;
-  case type::bf16:
-    return run_atomic<bfloat, 1>;
-  case type::f16x2:
-    return run_atomic<half, 2>;
-  case type::bf16x2:
-    return run_atomic<bfloat, 2>;
-  default:
-    return nullptr;
+  case type::uint16: return bits ? run_atomic<u16, 1> : nullptr;
+  case type::b32: return bits ? run_atomic<u32, 1> : nullptr;
+  case type::b64: return bits ? run_atomic<u64, 1> : nullptr;
+  case type::uint32: return run_atomic<u32, 1>;
+  case type::int32: return run_atomic<s32, 1>;
+  case type::uint64: return run_atomic<u64, 1>;
+  case type::int64: return run_atomic<s64, 1>;
+  case type::f32: return run_atomic<float, 1>;
+  case type::f64: return run_atomic<double, 1>;
+  case type::f16: return run_atomic<half, 1>;
+  case type::bf16: return run_atomic<bfloat, 1>;
+  case type::f16x2: return run_atomic<half, 2>;
+  case type::bf16x2: return run_atomic<bfloat, 2>;
+  default: return nullptr;
   }
 }
 

@@ -50,42 +50,23 @@ void reduce_bytes(bulk_copy const& c, std::byte* global, std::byte const* shared
   if (c.tensor) {
     bool const wide = c.map.element_bytes == 8;
     switch (static_cast<number>(c.map.float_kind)) {
-    case number::f16:
-      t = type::f16;
-      break;
-    case number::bf16:
-      t = type::bf16;
-      break;
-    case number::f32:
-      t = type::f32;
-      break;
-    case number::f64:
-      t = type::f64;
-      break;
-    case number::signed_integer:
-      t = wide ? type::int64 : type::int32;
-      break;
-    default:
-      t = wide ? type::uint64 : type::uint32;
+    case number::f16: t = type::f16; break;
+    case number::bf16: t = type::bf16; break;
+    case number::f32: t = type::f32; break;
+    case number::f64: t = type::f64; break;
+    case number::signed_integer: t = wide ? type::int64 : type::int32; break;
+    default: t = wide ? type::uint64 : type::uint32;
     }
   }
   switch (t) {
-  case type::f16:
-    return combine<half>(global, shared, bytes, how);
-  case type::bf16:
-    return combine<bfloat>(global, shared, bytes, how);
-  case type::f32:
-    return combine<float>(global, shared, bytes, how);
-  case type::f64:
-    return combine<double>(global, shared, bytes, how);
-  case type::int32:
-    return combine<s32>(global, shared, bytes, how);
-  case type::int64:
-    return combine<s64>(global, shared, bytes, how);
-  case type::uint64:
-    return combine<u64>(global, shared, bytes, how);
-  default:
-    return combine<u32>(global, shared, bytes, how);
+  case type::f16: return combine<half>(global, shared, bytes, how);
+  case type::bf16: return combine<bfloat>(global, shared, bytes, how);
+  case type::f32: return combine<float>(global, shared, bytes, how);
+  case type::f64: return combine<double>(global, shared, bytes, how);
+  case type::int32: return combine<s32>(global, shared, bytes, how);
+  case type::int64: return combine<s64>(global, shared, bytes, how);
+  case type::uint64: return combine<u64>(global, shared, bytes, how);
+  default: return combine<u32>(global, shared, bytes, how);
   }
 }
 

@@ -20,22 +20,14 @@ bool compares(u8 mode, T a, T b) {
     }
   }
   switch (mode & 15) {
-  case eq:
-    return a == b;
-  case ne:
-    return a != b;
-  case lt:
-    return a < b;
-  case le:
-    return a <= b;
-  case gt:
-    return a > b;
-  case ge:
-    return a >= b;
-  case num:
-    return true;
-  default:
-    return false;
+  case eq: return a == b;
+  case ne: return a != b;
+  case lt: return a < b;
+  case le: return a <= b;
+  case gt: return a > b;
+  case ge: return a >= b;
+  case num: return true;
+  default: return false;
   }
 }
 
@@ -69,14 +61,10 @@ void set_predicate(warp& w, instruction const& i, u32 mask) {
                                         : w.predicate(i.op[4]);
   auto const combined = [&](u32 v) {
     switch (i.flags & 7) {
-    case 1:
-      return v & with;
-    case 2:
-      return v | with;
-    case 3:
-      return v ^ with;
-    default:
-      return v;
+    case 1: return v & with;
+    case 2: return v | with;
+    case 3: return v ^ with;
+    default: return v;
     }
   };
   auto const store = [&](s32 to, u32 v) {
@@ -99,16 +87,11 @@ void set_value(warp& w, instruction const& i, u32 mask) {
 template <template <class> class Pick>
 handler comparison_handler(type t) {
   switch (t) {
-  case type::f16:
-    return Pick<half>::run;
-  case type::bf16:
-    return Pick<bfloat>::run;
-  case type::f32:
-    return Pick<float>::run;
-  case type::f64:
-    return Pick<double>::run;
-  default:
-    return integer_handler<Pick>(t);
+  case type::f16: return Pick<half>::run;
+  case type::bf16: return Pick<bfloat>::run;
+  case type::f32: return Pick<float>::run;
+  case type::f64: return Pick<double>::run;
+  default: return integer_handler<Pick>(t);
   }
 }
 template <class T>

@@ -32,29 +32,20 @@ u64 extended(u64 v, std::size_t bytes, bool with_sign) {
 
 double float_value(u64 v, type t) {
   switch (t) {
-  case type::f16:
-    return to_float(half{static_cast<u16>(v)});
-  case type::bf16:
-    return to_float(bfloat{static_cast<u16>(v)});
-  case type::f32:
-    return std::bit_cast<float>(static_cast<u32>(v));
-  default:
-    return std::bit_cast<double>(v);
+  case type::f16: return to_float(half{static_cast<u16>(v)});
+  case type::bf16: return to_float(bfloat{static_cast<u16>(v)});
+  case type::f32: return std::bit_cast<float>(static_cast<u32>(v));
+  default: return std::bit_cast<double>(v);
   }
 }
 
 double rounded(double v, rounding how) {
   switch (how) {
-  case rounding::nearest_even:
-    return std::nearbyint(v);
-  case rounding::zero:
-    return std::trunc(v);
-  case rounding::down:
-    return std::floor(v);
-  case rounding::up:
-    return std::ceil(v);
-  default:
-    return std::round(v);
+  case rounding::nearest_even: return std::nearbyint(v);
+  case rounding::zero: return std::trunc(v);
+  case rounding::down: return std::floor(v);
+  case rounding::up: return std::ceil(v);
+  default: return std::round(v);
   }
 }
 
@@ -66,12 +57,9 @@ u64 float_bits(double v, type t, rounding how, u8 flags) {
     v = v > 0 ? v : 0.0;
   }
   switch (t) {
-  case type::f16:
-    return to_half(v, how).bits;
-  case type::bf16:
-    return to_bfloat(v, how).bits;
-  case type::f64:
-    return std::bit_cast<u64>(v);
+  case type::f16: return to_half(v, how).bits;
+  case type::bf16: return to_bfloat(v, how).bits;
+  case type::f64: return std::bit_cast<u64>(v);
   default: {
     float const f = to_single(v, how);
     return std::bit_cast<u32>((flags & ftz) != 0 ? flush(f) : f);

@@ -142,12 +142,8 @@ void decoder::run(function_text const& f) {
 void decoder::one(statement const& s) {
   statement_ = &s;
   switch (s.kind) {
-  case statement_kind::open:
-    scopes_.push_back({next_scope_++, {}});
-    return;
-  case statement_kind::close:
-    scopes_.pop_back();
-    return;
+  case statement_kind::open: scopes_.push_back({next_scope_++, {}}); return;
+  case statement_kind::close: scopes_.pop_back(); return;
   case statement_kind::label:
     labels_[{scopes_.back().id, s.name}] = static_cast<s32>(out_.code.size());
     return;
@@ -156,8 +152,7 @@ void decoder::one(statement const& s) {
       declare(s.declared);
     }
     return;
-  case statement_kind::instruction:
-    break;
+  case statement_kind::instruction: break;
   }
   instruction i;
   instruction_ = &i;

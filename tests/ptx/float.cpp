@@ -253,20 +253,13 @@ bool decode_directed(decoder& d) {
 template <class F, class Halves, int Arity>
 handler float_handler(type t) {
   switch (t) {
-  case type::f32:
-    return compute<float, F, Arity>;
-  case type::f64:
-    return compute<double, F, Arity>;
-  case type::f16:
-    return compute<half, Halves, Arity>;
-  case type::bf16:
-    return compute<bfloat, Halves, Arity>;
-  case type::f16x2:
-    return compute_pair<half, Halves, Arity>;
-  case type::bf16x2:
-    return compute_pair<bfloat, Halves, Arity>;
-  default:
-    return nullptr;
+  case type::f32: return compute<float, F, Arity>;
+  case type::f64: return compute<double, F, Arity>;
+  case type::f16: return compute<half, Halves, Arity>;
+  case type::bf16: return compute<bfloat, Halves, Arity>;
+  case type::f16x2: return compute_pair<half, Halves, Arity>;
+  case type::bf16x2: return compute_pair<bfloat, Halves, Arity>;
+  default: return nullptr;
   }
 }
 

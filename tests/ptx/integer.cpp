@@ -192,16 +192,11 @@ void dot_bytes(warp& w, instruction const& i, u32 mask) {
 
 type doubled(type t) {
   switch (t) {
-  case type::uint16:
-    return type::uint32;
-  case type::int16:
-    return type::int32;
-  case type::uint32:
-    return type::uint64;
-  case type::int32:
-    return type::int64;
-  default:
-    return type::none;
+  case type::uint16: return type::uint32;
+  case type::int16: return type::int32;
+  case type::uint32: return type::uint64;
+  case type::int32: return type::int64;
+  default: return type::none;
   }
 }
 

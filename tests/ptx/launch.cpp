@@ -26,56 +26,31 @@ u64 special_value(warp const& w, special_slot const& s, int lane) {
   auto const& size = run.block_size;
   u32 const bit = 1U << lane;
   switch (s.which) {
-  case special_tid_x:
-    return t % size.x;
-  case special_tid_y:
-    return t / size.x % size.y;
-  case special_tid_z:
-    return t / size.x / size.y;
-  case special_ctaid_x:
-    return w.home->index.x;
-  case special_ctaid_y:
-    return w.home->index.y;
-  case special_ctaid_z:
-    return w.home->index.z;
-  case special_ntid_x:
-    return size.x;
-  case special_ntid_y:
-    return size.y;
-  case special_ntid_z:
-    return size.z;
-  case special_nctaid_x:
-    return run.grid.x;
-  case special_nctaid_y:
-    return run.grid.y;
-  case special_nctaid_z:
-    return run.grid.z;
-  case special_laneid:
-    return static_cast<u64>(lane);
-  case special_warpid:
-    return w.index;
-  case special_nwarpid:
-    return w.home->warps.size();
-  case special_one:
-    return 1;
-  case special_lanemask_eq:
-    return bit;
-  case special_lanemask_le:
-    return bit | (bit - 1);
-  case special_lanemask_lt:
-    return bit - 1;
-  case special_lanemask_ge:
-    return ~(bit - 1);
-  case special_lanemask_gt:
-    return ~(bit | (bit - 1));
-  case special_dynamic_shared:
-    return run.dynamic_shared;
-  case special_total_shared:
-    return w.home->shared_bytes;
-  case special_parameter:
-    return reinterpret_cast<u64>(run.parameters) + s.addend;
-  default:
-    return 0;
+  case special_tid_x: return t % size.x;
+  case special_tid_y: return t / size.x % size.y;
+  case special_tid_z: return t / size.x / size.y;
+  case special_ctaid_x: return w.home->index.x;
+  case special_ctaid_y: return w.home->index.y;
+  case special_ctaid_z: return w.home->index.z;
+  case special_ntid_x: return size.x;
+  case special_ntid_y: return size.y;
+  case special_ntid_z: return size.z;
+  case special_nctaid_x: return run.grid.x;
+  case special_nctaid_y: return run.grid.y;
+  case special_nctaid_z: return run.grid.z;
+  case special_laneid: return static_cast<u64>(lane);
+  case special_warpid: return w.index;
+  case special_nwarpid: return w.home->warps.size();
+  case special_one: return 1;
+  case special_lanemask_eq: return bit;
+  case special_lanemask_le: return bit | (bit - 1);
+  case special_lanemask_lt: return bit - 1;
+  case special_lanemask_ge: return ~(bit - 1);
+  case special_lanemask_gt: return ~(bit | (bit - 1));
+  case special_dynamic_shared: return run.dynamic_shared;
+  case special_total_shared: return w.home->shared_bytes;
+  case special_parameter: return reinterpret_cast<u64>(run.parameters) + s.addend;
+  default: return 0;
   }
 }
 

@@ -73,14 +73,10 @@ void unpack(warp& w, instruction const& i, u32 mask) {
 
 type part_type(type t, unsigned count) {
   switch (size_of(t) / count) {
-  case 1:
-    return type::b8;
-  case 2:
-    return type::b16;
-  case 4:
-    return type::b32;
-  default:
-    return type::b64;
+  case 1: return type::b8;
+  case 2: return type::b16;
+  case 4: return type::b32;
+  default: return type::b64;
   }
 }
 

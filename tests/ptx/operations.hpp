@@ -40,22 +40,15 @@ template <template <class> class Handler>
 handler integer_handler(type t) {
   switch (t) {
   case type::uint16:
-  case type::b16:
-    return Handler<u16>::run;
-  case type::int16:
-    return Handler<s16>::run;
+  case type::b16: return Handler<u16>::run;
+  case type::int16: return Handler<s16>::run;
   case type::uint32:
-  case type::b32:
-    return Handler<u32>::run;
-  case type::int32:
-    return Handler<s32>::run;
+  case type::b32: return Handler<u32>::run;
+  case type::int32: return Handler<s32>::run;
   case type::uint64:
-  case type::b64:
-    return Handler<u64>::run;
-  case type::int64:
-    return Handler<s64>::run;
-  default:
-    return nullptr;
+  case type::b64: return Handler<u64>::run;
+  case type::int64: return Handler<s64>::run;
+  default: return nullptr;
   }
 }
 

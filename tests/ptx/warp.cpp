@@ -147,23 +147,12 @@ void reduce(warp& w, instruction const& i, u32 mask) {
   for_lanes(mask & (mask - 1), [&](int l) {
     T const v = get<T>(a[l]);
     switch (i.mode) {
-    case 0:
-      sum = static_cast<T>(static_cast<u32>(sum) + static_cast<u32>(v));
-      break;
-    case 1:
-      sum = std::min(sum, v);
-      break;
-    case 2:
-      sum = std::max(sum, v);
-      break;
-    case 3:
-      sum = static_cast<T>(sum & v);
-      break;
-    case 4:
-      sum = static_cast<T>(sum | v);
-      break;
-    default:
-      sum = static_cast<T>(sum ^ v);
+    case 0: sum = static_cast<T>(static_cast<u32>(sum) + static_cast<u32>(v)); break;
+    case 1: sum = std::min(sum, v); break;
+    case 2: sum = std::max(sum, v); break;
+    case 3: sum = static_cast<T>(sum & v); break;
+    case 4: sum = static_cast<T>(sum | v); break;
+    default: sum = static_cast<T>(sum ^ v);
     }
   });
   auto* d = w.lanes<T>(i.op[0]);

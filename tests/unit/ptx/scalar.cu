@@ -6,10 +6,10 @@
 using u32 = std::uint32_t;
 using u64 = unsigned long long;
 
-
 KERNEL integers(u32 const* a, u32 const* b, u32 const* c, u32* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   u32 const x = a[t], y = b[t], z = c[t];
   int k = 0;
   auto put = [&](u32 v) { out[k++ * n + t] = v; };
@@ -53,7 +53,8 @@ KERNEL integers(u32 const* a, u32 const* b, u32 const* c, u32* out, int n) {
 
 KERNEL floats(float const* a, float const* b, float const* c, float* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   float const x = a[t], y = b[t], z = c[t];
   int k = 0;
   auto put = [&](float v) { out[k++ * n + t] = v; };
@@ -82,10 +83,11 @@ KERNEL floats(float const* a, float const* b, float const* c, float* out, int n)
   put(!(x >= y) ? 1.0F : 0.0F);
 }
 
-#if __CUDA_ARCH__ >= 900  // rounding to zero and conversions from bf16 came with sm_90
+#if __CUDA_ARCH__ >= 900 // rounding to zero and conversions from bf16 came with sm_90
 KERNEL to_halves(float const* a, u32* out, int n) {
   int const t = blockIdx.x * blockDim.x + threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   float const x = a[t];
   unsigned short h;
   u32 r;
@@ -107,7 +109,7 @@ KERNEL to_halves(float const* a, u32* out, int n) {
   put(r);
 }
 
-KERNEL from_halves(float* out) {  // all 65536 patterns; f16 first, then bf16
+KERNEL from_halves(float* out) { // all 65536 patterns; f16 first, then bf16
   int const t = blockIdx.x * blockDim.x + threadIdx.x;
   unsigned short const h = static_cast<unsigned short>(t);
   float f;
@@ -121,7 +123,8 @@ KERNEL from_halves(float* out) {  // all 65536 patterns; f16 first, then bf16
 
 KERNEL to_integers(float const* a, int* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   out[t] = __float2int_rn(a[t]);
   out[n + t] = __float2int_rz(a[t]);
   out[2 * n + t] = __float2int_rd(a[t]);
@@ -134,7 +137,8 @@ KERNEL to_integers(float const* a, int* out, int n) {
 
 KERNEL half_arithmetic(u32 const* a, u32 const* b, u32 const* c, u32* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   u32 r;
   int k = 0;
   auto put = [&](u32 v) { out[k++ * n + t] = v; };
@@ -153,7 +157,8 @@ KERNEL half_arithmetic(u32 const* a, u32 const* b, u32 const* c, u32* out, int n
 // Library functions expand to long sequences with directed rounding, selections and local arrays.
 KERNEL library(float const* a, float* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   float const x = a[t];
   int k = 0;
   auto put = [&](float v) { out[k++ * n + t] = v; };
@@ -171,7 +176,8 @@ KERNEL library(float const* a, float* out, int n) {
 
 KERNEL directed(float const* a, float const* b, float const* c, float* out, int n) {
   int const t = threadIdx.x;
-  if (t >= n) return;
+  if (t >= n)
+    return;
   float const x = a[t], y = b[t], z = c[t];
   out[t] = __fadd_rd(x, y);
   out[n + t] = __fadd_ru(x, y);

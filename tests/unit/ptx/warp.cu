@@ -62,35 +62,64 @@ KERNEL load_matrix(uint4 const* in, u32* out) {
 // Registers come from and go to [register][lane] arrays; the host places the matrices.
 KERNEL multiply_bf16_k16(u32 const* a, u32 const* b, float const* c, float* d) {
   int const l = threadIdx.x;
-  asm volatile(
-    "{ .reg .b32 x; mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13}; }"
-    : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
-    : "r"(a[l]), "r"(a[32 + l]), "r"(a[64 + l]), "r"(a[96 + l]), "r"(b[l]), "r"(b[32 + l]),
-      "f"(c[l]), "f"(c[32 + l]), "f"(c[64 + l]), "f"(c[96 + l]));
+  asm volatile("{ .reg .b32 x; mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+               "{%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13}; }"
+               : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
+               : "r"(a[l]),
+                 "r"(a[32 + l]),
+                 "r"(a[64 + l]),
+                 "r"(a[96 + l]),
+                 "r"(b[l]),
+                 "r"(b[32 + l]),
+                 "f"(c[l]),
+                 "f"(c[32 + l]),
+                 "f"(c[64 + l]),
+                 "f"(c[96 + l]));
 }
 KERNEL multiply_f16_k16(u32 const* a, u32 const* b, float const* c, float* d) {
   int const l = threadIdx.x;
-  asm volatile(
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-    : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
-    : "r"(a[l]), "r"(a[32 + l]), "r"(a[64 + l]), "r"(a[96 + l]), "r"(b[l]), "r"(b[32 + l]),
-      "f"(c[l]), "f"(c[32 + l]), "f"(c[64 + l]), "f"(c[96 + l]));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+               "{%8,%9}, {%10,%11,%12,%13};"
+               : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
+               : "r"(a[l]),
+                 "r"(a[32 + l]),
+                 "r"(a[64 + l]),
+                 "r"(a[96 + l]),
+                 "r"(b[l]),
+                 "r"(b[32 + l]),
+                 "f"(c[l]),
+                 "f"(c[32 + l]),
+                 "f"(c[64 + l]),
+                 "f"(c[96 + l]));
 }
 KERNEL multiply_bf16_k8(u32 const* a, u32 const* b, float const* c, float* d) {
   int const l = threadIdx.x;
-  asm volatile(
-    "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
-    : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
-    : "r"(a[l]), "r"(a[32 + l]), "r"(b[l]), "f"(c[l]), "f"(c[32 + l]), "f"(c[64 + l]),
-      "f"(c[96 + l]));
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+               "{%7,%8,%9,%10};"
+               : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
+               : "r"(a[l]),
+                 "r"(a[32 + l]),
+                 "r"(b[l]),
+                 "f"(c[l]),
+                 "f"(c[32 + l]),
+                 "f"(c[64 + l]),
+                 "f"(c[96 + l]));
 }
 KERNEL multiply_tf32_k8(u32 const* a, u32 const* b, float const* c, float* d) {
   int const l = threadIdx.x;
-  asm volatile(
-    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-    : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
-    : "r"(a[l]), "r"(a[32 + l]), "r"(a[64 + l]), "r"(a[96 + l]), "r"(b[l]), "r"(b[32 + l]),
-      "f"(c[l]), "f"(c[32 + l]), "f"(c[64 + l]), "f"(c[96 + l]));
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+               "{%8,%9}, {%10,%11,%12,%13};"
+               : "=f"(d[l]), "=f"(d[32 + l]), "=f"(d[64 + l]), "=f"(d[96 + l])
+               : "r"(a[l]),
+                 "r"(a[32 + l]),
+                 "r"(a[64 + l]),
+                 "r"(a[96 + l]),
+                 "r"(b[l]),
+                 "r"(b[32 + l]),
+                 "f"(c[l]),
+                 "f"(c[32 + l]),
+                 "f"(c[64 + l]),
+                 "f"(c[96 + l]));
 }
 
 KERNEL atomics(u32* words, float* floats, u32* order) {
@@ -101,9 +130,10 @@ KERNEL atomics(u32* words, float* floats, u32* order) {
   atomicXor(&words[3], 1U << (t % 32));
   atomicInc(&words[4], 6);
   atomicAdd(&floats[0], 0.5F);
-  for (u32 seen = words[5] * 0, old; ; seen = old) {  // doubles and adds one, by compare and swap
+  for (u32 seen = words[5] * 0, old;; seen = old) { // doubles and adds one, by compare and swap
     old = atomicCAS(&words[6], seen, seen * 2 + 1);
-    if (old == seen || old > 1000) break;
+    if (old == seen || old > 1000)
+      break;
   }
 }
 
@@ -111,19 +141,23 @@ KERNEL atomics(u32* words, float* floats, u32* order) {
 KERNEL divergent(int const* trips, int* out) {
   int const t = threadIdx.x;
   int history[8];
-  for (int k = 0; k < 8; ++k) history[k] = t * k;
+  for (int k = 0; k < 8; ++k)
+    history[k] = t * k;
   int sum = 0;
   for (int k = 0; k < trips[t]; ++k) {
-    if (k % 3 == t % 3) continue;
+    if (k % 3 == t % 3)
+      continue;
     sum += history[(k + t) % 8];
-    if (sum > 500) break;
+    if (sum > 500)
+      break;
   }
   out[t] = sum + __popc(__ballot_sync(0xffffffffU, sum > 100)) * 10000;
 }
 
 // Functions that stay functions, with returns in the middle and calls of their own.
 __device__ __noinline__ int half_or_triple(int x) {
-  if (x % 2 == 0) return x / 2;
+  if (x % 2 == 0)
+    return x / 2;
   return 3 * x + 1;
 }
 __device__ __noinline__ int collatz(int x, int most) {
@@ -139,5 +173,6 @@ KERNEL calls(int* out, double* powers, int limit) {
   assert(t < limit);
   out[t] = collatz(t + 1, 1000);
   powers[t] = pow(static_cast<double>(t), 1.5);
-  if (t == 5) printf("thread %d\n", t);
+  if (t == 5)
+    printf("thread %d\n", t);
 }
