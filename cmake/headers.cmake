@@ -190,5 +190,7 @@ set(PIPELINING_NCCL_HEADERS
   cuda/communicators.cuh
   cuda/nccl.cuh
   cuda/nccl_error.cuh
+  cuda/nccl_machine.cuh
   cuda/nccl_messages.cuh
+  cuda/nccl_ranks.cuh
 )

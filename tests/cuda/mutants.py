@@ -12,6 +12,7 @@ import sys
 
 DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
 HANDLES, MESSAGES, NCCL, PATIENCE = "handles.cuh", "nccl_messages.cuh", "nccl.cuh", "patience.cuh"
+MACHINE = "nccl_machine.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -68,18 +69,18 @@ MUTANTS = [
     ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(step.peer);",
      "int const peer = (lane.members().rank_of(step.peer) + 1) %\n"
      "                     static_cast<int>(lane.members().devices.size());"),
-    ("do not connect before the first step", NCCL, "if (machine_->board.stream_count() > 1)",
-     "if (machine_->board.stream_count() > 1000)"),
-    ("leave the graph when closing", NCCL, "machine_->iteration = graph();\n      machine_->messages.close",
-     "machine_->messages.close"),
-    ("abort before the graph is destroyed", NCCL,
-     "machine_->iteration = graph();\n      machine_->messages.abort();",
-     "machine_->messages.abort();\n      machine_->iteration = graph();"),
+    ("do not connect before the first step", MACHINE, "if (board_.stream_count() > 1)",
+     "if (board_.stream_count() > 1000)"),
+    ("leave the graph when closing", MACHINE, "iteration_ = graph();\n    messages_.close",
+     "messages_.close"),
+    ("abort before the graph is destroyed", MACHINE,
+     "iteration_ = graph();\n      messages_.abort();",
+     "messages_.abort();\n      iteration_ = graph();"),
     ("keep a failure to oneself", NCCL, "line_.abort(reason + place);", "(void)0;"),
-    ("do not look at communicators", NCCL, "machine_->messages.look();", ""),
-    ("do not join the lanes at the end", NCCL, "machine_->board.join();\n  }", "}"),
-    ("do not fork the lanes at the start", NCCL, "machine_->board.fork();", ""),
-    ("let the branches of a graph go in any order", NCCL, "options_.one_message_stream || options_.graph ||",
+    ("do not look at communicators", MACHINE, "messages_.look();", ""),
+    ("do not join the lanes at the end", MACHINE, "board_.join();\n  }", "}"),
+    ("do not fork the lanes at the start", MACHINE, "board_.fork();", ""),
+    ("let the branches of a graph go in any order", MACHINE, "options_.one_message_stream || options_.graph ||",
      "options_.one_message_stream ||"),
     ("wait without a deadline", PATIENCE, "if (Clock::now() >= end)", "if (false && Clock::now() >= end)"),
 ]

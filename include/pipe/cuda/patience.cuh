@@ -7,25 +7,12 @@
 #include <pipe/config.hpp>
 
 #include <chrono>
-#include <concepts>
 #include <optional>
 #include <string>
 #include <utility>
 
 namespace pipelining::inline v0_1 {
 namespace cuda {
-
-//! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
-//! one.
-template <class Store>
-concept run_store =
-  requires(Store& line, std::string const& text, int size, std::chrono::nanoseconds deadline) {
-  line.set(text, text);
-  { line.get(text, deadline) } -> std::convertible_to<std::string>;
-  line.barrier(text, size, deadline);
-  line.abort(text);
-  { line.failure() } -> std::convertible_to<std::optional<std::string>>;
-};
 
 namespace detail {
 

@@ -17,7 +17,6 @@
 
 #include <mpi.h>
 
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -43,16 +42,6 @@ struct mpi_ranks {
 };
 
 namespace detail {
-
-//! The rank that the reason of a failure names first, or nothing.
-[[nodiscard]] inline int rank_named_in(std::string_view reason) {
-  constexpr std::string_view word = "rank ";
-  std::size_t const found = reason.find(word);
-  int rank = nothing;
-  if (found != std::string_view::npos)
-    (void)std::from_chars(reason.data() + found + word.size(), reason.data() + reason.size(), rank);
-  return rank;
-}
 
 //! The ranks that a device exchanges messages with.
 [[nodiscard]] inline std::vector<int> peers_of(plan_view const& work, int device) {

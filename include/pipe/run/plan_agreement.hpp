@@ -20,9 +20,9 @@ namespace pipelining::inline v0_1 {
 //! @brief Compares the plan of this rank with that of rank 0, through the store.
 //! @param elements the user's word for the types of the elements in messages, such as "bf16".
 //! @param name tells the comparisons of one store apart.
-//! @throws std::runtime_error that names the first difference, or as basic_store::get does.
-template <class Clock>
-void agree_on_plan(basic_store<Clock>& line,
+//! @throws std::runtime_error that names the first difference, or as the store's get does.
+template <run_store Store>
+void agree_on_plan(Store& line,
                    plan_view const& work,
                    int rank,
                    std::string_view elements,
@@ -31,7 +31,7 @@ void agree_on_plan(basic_store<Clock>& line,
   plan_summary const mine = summarise(work, elements);
   if (rank == 0) {
     line.set(name + "/plan",
-             std::string_view(reinterpret_cast<char const*>(mine.words), sizeof mine.words));
+             std::string(reinterpret_cast<char const*>(mine.words), sizeof mine.words));
     return;
   }
   std::string const text = line.get(name + "/plan", deadline);

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -23,6 +24,18 @@
 #include <vector>
 
 namespace pipelining::inline v0_1 {
+
+//! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
+//! one.
+template <class Store>
+concept run_store =
+  requires(Store& line, std::string const& text, int size, std::chrono::nanoseconds deadline) {
+  line.set(text, text);
+  { line.get(text, deadline) } -> std::convertible_to<std::string>;
+  line.barrier(text, size, deadline);
+  line.abort(text);
+  { line.failure() } -> std::convertible_to<std::optional<std::string>>;
+};
 
 //! @brief How to reach the store of a run.
 struct store_address {

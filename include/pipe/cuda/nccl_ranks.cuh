@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How NCCL runs a plan, and what of its environment must be so. Header for
+//! pipelining::cuda::nccl_ranks.
+
+#include <pipe/cuda/nccl_error.cuh>
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief How ranks with one GPU each run a plan.
+struct nccl_ranks {
+  int gpu = 0; //!< the CUDA device of this process, such as launch_environment::local_rank
+  //! Launch the whole iteration as one CUDA graph, captured at the first step after `warm_up` eager
+  //! ones. The same on all ranks.
+  bool graph = false;
+  int warm_up = 2;
+  //! The longest that a step, a connection or another wait for a rank may take.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  //! After a failure: the longest that the streams of this rank may take to become idle.
+  std::chrono::nanoseconds abort_deadline = std::chrono::seconds(10);
+  //! Blocks of a kernel of NCCL at most: each holds an SM while it waits. 0 leaves it to NCCL.
+  int max_blocks = 8;
+  //! All messages of this rank go through one stream, in the order of the plan, so that one kernel
+  //! of NCCL at most is on the GPU. Chosen by itself for graphs, whose branches have no order, and
+  //! where the lanes' kernels do not all fit on the GPU.
+  bool one_message_stream = false;
+  //! The types of the elements in messages, such as "bf16"; compared between ranks.
+  std::string elements = {};
+  //! Tells the runners of one store apart; the same on all ranks, and used once.
+  std::string name = "run";
+};
+
+namespace detail {
+
+//! What makes NCCL and this runner wait for each other in circles, or mixes two versions of NCCL.
+inline void check_environment() {
+  int version = 0;
+  cuda::check(ncclGetVersion(&version), "ncclGetVersion");
+  if (version / 100 != NCCL_VERSION_CODE / 100)
+    throw std::invalid_argument("nccl: compiled with version " + std::to_string(NCCL_VERSION_CODE) +
+                                ", but running with " + std::to_string(version) +
+                                "; major and minor must be equal");
+  auto const is = [](char const* name, std::string_view value) {
+    char const* const text = std::getenv(name);
+    return text != nullptr && value == text;
+  };
+  if (is("NCCL_LAUNCH_MODE", "GROUP"))
+    throw std::invalid_argument("nccl: NCCL_LAUNCH_MODE=GROUP lets ranks wait for each other at "
+                                "every launch; unset it");
+  if (is("CUDA_LAUNCH_BLOCKING", "1"))
+    throw std::invalid_argument("nccl: CUDA_LAUNCH_BLOCKING=1 lets the host wait for a message "
+                                "before it posts the next one; unset it");
+}
+
+} // namespace detail
+} // namespace cuda
+} // namespace pipelining::inline v0_1
