@@ -62,6 +62,7 @@ set(PIPELINING_HEADERS_ATTENTION
   attention/backward.hpp
   attention/forward.hpp
   attention/kernel_call.hpp
+  attention/kernel_choice.hpp
   attention/key_splits.hpp
   attention/mask.hpp
   attention/merge.hpp
@@ -168,9 +169,11 @@ set(PIPELINING_CUDA_HEADERS
   attention/forward_on_hopper.cuh
   attention/hopper.cuh
   attention/hopper_block.cuh
+  attention/hopper_code.cuh
   attention/hopper_products.cuh
   attention/hopper_softmax.cuh
   attention/merge_splits.cuh
+  attention/on_gpu.cuh
   attention/shared_tile.cuh
   attention/tile_search.cuh
   attention/tensor_map.cuh

@@ -6,6 +6,7 @@
 
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/forward_hopper.cuh>
+#include <pipe/attention/hopper_code.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/merge_splits.cuh>
@@ -24,7 +25,8 @@ namespace pipelining::inline v0_1::attention {
 namespace detail {
 
 template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
-PIPELINING_KERNEL void __launch_bounds__(hopper_forward_shape<Dim, Score>::threads, 1)
+PIPELINING_KERNEL void
+__launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 1)
   forward_hopper_kernel(hopper_forward_maps const __grid_constant__ maps,
                         forward_call<Element, Mask, Score> const __grid_constant__ call,
                         Splits const __grid_constant__ splits) {
@@ -35,7 +37,7 @@ PIPELINING_KERNEL void __launch_bounds__(hopper_forward_shape<Dim, Score>::threa
   (void)maps;
   (void)call;
   (void)splits;
-  __trap(); // the program has no code for sm_90a, only for others
+  __trap(); // never reached: no launch fits the bounds, see hopper_code.cuh
 #endif
 }
 
@@ -47,22 +49,17 @@ PIPELINING_KERNEL void __launch_bounds__(merge_threads)
   merge_splits_block<Dim>(p, t, splits);
 }
 
-//! A property of the current GPU.
-inline int attribute_of_device(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
 } // namespace detail
 
-//! @brief Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
+//! @brief Says whether the program has code for sm_90a of the forward kernels and runs it on the
+//! current GPU. To be asked where is_hopper; see hopper_code.cuh.
 //! @throws cuda::error where the runtime cannot say
-[[nodiscard]] inline bool is_hopper() {
-  return detail::attribute_of_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+[[nodiscard]] bool has_forward_on_hopper() {
+  return detail::is_hopper_code(
+    reinterpret_cast<void const*>(
+      detail::forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>),
+    hopper_forward_shape<Dim, Score>::threads);
 }
 
 //! @brief Into how many parts a call on the current GPU is best cut, see choose_key_splits.
@@ -140,13 +137,44 @@ void launch_merge(parameters p,
     "cudaLaunchKernel");
 }
 
+//! Forward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
+template <int Dim, class Built, class Element, mask Mask, score Score>
+void start_on_hopper(parameters const& p,
+                     forward_tensors<Element, float> const& t,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     key_splits const& splits) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
+    refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
+  }
+  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
+                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
+    refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
+  }
+  if (work == 0) {
+    return;
+  }
+  auto const maps = maps_of<shape>(p, t);
+  forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  if (splits.count == 1) {
+    launch_hopper<Dim, Built>(maps, call, no_key_splits{}, work, stream);
+  } else {
+    launch_hopper<Dim, Built>(maps, call, splits, work, stream);
+    launch_merge<Dim, Built>(p, t, splits, stream);
+  }
+}
+
 } // namespace detail
 
 //! @brief Attention of one chunk of queries over the keys cached so far, on a Hopper GPU.
 //!
 //! Does what forward_on_device does, with the instructions of sm_90a, and within the same
 //! tolerance; the bits differ. The same call gives the same bits. The program has to be compiled
-//! for sm_90a (-gencode arch=compute_90a,code=sm_90a).
+//! for sm_90a (-gencode arch=compute_90a,code=sm_90a); forward_on_gpu does without where it is not.
 //!
 //! @tparam Dim elements of a head: 64 or 128
 //! @param p      sizes, offsets, scale (above 0)
@@ -158,9 +186,9 @@ void launch_merge(parameters p,
 //! @param splits with a count above 1: the keys are cut into so many parts that run side by side,
 //!               and a second kernel merges them. The scratch must be 16-byte aligned and stay
 //!               until then
-//! @throws std::invalid_argument as check_for_kernels, where the current GPU is no Hopper, and
-//! where
-//!         the scratch of splits is missing or not aligned, before any launch
+//! @throws std::invalid_argument as check_for_kernels, where the current GPU is no Hopper or the
+//! program has no code for it, and where the scratch of splits is missing or not aligned, before
+//! any launch
 //! @throws cuda::error where a launch fails
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 void forward_on_hopper(parameters const& p,
@@ -172,32 +200,16 @@ void forward_on_hopper(parameters const& p,
   static_assert(is_kernel_element<Element>,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
-  using shape = hopper_forward_shape<Dim, Score>;
   check_for_kernels<Dim>(p, t);
   if (!is_hopper()) {
     detail::refuse("the kernels for Hopper run on compute capability 9.0, which the current GPU "
                    "does not have; use forward_on_device");
   }
-  auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
-  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
-    detail::refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
+  if (!has_forward_on_hopper<Dim, Element, Mask, Score, Built>()) {
+    detail::refuse("this program has no sm_90a code of the kernels for Hopper; compile with "
+                   "-gencode arch=compute_90a,code=sm_90a, or use forward_on_device");
   }
-  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
-                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
-    detail::refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
-  }
-  if (work == 0) {
-    return;
-  }
-  auto const maps = detail::maps_of<shape>(p, t);
-  forward_call<Element, Mask, Score> const call{
-    p, t, m, f, static_cast<float>(p.effective_scale())};
-  if (splits.count == 1) {
-    detail::launch_hopper<Dim, Built>(maps, call, no_key_splits{}, work, stream);
-  } else {
-    detail::launch_hopper<Dim, Built>(maps, call, splits, work, stream);
-    detail::launch_merge<Dim, Built>(p, t, splits, stream);
-  }
+  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
 }
 
 } // namespace pipelining::inline v0_1::attention

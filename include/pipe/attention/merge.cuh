@@ -27,13 +27,13 @@ struct merge_call {
 
 namespace detail {
 
-inline constexpr int merge_threads = 128;
+inline constexpr int merge_state_threads = 128;
 
 //! The work of one block: some rows, with Dim / 8 neighbouring lanes to each.
 template <int Dim, class Element>
 __device__ inline void merge_block(merge_call<Element> const& c) {
   constexpr int lanes = Dim / 8;
-  auto const row = std::int64_t{blockIdx.x} * (merge_threads / lanes) + threadIdx.x / lanes;
+  auto const row = std::int64_t{blockIdx.x} * (merge_state_threads / lanes) + threadIdx.x / lanes;
   bool const there = row < c.output.batch * c.output.heads * c.output.length;
   auto const position = there ? row % c.output.length : 0;
   auto const head = there ? row / c.output.length % c.output.heads : 0;
@@ -66,7 +66,7 @@ __device__ inline void merge_block(merge_call<Element> const& c) {
 }
 
 template <class Built, int Dim, class Element>
-PIPELINING_KERNEL void __launch_bounds__(merge_threads)
+PIPELINING_KERNEL void __launch_bounds__(merge_state_threads)
   merge_kernel(merge_call<Element> const __grid_constant__ call) {
   merge_block<Dim>(call);
 }
@@ -110,12 +110,12 @@ void merge_on_device(tensor_view<Element> output,
   detail::check_pieces("other output", other_output);
   detail::check_kernel_sizes(p, Dim);
   auto const rows = p.batch * p.heads * p.query_length;
-  constexpr int rows_of_block = detail::merge_threads / (Dim / 8);
+  constexpr int rows_of_block = detail::merge_state_threads / (Dim / 8);
   if (rows != 0) {
     detail::launch(detail::merge_kernel<Built, Dim, Element>,
                    merge_call<Element>{output, lse, other_output, other_lse},
                    {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
-                   detail::merge_threads,
+                   detail::merge_state_threads,
                    0,
                    stream);
   }

@@ -30,6 +30,25 @@ struct tiled_tensor {
   std::uint32_t box[rank] = {};
 };
 
+namespace detail {
+
+//! Whether the copy engine takes the stride of a dimension.
+template <class Element>
+bool is_stride_of_copies(std::int64_t size, std::int64_t stride) {
+  constexpr std::int64_t bytes = sizeof(Element);
+  return size <= 1 || (stride >= 0 && stride < (std::int64_t{1} << 40) / bytes);
+}
+
+//! Whether the copy engine takes all strides of a tensor.
+template <class Element>
+bool are_strides_of_copies(tensor_view<Element> const& view) {
+  return is_stride_of_copies<Element>(view.batch, view.batch_stride) &&
+         is_stride_of_copies<Element>(view.length, view.length_stride) &&
+         is_stride_of_copies<Element>(view.heads, view.head_stride);
+}
+
+} // namespace detail
+
 //! @brief Describes a tensor to the copy engine.
 //!
 //! A dimension of size 1 has no stride to speak of and gets one that the engine takes. A tensor
@@ -46,7 +65,7 @@ describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_
     if (size <= 1) {
       return std::uint64_t{16};
     }
-    if (stride < 0 || stride * bytes >= std::int64_t{1} << 40) {
+    if (!detail::is_stride_of_copies<Element>(size, stride)) {
       detail::refuse(std::string(name) + " has stride " + std::to_string(stride) +
                      ", but tensor copies need strides of 0 or more and below 2^40 bytes");
     }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How a kernel for sm_90a tells at run time whether its code is in the program.
+//!
+//! nvcc compiles a kernel once per architecture that it is asked for, and only the pass for sm_90a
+//! can compile the instructions of Hopper. All other passes leave a kernel without a body. A GPU of
+//! compute capability 9.0 also runs code for sm_90, sm_80 or any earlier PTX, so its capability
+//! says nothing; and neither binaryVersion nor ptxVersion of cudaFuncGetAttributes knows of the
+//! letter a. What differs are the launch bounds: threads_on_hopper gives the body its own, and the
+//! kernel without a body those of one warp. The runtime reports the bounds of the code that it has
+//! loaded, and it refuses a launch beyond them, so the kernel without a body cannot be started by
+//! mistake.
+
+#include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda_runtime_api.h>
+
+namespace pipelining::inline v0_1::attention::detail {
+
+//! Launch bounds of a kernel for sm_90a that is launched with so many threads.
+template <int Threads>
+inline constexpr int threads_on_hopper =
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  32;
+#else
+  Threads;
+#endif
+
+//! A property of the current GPU.
+inline int attribute_of_device(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda::check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+//! Whether the code of the kernel that the current GPU has loaded is that for sm_90a. Equal, not at
+//! least: a runtime that reported what registers alone allow would report 1024 without a body.
+//! @param kernel  whose launch bounds are threads_on_hopper<threads>
+//! @param threads not 32
+//! @throws cuda::error where the runtime cannot say
+inline bool is_hopper_code(void const* kernel, int threads) {
+  cudaFuncAttributes about{};
+  auto const code = cudaFuncGetAttributes(&about, kernel);
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
+    (void)cudaGetLastError(); // no code for this GPU whatever
+    return false;
+  }
+  cuda::check(code, "cudaFuncGetAttributes");
+  return about.maxThreadsPerBlock == threads;
+}
+
+} // namespace pipelining::inline v0_1::attention::detail
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
+//! @throws cuda::error where the runtime cannot say
+[[nodiscard]] inline bool is_hopper() {
+  return detail::attribute_of_device(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
+}
+
+} // namespace pipelining::inline v0_1::attention

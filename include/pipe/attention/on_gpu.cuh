@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The front door to attention on a GPU: takes the fastest kernels that the GPU and the
+//! program have, and says which.
+
+#include <pipe/attention/backward.cuh>
+#include <pipe/attention/forward.cuh>
+#include <pipe/attention/forward_on_hopper.cuh>
+#include <pipe/attention/hopper_code.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/kernel_choice.hpp>
+#include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/tensor_map.cuh>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Memory of the GPU that a call may use until its kernels are over. Calls of one stream can
+//! share it.
+struct gpu_scratch {
+  float* data = nullptr;  //!< begins at a multiple of 16 bytes
+  std::int64_t count = 0; //!< floats
+};
+
+namespace detail {
+
+//! Refuses GPUs that no kernel runs on.
+inline void check_gpu() {
+  auto const major = attribute_of_device(cudaDevAttrComputeCapabilityMajor);
+  if (major < 8) {
+    refuse("the kernels run on compute capability 8.0 and up, but the current GPU has " +
+           std::to_string(major) + "." +
+           std::to_string(attribute_of_device(cudaDevAttrComputeCapabilityMinor)) +
+           "; use attention::forward and attention::backward on the host");
+  }
+}
+
+inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
+  if (scratch.count < wanted || (wanted > 0 && scratch.data == nullptr)) {
+    refuse("scratch holds " + std::to_string(scratch.data == nullptr ? 0 : scratch.count) +
+           " floats, but the call needs " + std::to_string(wanted));
+  }
+  if (reinterpret_cast<std::uintptr_t>(scratch.data) % 16 != 0) {
+    refuse("scratch does not begin at a multiple of 16 bytes");
+  }
+}
+
+} // namespace detail
+
+//! @brief The kernels that forward_on_gpu takes for dense tensors on the current GPU.
+//! @tparam Dim elements of a head: 64, 128 or 256
+//! @throws std::invalid_argument where the current GPU is below compute capability 8.0
+//! @throws cuda::error where the runtime cannot say
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+[[nodiscard]] kernel_choice chosen_forward() {
+  detail::check_gpu();
+  if (!is_hopper()) {
+    return {kernel_family::portable, choice_reason::other_gpu};
+  }
+  if constexpr (Dim != 64 && Dim != 128) {
+    return {kernel_family::portable, choice_reason::head_dim};
+  } else {
+    return has_forward_on_hopper<Dim, Element, Mask, Score, Built>()
+             ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
+             : kernel_choice{kernel_family::portable, choice_reason::no_code};
+  }
+}
+
+//! @brief The kernels that backward_on_gpu takes on the current GPU: the portable ones.
+//! @throws as chosen_forward
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+[[nodiscard]] kernel_choice chosen_backward() {
+  detail::check_gpu();
+  return {kernel_family::portable,
+          is_hopper() ? choice_reason::not_written : choice_reason::other_gpu};
+}
+
+//! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
+//! queries alone fill it. With less the result is the same but for rounding.
+//! @throws as chosen_forward
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+[[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
+  if constexpr (Dim == 64 || Dim == 128) {
+    if (chosen_forward<Dim, Element, Mask, Score, Built>().family == kernel_family::hopper) {
+      auto const count = key_splits_on_hopper<Dim, Score>(p);
+      return count == 1 ? 0 : key_splits::scratch(p, count);
+    }
+  }
+  return 0;
+}
+
+//! @brief Floats of scratch that backward_on_gpu needs.
+[[nodiscard]] constexpr std::int64_t backward_scratch(parameters const& p) {
+  return p.batch * p.heads * p.query_length;
+}
+
+//! @brief Attention of one chunk of queries over the keys cached so far, with the fastest kernels
+//! that the current GPU and the program have.
+//!
+//! The kernels for Hopper where the GPU has compute capability 9.0, the program is compiled for
+//! sm_90a, and they take the head dim and the strides; those of forward_on_device otherwise. All
+//! compute the same within one tolerance. The same call on the same kind of GPU gives the same
+//! bits.
+//!
+//! @tparam Dim elements of a head: 64, 128 or 256
+//! @param p       sizes, offsets, scale (above 0)
+//! @param t       as for forward_on_device
+//! @param scratch none, or up to forward_scratch floats: where queries are few, it lets keys be
+//!                worked on in parts side by side
+//! @param m       which pairs are kept; tiles that it skips are neither read nor multiplied
+//! @param f       what is done to scale * query . key
+//! @param stream  in whose order the kernels run, on the current GPU; the call does not wait
+//! @return which kernels, and why these
+//! @throws std::invalid_argument as check_for_kernels, where the current GPU is below compute
+//!         capability 8.0, and where scratch is not aligned, before any launch
+//! @throws cuda::error where a launch fails
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+kernel_choice forward_on_gpu(parameters const& p,
+                             forward_tensors<Element, float> const& t,
+                             gpu_scratch const& scratch,
+                             Mask const& m,
+                             Score const& f,
+                             cudaStream_t stream) {
+  check_for_kernels<Dim>(p, t);
+  detail::check_scratch(scratch, 0);
+  auto choice = chosen_forward<Dim, Element, Mask, Score, Built>();
+  if constexpr (Dim == 64 || Dim == 128) {
+    if (choice.family == kernel_family::hopper &&
+        !(detail::are_strides_of_copies(t.query) && detail::are_strides_of_copies(t.key) &&
+          detail::are_strides_of_copies(t.value) && detail::are_strides_of_copies(t.output))) {
+      choice = {kernel_family::portable, choice_reason::strides};
+    }
+    if (choice.family == kernel_family::hopper) {
+      auto const fit = scratch.count / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
+      auto const count = static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(fit, 1, key_splits_on_hopper<Dim, Score>(p)));
+      detail::start_on_hopper<Dim, Built>(
+        p, t, m, f, stream, count == 1 ? key_splits{} : key_splits::in(scratch.data, p, count));
+      return choice;
+    }
+  }
+  forward_on_device<Dim, Element, Mask, Score, Built>(p, t, m, f, stream);
+  return choice;
+}
+
+//! @brief Gradients of one chunk of queries: writes dQ, adds to the running dK and dV, with the
+//! fastest kernels that the current GPU and the program have.
+//!
+//! The chunks of a sequence come last chunk first, as backward_on_device says.
+//!
+//! @tparam Dim elements of a head: 64, 128 or 256
+//! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
+//! @param t       as for backward_on_device
+//! @param scratch at least backward_scratch floats
+//! @param m       the mask of forward
+//! @param f       the score of forward
+//! @param stream  in whose order the kernels run, on the current GPU; the call does not wait
+//! @return which kernels, and why these
+//! @throws std::invalid_argument as check_for_kernels, where the current GPU is below compute
+//!         capability 8.0, and where scratch is too short or not aligned, before any launch
+//! @throws cuda::error where a launch fails
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+kernel_choice backward_on_gpu(parameters const& p,
+                              backward_tensors<Element, float, float> const& t,
+                              gpu_scratch const& scratch,
+                              Mask const& m,
+                              Score const& f,
+                              cudaStream_t stream) {
+  check(p, t);
+  auto const choice = chosen_backward<Dim, Element, Mask, Score, Built>();
+  detail::check_scratch(scratch, backward_scratch(p));
+  backward_on_device<Dim, Element, Mask, Score, Built>(
+    p, t, dense_rows(scratch.data, p.batch, p.heads, p.query_length), m, f, stream);
+  return choice;
+}
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The front door on GPUs of several kinds, in programs that are compiled for several.
+#include <pipe/attention/key_splits.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "calls.hpp"
+#include "tests/standin/standin.hpp"
+#include "tests/support/attention_call.hpp"
+
+namespace {
+
+using namespace gpu_tests;
+using namespace device_tests;
+
+//! The machine of the stand-in gets GPUs of this compute capability.
+void plug_in(int major, int minor) {
+  standin::configuration machine;
+  machine.compute_major = major;
+  machine.compute_minor = minor;
+  standin::configure(machine);
+}
+
+void check_answers(program const& calls, std::string const& family) {
+  attention_call c;
+  attention_answers const expected(c);
+  device_array<float> scratch(c.row_count());
+  CHECK(at::name_of(calls.forward(c.p, c.forward(), nullptr, 0, nullptr).family) == family);
+  calls.backward(c.p, c.backward(), scratch.data(), scratch.count(), nullptr);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::summary() == "");
+  c.output.fetch();
+  c.lse.fetch();
+  c.query_gradient.fetch();
+  c.key_gradient.fetch();
+  c.value_gradient.fetch();
+  CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
+  CHECK(apart(c.lse.numbers(), expected.lse) < 1e-4);
+  CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
+  CHECK(apart(c.key_gradient.numbers(), expected.key_gradient) < 0.06);
+  CHECK(apart(c.value_gradient.numbers(), expected.value_gradient) < 0.06);
+}
+
+} // namespace
+
+TEST_CASE("on gpu: what is chosen, by GPU and by program, and the word for it") {
+  using at::choice_reason;
+  using at::kernel_choice;
+  constexpr auto portable = at::kernel_family::portable;
+  struct expectation {
+    int major, minor;
+    program const* calls;
+    kernel_choice chosen;
+  };
+  for (auto const& e : {
+         expectation{8, 0, &for_80_and_90a, {portable, choice_reason::other_gpu}},
+         expectation{8, 6, &for_80, {portable, choice_reason::other_gpu}},
+         expectation{9, 0, &for_80_and_90a, {at::kernel_family::hopper, choice_reason::all_there}},
+         expectation{9, 0, &for_80_and_90, {portable, choice_reason::no_code}},
+         expectation{9, 0, &for_80, {portable, choice_reason::no_code}},
+         expectation{10, 0, &for_80_and_90a, {portable, choice_reason::other_gpu}},
+         expectation{12, 0, &for_80_and_90a, {portable, choice_reason::other_gpu}},
+       }) {
+    CAPTURE(e.major);
+    CAPTURE(e.minor);
+    plug_in(e.major, e.minor);
+    CHECK(e.calls->chosen_forward() == e.chosen);
+    bool const is_hopper = e.major == 9;
+    CHECK(e.calls->chosen_forward_256() ==
+          kernel_choice{portable, is_hopper ? choice_reason::head_dim : choice_reason::other_gpu});
+    CHECK(e.calls->chosen_backward().family == portable);
+  }
+  plug_in(9, 0);
+  CHECK(at::describe(for_80_and_90a.chosen_forward()) ==
+        "hopper: compute capability 9.0, and the program has sm_90a code");
+  CHECK(at::describe(for_80.chosen_forward()) ==
+        "portable: this program has no sm_90a code; compile with -gencode "
+        "arch=compute_90a,code=sm_90a");
+}
+
+TEST_CASE("on gpu: the numbers are those of the double reference, whatever is chosen") {
+  SUBCASE("Hopper") {
+    plug_in(9, 0);
+    check_answers(for_80_and_90a, "hopper");
+  }
+  SUBCASE("Hopper, in a program without code for it") {
+    plug_in(9, 0);
+    check_answers(for_80_and_90, "portable");
+  }
+  SUBCASE("a GPU after Hopper, through PTX of sm_80") {
+    plug_in(12, 0);
+    check_answers(for_80_and_90a, "portable");
+  }
+}
+
+TEST_CASE("on gpu: a GPU that no kernel runs on is refused in one sentence") {
+  plug_in(7, 5);
+  attention_call c;
+  device_array<float> scratch(c.row_count());
+  auto const expected = "attention: the kernels run on compute capability 8.0 and up, but the "
+                        "current GPU has 7.5; use attention::forward and attention::backward on "
+                        "the host";
+  CHECK(sentence_of([&] { for_80.forward(c.p, c.forward(), nullptr, 0, nullptr); }) == expected);
+  CHECK(sentence_of([&] {
+          for_80.backward(c.p, c.backward(), scratch.data(), scratch.count(), nullptr);
+        }) == expected);
+  CHECK(sentence_of([&] { (void)for_80.chosen_forward(); }) == expected);
+  CHECK(standin::counters().kernels == 0);
+}
+
+TEST_CASE("on gpu: kernels for Hopper without code for it are not started") {
+  plug_in(9, 0);
+  attention_call c;
+  for (auto const* calls : {&for_80, &for_80_and_90}) {
+    CHECK(sentence_of([&] { calls->forward_on_hopper(c.p, c.forward()); }) ==
+          "attention: this program has no sm_90a code of the kernels for Hopper; compile with "
+          "-gencode arch=compute_90a,code=sm_90a, or use forward_on_device");
+  }
+  CHECK(standin::counters().kernels == 0);
+}
+
+TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels") {
+  plug_in(9, 0);
+  attention_call c;
+  attention_answers const expected(c);
+  // The tokens of a sequence from last to first in memory.
+  auto t = c.forward();
+  auto const row = t.key.length_stride;
+  for (auto* view : {&t.key, &t.value}) {
+    view->data += (c.p.key_length - 1) * row;
+    view->length_stride = -row;
+  }
+  std::vector<device_array<__nv_bfloat16>*> const tensors{&c.key, &c.value};
+  for (auto* tensor : tensors) {
+    auto const forwards = tensor->host;
+    for (std::int64_t b = 0; b < c.p.batch; ++b) {
+      for (std::int64_t i = 0; i < c.p.key_length; ++i) {
+        auto const from = (b * c.p.key_length + i) * row;
+        auto const to = (b * c.p.key_length + c.p.key_length - 1 - i) * row;
+        std::copy_n(forwards.begin() + from, row, tensor->host.begin() + to);
+      }
+    }
+    tensor->send();
+  }
+  CHECK(for_80_and_90a.forward(c.p, t, nullptr, 0, nullptr) ==
+        at::kernel_choice{at::kernel_family::portable, at::choice_reason::strides});
+  c.output.fetch();
+  CHECK(apart(c.output.numbers(), expected.output) < 0.03);
+}
+
+TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {
+  plug_in(9, 0);
+  auto p = some_parameters;
+  p.query_length = 20;
+  p.query_offset = 620;
+  p.key_length = 640; // five tiles: two parts of two at least
+  attention_call c(p);
+  attention_answers const expected(c);
+  auto const floats = for_80_and_90a.forward_scratch(p);
+  REQUIRE(floats == at::key_splits::scratch(p, 2));
+  device_array<float> scratch(floats);
+  std::uint64_t kernels = 0;
+  for (auto const given : {floats, floats - 1, std::int64_t{0}}) {
+    for_80_and_90a.forward(p, c.forward(), scratch.data(), given, nullptr);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(standin::summary() == "");
+    CHECK(standin::counters().kernels - kernels == (given == floats ? 2 : 1)); // and the merge
+    kernels = standin::counters().kernels;
+    c.output.fetch();
+    CHECK(apart(c.output.numbers(), expected.output) < 0.03);
+  }
+  p.batch = 40; // enough queries to fill the GPU
+  CHECK(for_80_and_90a.forward_scratch(p) == 0);
+}
+
+TEST_CASE("on gpu: scratch that is short or not aligned is refused in one sentence") {
+  plug_in(9, 0);
+  attention_call c;
+  device_array<float> scratch(c.row_count());
+  auto const refused = [&](float* data, std::int64_t floats) {
+    return sentence_of([&] { for_80_and_90a.backward(c.p, c.backward(), data, floats, nullptr); });
+  };
+  CHECK(refused(scratch.data(), 319) ==
+        "attention: scratch holds 319 floats, but the call needs 320");
+  CHECK(refused(nullptr, 320) == "attention: scratch holds 0 floats, but the call needs 320");
+  CHECK(refused(scratch.data() + 1, 320) ==
+        "attention: scratch does not begin at a multiple of 16 bytes");
+  CHECK(standin::counters().kernels == 0);
+}
