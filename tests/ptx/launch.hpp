@@ -38,6 +38,7 @@ struct options {
   std::uint64_t seed = 0;          //!< of order::shuffled; the same seed gives the same run
   std::size_t report_limit = 16;   //!< further reports are counted, not kept
   unsigned resident_blocks = 1024; //!< blocks that may run at a time when they wait for each other
+  std::uint64_t global_time = 0;   //!< what %globaltimer shows at the start, in nanoseconds
 };
 
 //! @brief What a report is about.
@@ -67,6 +68,9 @@ struct statistics {
   std::uint64_t matrix_flops = 0;
   std::uint64_t bank_conflicts = 0; //!< extra ldmatrix and stmatrix phases
   std::uint64_t copied_bytes = 0;   //!< by cp.async, bulk and tensor copies
+  //! What passed on %globaltimer: 32 ns with every look at it, and what nanosleep asks for. The
+  //! time of a kernel of one warp; of several it is their sum.
+  std::uint64_t nanoseconds = 0;
 };
 
 //! @brief Outcome of a launch.

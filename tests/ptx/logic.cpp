@@ -36,6 +36,21 @@ void move_clock(warp& w, instruction const& i, u32 mask) {
   ++w.home->launch->progress;
 }
 
+// Time passes with every look at it, so that a kernel which waits for it comes to an end.
+void move_global_timer(warp& w, instruction const& i, u32 mask) {
+  run_state& run = *w.home->launch;
+  run.out.counts.nanoseconds += 32;
+  u64 const time = run.how.global_time + run.out.counts.nanoseconds;
+  for_lanes(mask, [&](int l) {
+    if (i.t == type::b64) {
+      w.lanes<u64>(i.op[0])[l] = time;
+    } else {
+      w.lanes<u32>(i.op[0])[l] = static_cast<u32>(i.mode == 1 ? time >> 32 : time);
+    }
+  });
+  ++run.progress;
+}
+
 // Parts of 8, 16, 32 or 64 bits and the whole; the whole comes first in op.
 u64 slot(warp& w, s32 offset, std::size_t bytes, int lane) {
   return bytes == 8 ? w.lanes<u64>(offset)[lane] : w.lanes<u32>(offset)[lane];
@@ -107,7 +122,12 @@ bool decode_move(decoder& d) {
     return finish(d, packs ? pack : unpack);
   }
   d.destination(to, t);
-  if (from.starts_with("%clock") || from.starts_with("%globaltimer")) {
+  if (from.starts_with("%globaltimer")) {
+    d.now().t = size_of(t) == 8 ? type::b64 : type::b32;
+    d.now().mode = from.ends_with("_hi") ? 1 : 0;
+    return finish(d, move_global_timer);
+  }
+  if (from.starts_with("%clock")) {
     d.now().t = size_of(t) == 8 ? type::b64 : type::b32;
     return finish(d, move_clock);
   }

@@ -201,7 +201,10 @@ void synchronise_warp(warp& w, instruction const&, u32 mask) {
   acquire(w, mask, all);
 }
 
-void sleep(warp& w, instruction const&, u32 mask) {
+void sleep(warp& w, instruction const& i, u32 mask) {
+  u32 longest = 0;
+  for_lanes(mask, [&](int l) { longest = std::max(longest, w.lanes<u32>(i.op[0])[l]); });
+  w.home->launch->out.counts.nanoseconds += longest;
   if (mask == w.alive) {
     w.yields = true;
   } else {
@@ -253,6 +256,7 @@ bool decode_warp(decoder& d) {
     return with_members(d, finish(d, synchronise_warp));
   }
   if (name == "nanosleep") {
+    d.operand(s.operands.at(0), type::b32);
     return finish(d, sleep);
   }
   if (name == "trap") {

@@ -32,6 +32,22 @@ __global__ void add_to_tally() {
   tally += 1;
 }
 
+__global__ void spin(unsigned long long* times, unsigned nanoseconds) {
+  unsigned long long now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  unsigned long long const end = now + nanoseconds;
+  times[0] = now;
+  while (now < end) {
+    __nanosleep(static_cast<unsigned>(end - now) / 2);
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  }
+  times[1] = now;
+}
+
+__global__ void give_up() {
+  __trap();
+}
+
 cudaError_t
 launch_increment(int* to, int const* from, int count, shape_of_launch how, cudaStream_t on) {
   increment<<<how.blocks, how.threads, how.shared, on>>>(to, from, count);
@@ -70,4 +86,14 @@ cudaError_t launch_tally(cudaStream_t on) {
 
 cudaError_t address_of_tally(void** out) {
   return cudaGetSymbolAddress(out, tally);
+}
+
+cudaError_t launch_spin(unsigned long long* times, unsigned nanoseconds, cudaStream_t on) {
+  spin<<<1, 1, 0, on>>>(times, nanoseconds);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_give_up(cudaStream_t on) {
+  give_up<<<1, 1, 0, on>>>();
+  return cudaGetLastError();
 }

@@ -31,3 +31,7 @@ cudaError_t allow_shared_for_reverse(int bytes);
 cudaError_t launch_tally(cudaStream_t on);
 //! @brief Address of that variable.
 cudaError_t address_of_tally(void** out);
+//! @brief Waits on the clock of the device; times[0], times[1]: when it began and ended.
+cudaError_t launch_spin(unsigned long long* times, unsigned nanoseconds, cudaStream_t on);
+//! @brief A kernel that traps.
+cudaError_t launch_give_up(cudaStream_t on);

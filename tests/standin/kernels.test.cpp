@@ -159,3 +159,36 @@ TEST_CASE("variables of the device keep their values between launches") {
   cudaDeviceSynchronize();
   CHECK(standin::reports().size() > 0);
 }
+
+TEST_CASE("a kernel that waits on the clock of the device takes that time, beside others") {
+  machine m;
+  void* fresh = nullptr;
+  REQUIRE(cudaMalloc(&fresh, 4 * sizeof(unsigned long long)) == cudaSuccess);
+  auto* const times = static_cast<unsigned long long*>(fresh);
+  cudaEvent_t events[2]{};
+  for (cudaEvent_t& each : events)
+    REQUIRE(cudaEventCreate(&each) == cudaSuccess);
+  cudaEventRecord(events[0], m.on[0]);
+  for (int k = 0; k < 2; ++k)
+    CHECK(launch_spin(times + 2 * k, 300'000, m.on[k]) == cudaSuccess);
+  cudaEventRecord(events[1], m.on[0]);
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  float milliseconds = 0;
+  CHECK(cudaEventElapsedTime(&milliseconds, events[0], events[1]) == cudaSuccess);
+  CHECK(milliseconds >= 0.3F);
+  CHECK(milliseconds < 0.31F);
+  for (int k = 0; k < 2; ++k) {
+    CHECK(times[2 * k + 1] - times[2 * k] >= 300'000);
+    CHECK(times[2 * k + 1] - times[2 * k] < 301'000);
+  }
+  CHECK(times[2] < times[1]); // side by side
+  CHECK(standin::summary() == "");
+}
+
+TEST_CASE("a kernel that traps is lost, and its device with it") {
+  machine m;
+  CHECK(launch_give_up(m.on[0]) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(m.on[0]) == cudaErrorLaunchFailure);
+  CHECK(standin::found(finding::kernel_error));
+  CHECK(cudaStreamSynchronize(m.on[1]) == cudaErrorLaunchFailure);
+}

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Kernels: what nvcc's host code registers, and launches.
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <cxxabi.h>
 
@@ -176,7 +178,14 @@ std::function<std::vector<memory_access>(operation&)> ptx_body(model& m,
   how.block[0] = r.block.x, how.block[1] = r.block.y, how.block[2] = r.block.z;
   how.shared_bytes = r.shared;
   return [&m, mangled, how, arguments](operation& op) {
-    kernels::outcome seen = kernels::run(mangled, how, arguments);
+    nanoseconds const start = op.finished_at - op.cost;
+    kernels::outcome seen =
+      kernels::run(mangled, how, arguments, static_cast<std::uint64_t>(start.count()));
+    // A kernel that looks at the time takes what it has seen pass.
+    op.finished_at = std::max(
+      op.finished_at, start + nanoseconds(static_cast<nanoseconds::rep>(seen.nanoseconds)));
+    if (seen.trapped)
+      op.fails_with = cudaErrorLaunchFailure;
     for (std::string const& problem : seen.problems)
       m.report_finding(finding::kernel_error, *op.what + ": " + readable(m, problem, mangled));
     return std::move(seen.touched);

@@ -5,6 +5,7 @@
 //! @brief Door to whatever executes device code: the PTX interpreter, or nothing.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct facts {
 struct outcome {
   std::vector<memory_access> touched{};
   std::vector<std::string> problems{};
+  std::uint64_t nanoseconds = 0; //!< that passed on %globaltimer
+  bool trapped = false;
 };
 
 //! @brief Takes the PTX of one fat binary; called before main.
@@ -38,8 +41,11 @@ std::optional<facts> find(std::string const& mangled);
 //! @brief Why some loaded PTX cannot be run; "" if all can.
 std::string load_problems();
 //! @brief Runs a kernel to its end. The arguments are copies, one per parameter.
-outcome
-run(std::string const& mangled, shape const& how, std::vector<std::vector<char>> const& arguments);
+//! @param global_time nanoseconds that %globaltimer shows at its start.
+outcome run(std::string const& mangled,
+            shape const& how,
+            std::vector<std::vector<char>> const& arguments,
+            std::uint64_t global_time);
 //! @brief Address of a device variable, or nullptr.
 void* variable(std::string const& mangled);
 

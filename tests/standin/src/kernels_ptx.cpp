@@ -111,8 +111,10 @@ std::string load_problems() {
   return text;
 }
 
-outcome
-run(std::string const& mangled, shape const& how, std::vector<std::vector<char>> const& arguments) {
+outcome run(std::string const& mangled,
+            shape const& how,
+            std::vector<std::vector<char>> const& arguments,
+            std::uint64_t global_time) {
   engine& e = indexed();
   outcome seen;
   std::vector<std::vector<char>> copies = arguments;
@@ -126,9 +128,13 @@ run(std::string const& mangled, shape const& how, std::vector<std::vector<char>>
                                            {how.grid[0], how.grid[1], how.grid[2]},
                                            {how.block[0], how.block[1], how.block[2]},
                                            how.shared_bytes,
-                                           pointers.data());
-    for (ptx::report const& r : result.reports)
+                                           pointers.data(),
+                                           {.global_time = global_time});
+    for (ptx::report const& r : result.reports) {
       seen.problems.push_back(r.text);
+      seen.trapped = seen.trapped || r.kind == ptx::fault::trap;
+    }
+    seen.nanoseconds = result.counts.nanoseconds;
     for (ptx::range const& r : result.reads)
       seen.touched.push_back({r.begin, r.end, false});
     for (ptx::range const& r : result.writes)

@@ -177,6 +177,10 @@ void model::start(operation_ptr const& op) {
   if (op->run)
     for (memory_access const& range : op->run(*op))
       check(*op, range);
+  if (op->fails_with != 0) {
+    broken_devices[op->device] = op->fails_with;
+    return;
+  }
   finish(op);
 }
 
