@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <tests/gpu/machine.hpp>
+#include <tests/standin/standin.hpp>
+
+namespace machine {
+
+clock::time_point clock::now() {
+  return time_point(standin::clock::now().time_since_epoch());
+}
+
+void clock::sleep_for(duration length) {
+  standin::clock::sleep_for(length);
+}
+
+std::string obstacle() {
+  return {};
+}
+
+bool on_model() {
+  return true;
+}
+
+void begin() {
+  standin::configure({.execution = standin::order::random, .seed = 2});
+}
+
+std::string findings() {
+  return standin::summary();
+}
+
+} // namespace machine
