@@ -182,8 +182,8 @@ std::function<std::vector<memory_access>(operation&)> ptx_body(model& m,
     kernels::outcome seen =
       kernels::run(mangled, how, arguments, static_cast<std::uint64_t>(start.count()));
     // A kernel that looks at the time takes what it has seen pass.
-    op.finished_at = std::max(
-      op.finished_at, start + nanoseconds(static_cast<nanoseconds::rep>(seen.nanoseconds)));
+    op.finished_at = std::max(op.finished_at,
+                              start + nanoseconds(static_cast<nanoseconds::rep>(seen.nanoseconds)));
     if (seen.trapped)
       op.fails_with = cudaErrorLaunchFailure;
     for (std::string const& problem : seen.problems)
