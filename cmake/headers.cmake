@@ -83,6 +83,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/drain.hpp
   plan/fingerprint.hpp
   plan/global_order.hpp
+  plan/hooks.hpp
   plan/item.hpp
   plan/lower.hpp
   plan/lower_device.hpp
@@ -95,6 +96,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/prove.hpp
   plan/prove_messages.hpp
   plan/prove_slots.hpp
+  plan/prove_steps.hpp
   plan/scratch.hpp
   plan/sizes.hpp
   plan/slots.hpp

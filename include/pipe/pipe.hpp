@@ -30,6 +30,7 @@
 #include <pipe/plan/drain.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/global_order.hpp>
+#include <pipe/plan/hooks.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/lower_device.hpp>
@@ -42,6 +43,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/prove_messages.hpp>
 #include <pipe/plan/prove_slots.hpp>
+#include <pipe/plan/prove_steps.hpp>
 #include <pipe/plan/scratch.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/slots.hpp>
@@ -57,8 +59,8 @@
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/launch_environment.hpp>
-#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/rendezvous.hpp>
 #include <pipe/run/run_item.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>

@@ -199,7 +199,7 @@ private:
       group = step.group;
       batches.back().push_back({step.what == pipelining::operation::send,
                                 step.peer,
-                                pipelining::pass_index(work.extents, step.work)});
+                                pipelining::message_index(work.extents, step)});
     }
   }
   return result;

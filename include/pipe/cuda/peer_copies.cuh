@@ -31,7 +31,7 @@ class peer_copies {
 public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan_view const& work, std::span<device_board> boards)
-      : extents_(work.extents), meetings_(static_cast<std::size_t>(pass_indices(work.extents))) {
+      : extents_(work.extents), meetings_(static_cast<std::size_t>(message_indices(work))) {
     for (int device = 0; device < work.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
@@ -85,7 +85,7 @@ private:
   };
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(pass_index(extents_, step.work))];
+    return meetings_[static_cast<std::size_t>(message_index(extents_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;

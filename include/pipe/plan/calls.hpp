@@ -50,8 +50,10 @@ struct call_count {
   call_count calls;
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
-    bool const message = steps[static_cast<std::size_t>(first)].what != operation::run;
-    (message ? calls.messages : calls.passes) += end - first;
+    item const& head = steps[static_cast<std::size_t>(first)];
+    bool const message = head.what != operation::run;
+    if (message || head.about == subject::pass)
+      (message ? calls.messages : calls.passes) += end - first;
     calls.group_marks += message && end - first > 1 ? 2 : 0;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {

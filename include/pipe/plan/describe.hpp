@@ -20,11 +20,29 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief A step in words: "send the forward of stage 1, microbatch 0 to device 2".
+//! @brief What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
+[[nodiscard]] inline std::string describe_subject(item const& step, bool with_chunk) {
+  std::string const stage = " stage " + std::to_string(step.work.stage);
+  switch (step.about) {
+  case subject::pass: return describe(step.work, with_chunk);
+  case subject::tied_gradient: return "tied gradient of" + stage;
+  case subject::add_tied: return "addition of the tied gradients on" + stage;
+  case subject::contribution: return "totals of" + stage;
+  case subject::gather:
+    return step.rows == 1 ? "totals of" + stage
+                          : "totals of stages " + std::to_string(step.work.stage) + " to " +
+                              std::to_string(step.work.stage + step.rows - 1);
+  case subject::spread: return "totals of all stages";
+  case subject::update: return "optimizer step of" + stage;
+  }
+  return "unknown step";
+}
+
+//! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
 [[nodiscard]] inline std::string describe(item const& step, bool with_chunk) {
   std::string text = word(step.what);
-  text += step.what == operation::run ? " " : " what comes of ";
-  text += "the " + describe(step.work, with_chunk);
+  text += step.what == operation::run || step.about != subject::pass ? " " : " what comes of ";
+  text += "the " + describe_subject(step, with_chunk);
   if (step.what == operation::send)
     text += " to device " + std::to_string(step.peer);
   if (step.what == operation::receive)
@@ -77,8 +95,12 @@ namespace pipelining::inline v0_1 {
   auto const name = [&](int device, int index, pass const& what) {
     bool const with_chunk = work.extents.chunks > 1;
     std::string words = "device " + std::to_string(device);
-    if (index == nothing)
-      return words + ": " + describe(what, with_chunk);
+    if (index == nothing) {
+      item missing;
+      missing.work = what;
+      missing.about = verdict.about;
+      return words + ": " + describe_subject(missing, with_chunk);
+    }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
     return words + ", item " + std::to_string(index) +

@@ -61,6 +61,8 @@ struct plan_breaks {
                 "plan: a step reads a slot that holds something else");
   static_assert(Broken != plan_rule::unordered,
                 "plan: a step may start before an item that it depends on is complete");
+  static_assert(Broken != plan_rule::incomplete,
+                "plan: a step uses gradients that are not complete when it runs");
 };
 
 //! An item of a plan as a type, to be read in a message.

@@ -30,7 +30,7 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
   for (int i = first; i < end; ++i) {
     item const& step = mine[static_cast<std::size_t>(i)];
     if (step.what != head.what &&
-        pass_index(work.extents, step.work) == pass_index(work.extents, head.work))
+        message_index(work.extents, step) == message_index(work.extents, head))
       return true;
   }
   return false;

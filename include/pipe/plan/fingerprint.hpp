@@ -127,6 +127,9 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   order.add(device);
   order.add(static_cast<std::int64_t>(step.what));
   order.add(step.work);
+  if (step.about != subject::pass)
+    for (int const number : {static_cast<int>(step.about), step.number, step.rows})
+      order.add(number);
   if (message) {
     bool const sends = step.what == operation::send;
     order.add(step.peer);
@@ -163,13 +166,20 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   detail::plan_hashes hashes;
   std::int64_t largest_arena = 0;
   int sent = 0;
+  int passes = 0;
   for (int device = 0; device < extents.devices; ++device) {
     for (item const& step : work.program_of(device)) {
       detail::add_item(hashes, work, device, step);
       sent += step.what == operation::send ? 1 : 0;
+      passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      // Plans without tied weights and totals keep the fingerprint that they have always had.
+      if (of >= pass_slot_classes && layout.count == 0)
+        continue;
+      if (of >= pass_slot_classes)
+        hashes.slots.add(of);
       for (std::int64_t const number : {std::int64_t{layout.count}, layout.bytes, layout.offset})
         hashes.slots.add(number);
     }
@@ -190,7 +200,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   set(field::stage_count, stages(extents));
   set(field::placement, static_cast<std::int64_t>(extents.where));
   set(field::evaluates, work.evaluates ? 1 : 0);
-  set(field::passes, work.offsets[extents.devices] - 2 * sent);
+  set(field::passes, passes);
   set(field::messages, sent);
   result[field::order_of_passes] = hashes.passes.state.high;
   result[field::order_of_messages] = hashes.messages.state.high;

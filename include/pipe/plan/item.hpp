@@ -23,11 +23,18 @@ enum class slot_class : std::uint8_t {
   weight_input,      //!< what I keeps for W
   sequence, //!< keys and values of a microbatch on a stage: first chunk's F to the end of its
             //!< backward
-  sequence_gradient //!< their gradients, carried from the last chunk's backward to the first
-                    //!< chunk's
+  sequence_gradient, //!< their gradients, carried from the last chunk's backward to the first
+                     //!< chunk's
+  tied_gradient,     //!< the gradients of a weight that the first and the last stage share: slot 0
+                     //!< is the first stage's, slot 1 the last one's, until both are added
+  totals             //!< a row of numbers of each stage, slot s for stage s, until the end of the
+                     //!< iteration
 };
 
-inline constexpr int slot_classes = 8;
+inline constexpr int slot_classes = 10;
+
+//! @brief The classes whose slots are taken and given back by passes; they come first.
+inline constexpr int pass_slot_classes = 8;
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {
@@ -40,6 +47,8 @@ inline constexpr int slot_classes = 8;
   case slot_class::weight_input: return "weight_input";
   case slot_class::sequence: return "sequence";
   case slot_class::sequence_gradient: return "sequence_gradient";
+  case slot_class::tied_gradient: return "tied_gradient";
+  case slot_class::totals: return "totals";
   }
   return "unknown";
 }
@@ -63,9 +72,21 @@ enum class operation : std::uint8_t { run, send, receive };
   return what == operation::run ? "run" : what == operation::send ? "send" : "receive";
 }
 
+//! @brief What a step is about: a pass, or what follows when gradients are complete.
+enum class subject : std::uint8_t {
+  pass,          //!< a pass, or a message with what it has made
+  tied_gradient, //!< run: the stage hands over the gradient of its tied weight; or its message
+  add_tied,      //!< run: the gradients of both copies of the tied weight are added
+  contribution,  //!< run: the stage writes its row of the totals
+  gather,        //!< a message with rows of the totals, towards device 0
+  spread,        //!< a message with all rows of the totals, away from device 0
+  update         //!< run: the step of the optimizer of the stage
+};
+
 //! @brief One step of a device's program: run a pass, or send or receive what a pass has made.
 //!
-//! A message is named by the pass that makes it; both of its ends carry that pass.
+//! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
+//! something else than passes name their stage by `work.stage`, and their messages by `number`.
 struct item {
   operation what = operation::run;
   pass work;          //!< the pass to run, or the pass that makes the message
@@ -87,9 +108,24 @@ struct item {
                                 //!< gradients of its stage on this device
   std::int64_t in_bytes = 0;    //!< size of what is in `in`
   std::int64_t out_bytes = 0;   //!< size of what goes into `out`
+  subject about = subject::pass;
+  int number = nothing; //!< of a message that no pass makes, the same at both ends
+  int rows = 0;         //!< of the totals that the step reads or writes, from its slot on
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };
+
+//! @brief True for a message that passes on what other messages have brought, perhaps on the same
+//! lane. The order of a stream says so; where lanes are no streams, the executor waits.
+[[nodiscard]] constexpr bool relays(item const& step) noexcept {
+  return step.about == subject::gather || step.about == subject::spread;
+}
+
+//! @brief The stream of an item on its device: what runs on stream 0, messages of lane l on stream
+//! l + 1. Items of one stream complete in program order.
+[[nodiscard]] constexpr int stream_of(item const& step) noexcept {
+  return step.what == operation::run ? 0 : step.lane + 1;
+}
 
 //! @brief The item behind those that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts alone.

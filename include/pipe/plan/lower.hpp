@@ -8,6 +8,7 @@
 #include <pipe/plan/budget.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/global_order.hpp>
+#include <pipe/plan/hooks.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower_device.hpp>
 #include <pipe/plan/plan.hpp>
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_1 {
@@ -63,15 +65,50 @@ struct placed_program {
   }
 };
 
-//! Writes the programs of all devices: each is what the global order of passes and messages has
-//! for it.
-inline std::vector<placed_program>
-write_programs(timetable_view table, std::vector<int> const& order, bool slots) {
+//! The global order of passes and messages.
+inline std::vector<event>
+place_messages(timetable_view table, std::vector<int> const& order, bool slots) {
   std::vector<event> events(2 * order.size());
   int const count = static_cast<int>(order.size());
   message_placement placement{table, order.data(), count, slots, events.data()};
   advance(placement, count);
   events.resize(static_cast<std::size_t>(placement.written));
+  return events;
+}
+
+//! What follows complete gradients in a plan.
+struct chosen_hooks {
+  std::int64_t tied_bytes = 0;
+  std::int64_t totals_bytes = 0;
+  int messages = 0;
+};
+
+//! Places what the sizes ask for behind complete gradients, and returns what that is.
+template <buffer_sizes Sizes>
+chosen_hooks add_hooks(timetable_view table, Sizes const& sizes, std::vector<event>& events) {
+  shape const& extents = table.extents;
+  chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
+  check_hooks(extents, result.tied_bytes, result.totals_bytes);
+  if (result.tied_bytes + result.totals_bytes == 0)
+    return result;
+  std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
+  hook_placement work{table,
+                      result.tied_bytes > 0,
+                      result.totals_bytes > 0,
+                      events.data(),
+                      static_cast<int>(events.size()),
+                      placed.data()};
+  place_hooks(work);
+  placed.resize(static_cast<std::size_t>(work.written));
+  events = std::move(placed);
+  result.messages = work.messages;
+  return result;
+}
+
+//! Writes the programs of all devices: each is what the global order of passes and messages has
+//! for it.
+inline std::vector<placed_program> write_programs(timetable_view table,
+                                                  std::vector<event> const& events) {
   std::vector<placed_program> programs(static_cast<std::size_t>(table.extents.devices));
   for (event const& what : events) {
     placed_program& from = programs[static_cast<std::size_t>(what.device)];
@@ -100,6 +137,7 @@ namespace detail {
 template <communication_policy Policy, buffer_sizes Sizes>
 [[nodiscard]] plan lower_programs(shape const& extents,
                                   bool evaluates,
+                                  chosen_hooks const& hooks,
                                   std::vector<placed_program> programs,
                                   Sizes const& sizes,
                                   lower_options const& options) {
@@ -109,19 +147,24 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
   result.evaluates = evaluates;
+  result.tied_bytes = hooks.tied_bytes;
+  result.totals_bytes = hooks.totals_bytes;
+  result.other_messages = hooks.messages;
+  bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
   result.offsets.push_back(0);
   if (extents.where == placement::custom)
     result.custom_devices.assign(extents.custom_devices, extents.custom_devices + stages(extents));
   result.layouts.resize(programs.size() * slot_classes);
   auto const indices = static_cast<std::size_t>(pass_indices(extents));
-  std::vector<int> held(slot_classes * indices, nothing);
+  std::vector<int> held(pass_slot_classes * indices, nothing);
   std::vector<int> made(indices, nothing);
   for (std::size_t device = 0; device < programs.size(); ++device) {
     std::vector<item>& steps = programs[device].items;
     program work{steps.data(), static_cast<int>(steps.size())};
     std::size_t const before = result.waits.size();
     result.waits.resize(before + steps.size() * most_waits);
-    lowering const shared{extents, evaluates, held.data(), made.data(), static_cast<int>(before)};
+    lowering const shared{
+      extents, evaluates, held.data(), made.data(), static_cast<int>(before), has_hooks};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,
@@ -146,13 +189,14 @@ template <communication_policy Policy, buffer_sizes Sizes>
 } // namespace detail
 
 //! @brief Lowers a timetable to a plan: messages, lanes, groups, slots, waits and arenas, all
-//! decided here.
+//! decided here; with them the steps that follow complete gradients, where the sizes ask for any.
 //!
 //! @tparam Policy which messages share a communicator.
 //! @param table a timetable that `verify` accepts.
 //! @param sizes the user's size functions.
 //! @return a plan that `prove` accepts.
-//! @throws std::invalid_argument when the timetable breaks a rule, std::length_error when an arena
+//! @throws std::invalid_argument when the timetable breaks a rule or its placement does not suit
+//! what the sizes ask for, std::length_error when an arena
 //! would be larger than the limit, std::logic_error when the plan cannot be proven (which no
 //! verified timetable leads to).
 //! @complexity O(n (log P + L)) for n passes and L lanes per device.
@@ -161,16 +205,15 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+  std::vector<event> events =
+    detail::place_messages(table, global_order(table), Policy::duplex_groups);
+  detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events);
   return detail::lower_programs<Policy>(
-    table.extents,
-    false,
-    detail::write_programs(table, global_order(table), Policy::duplex_groups),
-    sizes,
-    options);
+    table.extents, false, hooks, detail::write_programs(table, events), sizes, options);
 }
 
 //! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. Nothing is
-//! kept for a backward pass.
+//! kept for a backward pass, and there are no gradients that steps could follow.
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:
 //! see `prove(first, next)`.
@@ -186,11 +229,9 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   for (int const entry : global_order(table))
     if (table.passes[entry].kind == pass_kind::forward)
       order.push_back(entry);
-  return detail::lower_programs<Policy>(table.extents,
-                                        true,
-                                        detail::write_programs(table, order, Policy::duplex_groups),
-                                        sizes,
-                                        options);
+  std::vector<event> const events = detail::place_messages(table, order, Policy::duplex_groups);
+  return detail::lower_programs<Policy>(
+    table.extents, true, {}, detail::write_programs(table, events), sizes, options);
 }
 
 } // namespace pipelining::inline v0_1

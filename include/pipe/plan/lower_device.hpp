@@ -25,9 +25,10 @@ namespace detail {
 struct lowering {
   shape extents;
   bool evaluates = false;
-  int* held;      // [slot_classes][pass_indices]
-  int* made;      // [pass_indices]
-  int first_wait; // waits of the devices before
+  int* held;          // [pass_slot_classes][pass_indices]
+  int* made;          // [pass_indices]
+  int first_wait;     // waits of the devices before
+  bool hooks = false; // steps that are not about passes
 };
 
 struct lowered_device {
@@ -39,11 +40,14 @@ struct lowered_device {
 //! Gives the items of a device their slots, and lists what they need.
 constexpr void
 lower_slots(lowering const& shared, program& work, slot_layout* layouts, int* needs, int* counts) {
-  scratch<int> freed(slot_classes * work.count);
-  scratch<int> released(slot_classes * work.count);
+  scratch<int> freed(pass_slot_classes * work.count);
+  scratch<int> released(pass_slot_classes * work.count);
   scratch<int> sent(work.count);
-  slot_state state{shared.extents, shared.evaluates, {}, {}, sent.data};
-  for (int of = 0; of < slot_classes; ++of) {
+  int const others = shared.hooks ? 2 + stages(shared.extents) : 0;
+  scratch<int> writer(others, nothing);
+  scratch<int> reader(others, nothing);
+  slot_state state{shared.extents, shared.evaluates, {}, {}, sent.data, {writer.data, reader.data}};
+  for (int of = 0; of < pass_slot_classes; ++of) {
     state.pools[of] = {freed.data + of * work.count, released.data + of * work.count};
     state.held[of] = shared.held + of * pass_indices(shared.extents);
   }
@@ -59,7 +63,8 @@ constexpr void mark_complete_stages(shape const& extents, program& work) noexcep
   scratch<bool> seen(stages(extents), false);
   for (int i = work.count - 1; i >= 0; --i) {
     item& step = work.items[i];
-    if (step.what != operation::run || !frees_activation(step.work.kind))
+    if (step.what != operation::run || step.about != subject::pass ||
+        !frees_activation(step.work.kind))
       continue;
     step.completes_stage = !seen.data[step.work.stage];
     seen.data[step.work.stage] = true;

@@ -38,6 +38,20 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
   return maker;
 }
 
+//! The bytes of a step that is not about a pass: a row of the totals stands at the start of its
+//! slot, and several rows are several whole slots.
+constexpr void
+size_other(item& step, std::int64_t tied, std::int64_t row, slot_layout* layouts) noexcept {
+  slot_class const of = step.in.index != nothing ? step.in.of : step.out.of;
+  bool const totals = of == slot_class::totals;
+  slot_layout& layout = layouts[static_cast<int>(of)];
+  grow(layout, totals ? row : tied);
+  std::int64_t bytes = totals ? step.rows * layout.bytes : tied;
+  if (step.about == subject::contribution)
+    bytes = row;
+  (step.in.index != nothing ? step.in_bytes : step.out_bytes) = bytes;
+}
+
 } // namespace detail
 
 //! @brief Fills in the bytes of every message of a program, the size of the slots of every class,
@@ -51,6 +65,10 @@ constexpr std::int64_t lay_out(program& work, Sizes const& sizes, slot_layout* l
   auto layout = [layouts](slot_class of) -> slot_layout& { return layouts[static_cast<int>(of)]; };
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
+    if (step.about != subject::pass) {
+      detail::size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
+      continue;
+    }
     if (step.in.index != nothing) {
       pass const maker = detail::maker_of_input(step);
       slot_class const made =

@@ -41,6 +41,9 @@ struct plan_view {
   int const* lanes = nullptr;                //!< [P], lanes of each device
   slot_layout const* layouts = nullptr;      //!< [P][slot_classes]
   std::int64_t const* arena_bytes = nullptr; //!< [P]
+  std::int64_t tied_bytes = 0;               //!< of the gradient of a tied weight; 0: none is tied
+  std::int64_t totals_bytes = 0;             //!< of a stage's row of the totals; 0: no totals
+  int other_messages = 0;                    //!< messages that no pass makes
 
   //! @brief The program of one device.
   [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
@@ -55,6 +58,18 @@ struct plan_view {
   }
 };
 
+//! @brief The number of values of `message_index`.
+[[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
+  return pass_indices(work.extents) + work.other_messages;
+}
+
+//! @brief A dense number for a message, the same at both of its ends.
+//! @param step one end; of a step that runs, the number of the message that it makes, if any.
+[[nodiscard]] constexpr int message_index(shape const& extents, item const& step) noexcept {
+  return step.about == subject::pass ? pass_index(extents, step.work)
+                                     : pass_indices(extents) + step.number;
+}
+
 //! @brief Everything that is decided before the first step: programs, slots, waits and one arena
 //! layout per device.
 struct plan {
@@ -63,6 +78,9 @@ struct plan {
   communicator_key key = nullptr;
   bool duplex_groups = true;
   bool evaluates = false;
+  std::int64_t tied_bytes = 0;
+  std::int64_t totals_bytes = 0;
+  int other_messages = 0;
   std::vector<item> items;
   std::vector<int> offsets;
   std::vector<int> waits;
@@ -82,7 +100,10 @@ struct plan {
                      waits.data(),
                      lanes.data(),
                      layouts.data(),
-                     arena_bytes.data()};
+                     arena_bytes.data(),
+                     tied_bytes,
+                     totals_bytes,
+                     other_messages};
     if (extents.where == placement::custom)
       result.extents.custom_devices = custom_devices.data();
     return result;

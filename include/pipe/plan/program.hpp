@@ -32,6 +32,10 @@ struct event {
   int entry = 0;
   int device = 0;   //!< runs the pass, or sends the message
   int to = nothing; //!< receives the message; `nothing` for a pass
+  subject about = subject::pass;
+  int stage = 0;        //!< beside passes: the stage, or that of the first row
+  int rows = 0;         //!< of totals
+  int number = nothing; //!< of a message that no pass makes
 };
 
 namespace detail {
@@ -122,7 +126,15 @@ constexpr int advance(message_placement& work, int budget) noexcept {
 //! @pre `device` is one of the event's.
 [[nodiscard]] constexpr item item_of(timetable_view table, event const& what, int device) noexcept {
   item step;
-  step.work = table.passes[what.entry];
+  if (what.about == subject::pass) {
+    step.work = table.passes[what.entry];
+  } else {
+    step.work.kind = pass_kind::backward;
+    step.work.stage = static_cast<std::uint16_t>(what.stage);
+    step.about = what.about;
+    step.rows = what.rows;
+    step.number = what.number;
+  }
   if (what.to == nothing)
     return step;
   step.work.overlapped = false;
@@ -180,7 +192,8 @@ constexpr void number_messages(program& work, int devices, int* counters) noexce
 //!
 //! Two messages between the same two devices share a group when nothing stands between them in the
 //! program of either end: then the group is the same at both ends. Policies with one lane per
-//! direction join one direction only.
+//! direction join one direction only. The message with all totals is made of those before it, so it
+//! starts alone.
 //!
 //! @param mine the program to group.
 //! @param position_at_peer [items], where each message of `mine` stands in its peer's program.
@@ -194,7 +207,7 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
       continue;
     bool joined = false;
     if (i > 0 && mine.items[i - 1].what != operation::run && mine.items[i - 1].peer == step.peer &&
-        (duplex || mine.items[i - 1].what == step.what))
+        (duplex || mine.items[i - 1].what == step.what) && step.about != subject::spread)
       joined = position_at_peer[i - 1] + 1 == position_at_peer[i];
     step.group = joined ? mine.items[i - 1].group : groups;
     if (!joined)

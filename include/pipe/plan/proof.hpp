@@ -27,6 +27,7 @@ enum class plan_rule : std::uint8_t {
   slots_overlap, //!< slots lie over one another in the arena, or are too small for what they hold
   wrong_content, //!< a step reads a slot that holds something else
   unordered,     //!< a step may start before an item that it depends on is complete
+  incomplete,    //!< a step uses gradients that are not complete when it runs
   seam           //!< two plans in a row differ in their devices, stages or communicators
 };
 
@@ -49,6 +50,7 @@ enum class plan_rule : std::uint8_t {
   case plan_rule::wrong_content: return "a step reads a slot that holds something else";
   case plan_rule::unordered:
     return "a step may start before an item that it depends on is complete";
+  case plan_rule::incomplete: return "a step uses gradients that are not complete when it runs";
   case plan_rule::seam:
     return "two plans in a row differ in their devices, stages or communicators";
   }
@@ -62,8 +64,9 @@ struct proof {
   int item_index = nothing; //!< on `device`; `nothing` for a pass that no device runs
   int other_device = nothing;
   int other_item = nothing;
-  pass what{};  //!< the pass of the item, or the one that is missing
-  pass other{}; //!< the pass of the other item
+  pass what{};                   //!< the pass of the item, or the one that is missing
+  pass other{};                  //!< the pass of the other item
+  subject about = subject::pass; //!< what is missing where no device runs it
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept {
     return broken == plan_rule::none;

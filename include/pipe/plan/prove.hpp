@@ -11,6 +11,7 @@
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove_messages.hpp>
 #include <pipe/plan/prove_slots.hpp>
+#include <pipe/plan/prove_steps.hpp>
 #include <pipe/plan/scratch.hpp>
 
 namespace pipelining::inline v0_1 {
@@ -33,7 +34,7 @@ namespace detail {
 //! The rules of messages, for all devices.
 constexpr proof prove_messages(plan_view work) {
   int const devices = work.extents.devices;
-  int const indices = pass_indices(work.extents);
+  int const indices = message_indices(work);
   proof verdict;
   for (int device = 0; device < devices && verdict; ++device)
     verdict = check_form(work, device);
@@ -74,7 +75,7 @@ constexpr proof prove_drain(plan_view work) {
 
 //! The rules of passes and slots, for all devices.
 constexpr proof prove_slots(plan_view work) {
-  scratch<unsigned char> ran(pass_indices(work.extents), 0);
+  scratch<unsigned char> ran(step_indices(work.extents), 0);
   proof verdict;
   for (int device = 0; device < work.extents.devices && verdict; ++device)
     verdict = enter_passes(work, device, ran.data);
@@ -96,8 +97,10 @@ constexpr proof prove_slots(plan_view work) {
 //! agree on its order. Groups are the same at both ends. The plan drains with no buffering at all
 //! (see `plan_drain`). Every pass runs once, on the device of its stage. No slot is written while
 //! it may still be read, and every pass reads what was made for it, on the strength of the plan's
-//! waits and the order of streams alone. A plan that is proven may follow itself without a barrier
-//! between devices: it leaves no message behind, so the next iteration starts on empty edges.
+//! waits and the order of streams alone. What follows complete gradients runs once for each stage
+//! concerned, behind the last pass that adds to them. A plan that is proven may follow itself
+//! without a barrier between devices: it leaves no message behind, so the next iteration starts on
+//! empty edges.
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md

@@ -23,6 +23,20 @@ inline constexpr int most_group_messages = 64;
 
 namespace detail {
 
+//! A step about something else than a pass is of a plan that has such, runs or is a message as its
+//! subject says, and has a number and rows that exist.
+[[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
+  bool const tied = step.about == subject::tied_gradient || step.about == subject::add_tied;
+  if ((tied ? work.tied_bytes : work.totals_bytes) <= 0 || step.rows < 0 ||
+      step.rows > stages(work.extents))
+    return false;
+  if (step.what == operation::run)
+    return step.about != subject::gather && step.about != subject::spread;
+  return step.number >= 0 && step.number < work.other_messages &&
+         (step.about == subject::tied_gradient || step.about == subject::gather ||
+          step.about == subject::spread);
+}
+
 //! Waits point back behind the group, passes and peers exist, groups are contiguous, each with a
 //! number of its own, one peer and one lane.
 constexpr proof check_form(plan_view work, int device) {
@@ -45,6 +59,8 @@ constexpr proof check_form(plan_view work, int device) {
           return {plan_rule::waits_forward, device, i, device, wait};
       if (!contains(work.extents, step.work))
         return {plan_rule::wrong_passes, device, i};
+      if (step.about != subject::pass && !other_exists(work, step))
+        return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
       if (!message)
         continue;
       if (step.peer < 0 || step.peer >= work.extents.devices || step.peer == device)
@@ -86,7 +102,7 @@ constexpr proof check_lanes(plan_view work, int device, int* seen) noexcept {
   return {};
 }
 
-//! Where the two ends of every message are: [pass_indices], item numbers on their devices.
+//! Where the two ends of every message are: [message_indices], item numbers on their devices.
 struct message_ends {
   int* sender;
   int* receiver;
@@ -100,7 +116,7 @@ constexpr proof enter_messages(plan_view work, int device, message_ends ends) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = pass_index(work.extents, step.work);
+    int const maker = message_index(work.extents, step);
     int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
     if (end != nothing)
       return {plan_rule::unmatched, device, index, device, end};
@@ -122,7 +138,7 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = pass_index(work.extents, step.work);
+    int const maker = message_index(work.extents, step);
     bool const sends = step.what == operation::send;
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
     auto const theirs = work.program_of(step.peer);
@@ -130,7 +146,7 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
       return {plan_rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
     if (other.peer != device || other.what != (sends ? operation::receive : operation::send) ||
-        pass_index(work.extents, other.work) != maker)
+        message_index(work.extents, other) != maker || other.about != step.about)
       return {plan_rule::unmatched, device, index};
     if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
       return {plan_rule::sizes_differ, device, index, step.peer, twin};

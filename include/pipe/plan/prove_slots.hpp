@@ -2,10 +2,12 @@
 #pragma once
 
 //! @file
-//! @brief The part of the proof that looks at passes and buffers: does every pass run, who wrote
-//! what a step reads, and is it complete by then?
+//! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
+//! complete by then?
 
+#include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/plan/hooks.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/memory.hpp>
 #include <pipe/plan/message.hpp>
@@ -35,6 +37,7 @@ struct slot_check {
   int device;
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
+  unsigned char* progress; // [S], how far the gradients of each stage are
   proof verdict;
 
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
@@ -77,8 +80,67 @@ struct slot_check {
       return fail(plan_rule::unordered, item_index, past->reader);
     past->reader = item_index;
   }
+  [[nodiscard]] constexpr bool follows_gradients() const noexcept {
+    return work.tied_bytes + work.totals_bytes > 0;
+  }
+  //! A step that is not about a pass. What it reads and writes has its place in slots.
+  constexpr void other(int i, item const& step) noexcept {
+    int const stage = step.work.stage;
+    int const last = stages(work.extents) - 1;
+    bool const totals = step.about != subject::tied_gradient && step.about != subject::add_tied;
+    slot_class const of = totals ? slot_class::totals : slot_class::tied_gradient;
+    int first = stage;
+    int count = step.rows;
+    if (!totals) {
+      first = step.about == subject::add_tied || stage == 0 ? 0 : 1;
+      count = step.about == subject::add_tied ? 2 : 1;
+    } else if (step.about == subject::update || step.about == subject::spread) {
+      first = 0;
+      count = last + 1;
+    }
+    bool const writes = step.what == operation::receive ||
+                        (step.what == operation::run && (step.about == subject::tied_gradient ||
+                                                         step.about == subject::contribution));
+    slot const& given = writes ? step.out : step.in;
+    if (given != slot{of, first} || (totals && step.rows != count))
+      return fail(plan_rule::wrong_content, i, nothing);
+    for (int index = first; index < first + count; ++index)
+      if (writes)
+        write(i, of, index, index);
+      else
+        read(i, of, index, index);
+    if (step.what == operation::run)
+      follow(i, step);
+  }
+  //! Gradients are complete behind the pass that says so, tied ones once they are added.
+  constexpr void follow(int i, item const& step) noexcept {
+    constexpr unsigned char complete = 1;
+    constexpr unsigned char added = 2;
+    unsigned char& at = progress[step.work.stage];
+    bool const tied = work.tied_bytes > 0 && holds_tied(work.extents, step.work.stage);
+    switch (step.about) {
+    case subject::pass:
+      if (frees_activation(step.work.kind) && at != 0)
+        return fail(plan_rule::incomplete, i, nothing);
+      at = step.completes_stage ? complete : at;
+      return;
+    case subject::contribution:
+      if (at != (tied ? added : complete))
+        return fail(plan_rule::incomplete, i, nothing);
+      return;
+    case subject::tied_gradient:
+    case subject::add_tied:
+      if (at != complete)
+        return fail(plan_rule::incomplete, i, nothing);
+      at = step.about == subject::add_tied ? added : at;
+      return;
+    default: return; // the totals say that all have contributed
+    }
+  }
   constexpr void run(int i, item const& step) noexcept {
     shape const& extents = work.extents;
+    if (follows_gradients())
+      follow(i, step);
     bool const forward = step.work.kind == pass_kind::forward;
     int const unit_content = unit_key(extents, step.work);
     int const sequence_content = sequence_key(extents, step.work);
@@ -114,10 +176,14 @@ struct slot_check {
 
 //! Checks the slots of one device. What starts together does not know of one another.
 //! @param clocks scratch, [items][lanes + 1]. @param tail scratch, [lanes + 1].
-//! @param histories scratch, one per slot of the device, fresh.
-constexpr proof
-check_slots(plan_view work, int device, int* clocks, int* tail, slot_history* histories) noexcept {
-  slot_check walk{work, device, {clocks, tail, work.lanes[device] + 1}, histories, {}};
+//! @param histories scratch, one per slot of the device, fresh. @param progress scratch, [S], 0.
+constexpr proof check_slots(plan_view work,
+                            int device,
+                            int* clocks,
+                            int* tail,
+                            slot_history* histories,
+                            unsigned char* progress) noexcept {
+  slot_check walk{work, device, {clocks, tail, work.lanes[device] + 1}, histories, progress, {}};
   walk.clock.reset();
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
@@ -134,7 +200,9 @@ check_slots(plan_view work, int device, int* clocks, int* tail, slot_history* hi
     walk.clock.share(first, end, stream);
     for (int i = first; i < end; ++i) {
       int const maker = pass_index(work.extents, at(i).work);
-      if (at(i).what == operation::run)
+      if (at(i).about != subject::pass)
+        walk.other(i, at(i));
+      else if (at(i).what == operation::run)
         walk.run(i, at(i));
       else if (at(i).what == operation::send)
         walk.read(i, at(i).in.of, at(i).in.index, maker);
@@ -155,8 +223,16 @@ constexpr proof check_slots(plan_view work, int device) {
   scratch<int> clocks(count * (work.lanes[device] + 1), nothing);
   scratch<int> tail(work.lanes[device] + 1, nothing);
   scratch<slot_history> histories(slots, {});
-  return check_slots(work, device, clocks.data, tail.data, histories.data);
+  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
+  scratch<unsigned char> progress(hooks ? stages(work.extents) : 0, 0);
+  return check_slots(work, device, clocks.data, tail.data, histories.data, progress.data);
 }
+
+//! A slot and what goes through it.
+struct sized_slot {
+  slot used;
+  std::int64_t bytes;
+};
 
 //! The classes lie one behind the other in the arena, and every slot holds what goes through it.
 constexpr proof check_layout(plan_view work, int device) noexcept {
@@ -172,50 +248,11 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
-    if ((step.in.index != nothing && step.in_bytes > work.layout(device, step.in.of).bytes) ||
-        (step.out.index != nothing && step.out_bytes > work.layout(device, step.out.of).bytes))
-      return {plan_rule::slots_overlap, device, static_cast<int>(i)};
-  }
-  return {};
-}
-
-//! Enters the passes that a device runs: each on the device of its stage, none twice.
-//! @param ran [pass_indices], receives kind + 1 of the pass that runs; starts out 0.
-constexpr proof enter_passes(plan_view work, int device, unsigned char* ran) noexcept {
-  auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    item const& step = steps[i];
-    if (step.what != operation::run)
-      continue;
-    unsigned char& entry = ran[pass_index(work.extents, step.work)];
-    if (entry != 0 || device_of(work.extents, step.work) != device)
-      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
-    entry = static_cast<unsigned char>(static_cast<int>(step.work.kind) + 1);
-  }
-  return {};
-}
-
-//! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
-constexpr proof find_missing(plan_view work, unsigned char const* ran) noexcept {
-  shape const& extents = work.extents;
-  int const per_class = stages(extents) * units(extents);
-  auto const is = [ran](int index, pass_kind kind) {
-    return ran[index] == static_cast<int>(kind) + 1;
-  };
-  for (int unit = 0; unit < per_class; ++unit) {
-    int const gradient = unit + per_class;
-    int const weight = gradient + per_class;
-    int wrong = nothing;
-    if (!is(unit, pass_kind::forward))
-      wrong = unit;
-    else if ((ran[gradient] != 0) == work.evaluates)
-      wrong = gradient;
-    else if ((ran[weight] != 0) != is(gradient, pass_kind::backward_input))
-      wrong = weight;
-    if (wrong == nothing)
-      continue;
-    pass const what = pass_at(extents, wrong);
-    return {plan_rule::wrong_passes, device_of(extents, what), nothing, nothing, nothing, what, {}};
+    for (auto const [used, bytes] :
+         {sized_slot{step.in, step.in_bytes}, {step.out, step.out_bytes}})
+      if (used.index != nothing && bytes > work.layout(device, used.of).bytes *
+                                             (used.of == slot_class::totals ? step.rows : 1))
+        return {plan_rule::slots_overlap, device, static_cast<int>(i)};
   }
   return {};
 }

@@ -21,6 +21,11 @@ namespace pipelining::inline v0_1 {
 //! the state. Zero bytes: the user keeps such buffers itself, indexed by the slot numbers. The
 //! answer may depend on stage, microbatch and chunk, and must be the same on all devices: both ends
 //! of a message know its size without asking.
+//!
+//! The type may have two more members, numbers of bytes: `tied_bytes`, of the gradient of a weight
+//! that the first and the last stage share, and `totals_bytes`, of a stage's row of the totals.
+//! They ask for the steps that follow when gradients are complete: see
+//! docs/decisions/0006-hooks.md.
 template <class Sizes>
 concept buffer_sizes = requires(Sizes const sizes, slot_class of, pass const what) {
   { sizes.bytes(of, what) } -> std::convertible_to<std::int64_t>;
@@ -38,6 +43,8 @@ struct uniform_sizes {
   std::int64_t weight_input = 0;
   std::int64_t sequence = 0;
   std::int64_t sequence_gradient = 0;
+  std::int64_t tied_bytes = 0;   //!< of the gradient of a weight that first and last stage share
+  std::int64_t totals_bytes = 0; //!< of a stage's row of the totals
 
   [[nodiscard]] constexpr std::int64_t bytes(slot_class of, pass const&) const noexcept {
     switch (of) {
@@ -49,5 +56,24 @@ struct uniform_sizes {
     }
   }
 };
+
+//! @brief The bytes of the gradient of a weight that the first and the last stage share; 0 where
+//! none is shared.
+template <class Sizes>
+[[nodiscard]] constexpr std::int64_t tied_bytes(Sizes const& sizes) noexcept {
+  if constexpr (requires { sizes.tied_bytes; })
+    return sizes.tied_bytes;
+  else
+    return 0;
+}
+
+//! @brief The bytes of a stage's row of the totals; 0 where there are none.
+template <class Sizes>
+[[nodiscard]] constexpr std::int64_t totals_bytes(Sizes const& sizes) noexcept {
+  if constexpr (requires { sizes.totals_bytes; })
+    return sizes.totals_bytes;
+  else
+    return 0;
+}
 
 } // namespace pipelining::inline v0_1

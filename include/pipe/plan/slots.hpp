@@ -44,15 +44,22 @@ struct slot_pool {
   }
 };
 
+//! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals.
+struct slot_uses {
+  int* writer = nullptr; //!< [2 + S] items of the device, or `nothing`
+  int* reader = nullptr; //!< [2 + S]
+};
+
 //! @brief What `assign_slots` works on: the pools of one device and, for all devices, which slot
 //! holds what.
 struct slot_state {
   shape extents;
   bool evaluates = false; //!< no backward passes: nothing is kept for them
   slot_pool pools[slot_classes];
-  int* held[slot_classes]; //!< by class: [pass_indices] the slot of a message or unit, [S M] for
-                           //!< the sequence classes
-  int* sent;               //!< [items of the device], sends whose slot is not free yet
+  int* held[pass_slot_classes]; //!< by class: [pass_indices] the slot of a message or unit, [S M]
+                                //!< for the sequence classes
+  int* sent;          //!< [items of the device], sends whose slot is not free yet
+  slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
 };
 
 namespace detail {
@@ -165,6 +172,76 @@ constexpr void release_slots(slot_state& state, item& step, int index) noexcept 
     (void)release(state, slot_class::sequence_gradient, sequence, index);
 }
 
+//! An item of a device that uses slots of totals or tied gradients, and what it needs: at most one
+//! item of each stream, the latest.
+struct slot_user {
+  program const& work;
+  int item_index;
+  int* needs; // [most_needs]
+  int& need_count;
+
+  constexpr void need(int earlier) const noexcept {
+    if (earlier == nothing)
+      return;
+    for (int k = 0; k < need_count; ++k)
+      if (stream_of(work.items[needs[k]]) == stream_of(work.items[earlier])) {
+        needs[k] = earlier > needs[k] ? earlier : needs[k];
+        return;
+      }
+    needs[need_count] = earlier;
+    ++need_count;
+  }
+};
+
+//! Uses some slots of totals or tied gradients, one after the other, to read or to write.
+constexpr void
+use(slot_state& state, slot const& first, int count, bool writes, slot_user const& by) noexcept {
+  slot_pool& of = pool(state, first.of);
+  if (of.count == 0) {
+    of.count = first.of == slot_class::totals ? stages(state.extents) : 2;
+    of.peak = by.item_index;
+  }
+  for (int index = first.index; index < first.index + count; ++index) {
+    int const key = first.of == slot_class::totals ? 2 + index : index;
+    by.need(state.others.writer[key]);
+    by.need(state.others.reader[key]);
+    (writes ? state.others.writer : state.others.reader)[key] = by.item_index;
+    if (writes)
+      state.others.reader[key] = nothing;
+  }
+}
+
+//! The slots of a step that is not about a pass. They are given, not taken: both ends of a message
+//! use the same.
+constexpr void assign_other_slots(slot_state& state, item& step, slot_user const& by) noexcept {
+  int const stage = step.work.stage;
+  bool writes = step.what == operation::receive;
+  slot first{slot_class::totals, stage};
+  int count = step.rows;
+  switch (step.about) {
+  case subject::tied_gradient:
+    first = {slot_class::tied_gradient, stage == 0 ? 0 : 1};
+    count = 1;
+    writes = writes || step.what == operation::run;
+    break;
+  case subject::add_tied:
+    first = {slot_class::tied_gradient, 0};
+    count = 2;
+    break;
+  case subject::contribution:
+    step.rows = count = 1;
+    writes = true;
+    break;
+  case subject::update:
+    first.index = 0;
+    step.rows = count = stages(state.extents);
+    break;
+  default: break;
+  }
+  (writes ? step.out : step.in) = first;
+  use(state, first, count, writes, by);
+}
+
 } // namespace detail
 
 //! @brief The most items that an item needs: every class that a pass may take a slot of, its
@@ -199,6 +276,11 @@ assign_slots(slot_state& state, program& work, int* needs, int* need_counts, int
   for (int i = 0; i < work.count;) {
     item& step = work.items[i];
     int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, i);
+    if (step.about != subject::pass) {
+      detail::assign_other_slots(state, step, {work, i, needs + i * most_needs, need_counts[i]});
+      ++i;
+      continue;
+    }
     int const maker = pass_index(state.extents, step.work);
     bool const gradient = step.work.kind != pass_kind::forward;
     if (step.what == operation::run) {

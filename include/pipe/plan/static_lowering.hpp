@@ -6,12 +6,14 @@
 
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/global_order.hpp>
+#include <pipe/plan/hooks.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower_device.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/program.hpp>
 #include <pipe/plan/scratch.hpp>
+#include <pipe/plan/sizes.hpp>
 #include <pipe/plan/waits.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -101,12 +103,47 @@ struct static_events {
   static constexpr state const& value = after<static_events, slices>;
 };
 
+//! The global order with the steps that follow complete gradients, where the sizes ask for any.
+template <class Timed, bool Slots, bool Tied, bool Totals>
+struct static_hooks {
+  static constexpr timetable_view table = Timed::view;
+  static constexpr auto const& before = static_events<Timed, Slots>::value;
+  static_assert(table.extents.where != placement::bidirectional,
+                "plan: tied weights and totals need one copy of every stage, but this placement "
+                "keeps two; add up their gradients in gradients_ready, and step the optimizer "
+                "after the iteration");
+
+  struct state {
+    event events[before.written + hook_capacity(table.extents)];
+    int written;
+    int messages;
+  };
+  static constexpr state value = [] {
+    state own{};
+    hook_placement work{table, Tied, Totals, before.events, before.written, own.events};
+    place_hooks(work);
+    own.written = work.written;
+    own.messages = work.messages;
+    return own;
+  }();
+};
+template <class Timed, bool Slots>
+struct static_hooks<Timed, Slots, false, false> {
+  static constexpr auto const& value = static_events<Timed, Slots>::value;
+};
+template <class Timed, class Policy, class Sizes>
+using whole_static_order = static_hooks<Timed,
+                                        Policy::duplex_groups,
+                                        (tied_bytes(Sizes::value) > 0),
+                                        (totals_bytes(Sizes::value) > 0)>;
+
 //! The items of one device.
 template <class Timed, class Policy, class Sizes, int Device>
 struct static_device {
   static constexpr timetable_view table = Timed::view;
   static constexpr int devices = table.extents.devices;
-  using events = static_events<Timed, Policy::duplex_groups>;
+  static constexpr bool hooks = tied_bytes(Sizes::value) + totals_bytes(Sizes::value) > 0;
+  using events = whole_static_order<Timed, Policy, Sizes>;
 
   static constexpr int count = [] {
     int sum = 0;
@@ -152,9 +189,9 @@ struct static_device {
       result.items[i] = program_of.items[i];
     program work{result.items, count};
     constexpr int indices = pass_indices(table.extents);
-    scratch<int> held(slot_classes * indices);
+    scratch<int> held(pass_slot_classes * indices);
     scratch<int> made(indices);
-    result.sums = lower_device<Policy>({table.extents, false, held.data, made.data, 0},
+    result.sums = lower_device<Policy>({table.extents, false, held.data, made.data, 0, hooks},
                                        work,
                                        Device,
                                        program_of.positions_at_peer,
@@ -231,6 +268,12 @@ struct static_lowering {
     }
     return result;
   }();
+  static constexpr int other_messages = [] {
+    if constexpr (tied_bytes(Sizes::value) + totals_bytes(Sizes::value) > 0)
+      return whole_static_order<Timed, Policy, Sizes>::value.messages;
+    else
+      return 0;
+  }();
   static constexpr plan_view view{extents,
                                   Policy::name,
                                   &Policy::key,
@@ -241,7 +284,10 @@ struct static_lowering {
                                   value.waits,
                                   value.lanes,
                                   value.layouts,
-                                  value.arena_bytes};
+                                  value.arena_bytes,
+                                  tied_bytes(Sizes::value),
+                                  totals_bytes(Sizes::value),
+                                  other_messages};
 };
 
 } // namespace detail

@@ -86,6 +86,9 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
   result.key = work.key;
   result.duplex_groups = work.duplex_groups;
   result.evaluates = work.evaluates;
+  result.tied_bytes = work.tied_bytes;
+  result.totals_bytes = work.totals_bytes;
+  result.other_messages = work.other_messages;
   result.items.assign(work.items, work.items + items);
   result.offsets.assign(work.offsets, work.offsets + devices + 1);
   int waits = 0;

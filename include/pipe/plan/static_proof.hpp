@@ -10,6 +10,7 @@
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove_messages.hpp>
 #include <pipe/plan/prove_slots.hpp>
+#include <pipe/plan/prove_steps.hpp>
 #include <pipe/plan/scratch.hpp>
 #include <pipe/plan/static_lowering.hpp>
 #include <pipe/timetable/static_timetable.hpp>
@@ -25,13 +26,14 @@ template <class Planned>
 struct static_proof {
   static constexpr plan_view work = Planned::view;
   static constexpr int devices = work.extents.devices;
-  static constexpr int indices = pass_indices(work.extents);
+  static constexpr int indices = message_indices(work);
+  static constexpr int steps = step_indices(work.extents);
 
   //! What the devices enter one after the other.
   struct state {
     int sender[indices];
     int receiver_of[indices];
-    unsigned char ran[indices];
+    unsigned char ran[steps];
     proof messages;
     proof passes;
   };

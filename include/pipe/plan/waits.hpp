@@ -13,13 +13,6 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief The stream of an item on its device: passes on stream 0, messages of lane l on stream l
-//! + 1. Items of one
-//!        stream complete in program order.
-[[nodiscard]] constexpr int stream_of(item const& step) noexcept {
-  return step.what == operation::run ? 0 : step.lane + 1;
-}
-
 //! @brief The most waits per item, on average: an item needs at most two items of other streams,
 //! since all slots but those of messages go from pass to pass.
 inline constexpr int most_waits = 2;

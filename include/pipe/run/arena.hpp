@@ -53,6 +53,19 @@ struct arena {
     return at(step.out, step.out_bytes);
   }
 
+  //! @brief The gradient of one of the two stages that share a tied weight.
+  //! @param which 0 for the first stage, 1 for the last one.
+  [[nodiscard]] input tied_gradient(int which) const noexcept {
+    buffer const in = at({slot_class::tied_gradient, which}, work.tied_bytes);
+    return {in.slot, in.data, in.bytes};
+  }
+
+  //! @brief The rows of all stages.
+  [[nodiscard]] totals all_totals() const noexcept {
+    slot_layout const& layout = work.layout(device, slot_class::totals);
+    return {memory + layout.offset, work.totals_bytes, layout.bytes, layout.count};
+  }
+
   //! @brief What a stage functor is told of a pass.
   [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
     return {device,

@@ -18,8 +18,25 @@
 
 namespace pipelining::inline v0_1 {
 
+namespace detail {
+
+//! The hooks of a subject, as a stage declares them.
+[[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
+  switch (about) {
+  case subject::tied_gradient:
+  case subject::add_tied:
+    return "tied_gradient(context const&, output) and add_tied(context const&, input first, input "
+           "last), or leave tied_bytes at 0";
+  case subject::contribution:
+    return "contribute(context const&, output), or leave totals_bytes at 0";
+  default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
+  }
+}
+
+} // namespace detail
+
 //! @brief Checks that there is one stage for each stage of the plan, and that each can run its
-//! passes.
+//! passes and has the hooks that the plan calls.
 //! @param only the device whose passes are looked at, or `nothing` for all.
 //! @throws std::invalid_argument with one sentence.
 template <class Stages>
@@ -35,7 +52,11 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
       if (step.what != operation::run)
         continue;
       visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
-        if (!can_run<Stage>(step.work.kind))
+        if (!can_follow<Stage>(step.about))
+          throw std::invalid_argument("run: the sizes of the plan ask for a hook that stage " +
+                                      std::to_string(step.work.stage) + " lacks; give it " +
+                                      detail::hooks_for(step.about));
+        if (step.about == subject::pass && !can_run<Stage>(step.work.kind))
           throw std::invalid_argument(
             "run: the schedule splits the backward pass, but stage " +
             std::to_string(step.work.stage) +

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input and
-//! pipelining::output.
+//! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
+//! pipelining::output and pipelining::totals.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +46,22 @@ struct input {
 //! @brief What a pass writes: its activation or its gradient. Empty, with slot -1, on the last and
 //! first stage.
 using output = buffer;
+
+//! @brief The rows of numbers that the stages have contributed, the same bits on every device. Row
+//! s is that of stage s.
+struct totals {
+  std::byte const* data = nullptr;
+  std::int64_t bytes = 0;  //!< of a row
+  std::int64_t stride = 0; //!< bytes from one row to the next, at least those of a row
+  int rows = 0;
+
+  //! @brief The row of a stage as elements of type T.
+  template <class T>
+  [[nodiscard]] std::span<T const> row(int stage) const noexcept {
+    return {reinterpret_cast<T const*>(data + stage * stride),
+            static_cast<std::size_t>(bytes) / sizeof(T)};
+  }
+};
 
 //! @brief Which pass a stage functor is to compute, and the buffers that live longer than the pass.
 struct context {

@@ -172,6 +172,8 @@ public:
   void post(int first, std::span<item const> group) {
     patience_->look(Clock::now());
     at_ = first;
+    if (relays(group.front()))
+      complete_lane(group.front().lane, first - 1);
     // Receives first: a message that finds its receive needs no buffer in between.
     for (operation const direction : {operation::receive, operation::send})
       for (std::size_t i = 0; i < group.size(); ++i)
@@ -221,7 +223,7 @@ private:
   }
   [[nodiscard]] std::string pass_at(int index) const {
     return "the " +
-           describe(steps()[static_cast<std::size_t>(index)].work, work_.extents.chunks > 1);
+           describe_subject(steps()[static_cast<std::size_t>(index)], work_.extents.chunks > 1);
   }
   [[nodiscard]] std::string position(int index) const {
     return "item " + std::to_string(index) + " of " + std::to_string(steps().size());

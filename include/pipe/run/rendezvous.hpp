@@ -29,7 +29,7 @@ namespace pipelining::inline v0_1 {
 class rendezvous {
 public:
   explicit rendezvous(plan_view const& work)
-      : extents_(work.extents), meetings_(static_cast<std::size_t>(pass_indices(work.extents))),
+      : extents_(work.extents), meetings_(static_cast<std::size_t>(message_indices(work))),
         doors_(static_cast<std::size_t>(work.extents.devices)) {}
 
   //! @brief Forgets all posts. No thread may be in any other member.
@@ -94,7 +94,7 @@ private:
   };
 
   [[nodiscard]] std::size_t index(item const& step) const noexcept {
-    return static_cast<std::size_t>(pass_index(extents_, step.work));
+    return static_cast<std::size_t>(message_index(extents_, step));
   }
   [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 

@@ -11,10 +11,31 @@
 
 namespace pipelining::inline v0_1 {
 
+namespace detail {
+
+//! What follows complete gradients. Runners have checked that the stage has the hook.
+template <class Stage>
+void run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
+  if constexpr (can_tie<Stage>) {
+    if (step.about == subject::tied_gradient)
+      stage.tied_gradient(where, memory.output_of(step));
+    if (step.about == subject::add_tied)
+      stage.add_tied(where, memory.tied_gradient(0), memory.tied_gradient(1));
+  }
+  if constexpr (can_contribute<Stage>)
+    if (step.about == subject::contribution)
+      stage.contribute(where, memory.output_of(step));
+  if constexpr (can_update<Stage>)
+    if (step.about == subject::update)
+      stage.optimizer_step(where, memory.all_totals());
+}
+
+} // namespace detail
+
 //! @brief Runs the pass of an item on its stage, and tells the stage when its weight gradients are
-//! complete.
+//! complete; or runs what follows then.
 //!
-//! What every executor does for an item that runs a pass.
+//! What every executor does for an item that runs.
 //!
 //! @param memory the device's slots. @param stream the CUDA stream to enqueue on, if any.
 //! @throws what the stage throws.
@@ -22,6 +43,8 @@ template <class Stages>
 void run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
   context const where = memory.context_of(step, stream);
   visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+    if (step.about != subject::pass)
+      return detail::run_hook(stage, memory, step, where);
     run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
     if constexpr (can_announce_gradients<Stage>)
       if (step.completes_stage)

@@ -6,6 +6,7 @@
 //! concepts.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
 
 #include <concepts>
@@ -49,6 +50,31 @@ concept stage_functor = can_forward<Stage> &&(can_backward<Stage> || can_split_b
 template <class Stage>
 concept can_announce_gradients = requires(Stage& stage, context const& where) {
   stage.gradients_ready(where);
+};
+
+//! @brief `stage.tied_gradient(context, output)`: writes the gradient of the weight that the first
+//! and the last stage share into the output; `stage.add_tied(context, first, last)`: makes the sum
+//! of both its gradient. Both stages are handed the same two inputs in the same order, so their
+//! copies stay equal bit for bit.
+template <class Stage>
+concept can_tie = requires(Stage& stage, context const& where, input in, output out) {
+  stage.tied_gradient(where, out);
+  stage.add_tied(where, in, in);
+};
+
+//! @brief `stage.contribute(context, output)`: writes the stage's row of the totals. Called once
+//! per iteration, behind all passes of the device, when the stage's gradients are complete, tied
+//! ones included.
+template <class Stage>
+concept can_contribute = requires(Stage& stage, context const& where, output out) {
+  stage.contribute(where, out);
+};
+
+//! @brief `stage.optimizer_step(context, totals)`: called once at the end of the iteration. The
+//! totals lie where the stage runs: on a GPU, kernels read them.
+template <class Stage>
+concept can_update = requires(Stage& stage, context const& where, totals const& all) {
+  stage.optimizer_step(where, all);
 };
 
 namespace detail {
@@ -116,6 +142,18 @@ template <class Stage>
   if (kind == pass_kind::backward)
     return can_backward<Stage> || can_split_backward<Stage>;
   return can_split_backward<Stage>;
+}
+
+//! @brief True when a stage can do what a step is about that follows complete gradients.
+template <class Stage>
+[[nodiscard]] constexpr bool can_follow(subject about) noexcept {
+  switch (about) {
+  case subject::tied_gradient:
+  case subject::add_tied: return can_tie<Stage>;
+  case subject::contribution: return can_contribute<Stage>;
+  case subject::update: return can_update<Stage>;
+  default: return true;
+  }
 }
 
 //! @brief Runs one pass on a stage.

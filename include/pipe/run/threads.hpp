@@ -209,6 +209,8 @@ struct thread_device {
     if (board.messages.aborted())
       throw stopped{};
     board.position[d].store(first, std::memory_order_relaxed);
+    if (relays(group.front()))
+      complete_lane(group.front().lane, first - 1);
     for (item const& step : group)
       board.messages.post(step, slots().message(step).data);
   }
@@ -241,8 +243,8 @@ struct thread_device {
     board.fail(
       device,
       "run: device " + std::to_string(device) + " failed in the " +
-        describe(steps()[static_cast<std::size_t>(at)].work, board.view.extents.chunks > 1) + ": " +
-        cause,
+        describe_subject(steps()[static_cast<std::size_t>(at)], board.view.extents.chunks > 1) +
+        ": " + cause,
       std::current_exception());
   }
 };
@@ -333,7 +335,7 @@ public:
       auto const d = static_cast<std::size_t>(device);
       auto const steps = view.program_of(device);
       for (std::size_t i = 0; i < steps.size(); ++i) {
-        if (steps[i].what != operation::run)
+        if (steps[i].what != operation::run || steps[i].about != subject::pass)
           continue;
         result.passes.push_back(steps[i].work);
         result.starts.push_back(board_->starts[d][i]);

@@ -21,6 +21,7 @@
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
+#include <tests/support/training.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -107,6 +108,49 @@ TEST_CASE("four processes compute what one device computes, under every policy")
     meeting, "large messages", pp::make_timetable<pp::OneFOneB>({4, 7}), large);
   check_equal_to_sequential<pp::one_communicator>(
     meeting, "large in one lane", pp::make_timetable<pp::VHalf>({4, 8}), large);
+}
+
+namespace {
+
+template <class Policy>
+void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetable_view table) {
+  constexpr pp::uniform_sizes sizes{.message = 4,
+                                    .activation = 4,
+                                    .weight_input = 4,
+                                    .tied_bytes = 4,
+                                    .totals_bytes = sizeof(support::training_row)};
+  int const stages = pp::stages(table.extents);
+  int const steps = 9;
+  auto expected = support::untrained(stages);
+  support::train_sequentially(expected, table.extents.microbatches, steps);
+  auto model = support::training_model(stages);
+  pp::mpi_runner runner(pp::lower<Policy>(table, sizes),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .name = name});
+  for (int step = 0; step < steps; ++step)
+    runner.step();
+  for (int s = 0; s < stages; ++s) {
+    auto const index = static_cast<std::size_t>(s);
+    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    CHECK(support::same_bits(model[index].numbers, expected[index]) == mine);
+    CHECK(model[index].stepped == (mine ? steps : 0));
+  }
+}
+
+} // namespace
+
+TEST_CASE("processes train as one device does, with tied weights, clipping and skipped steps") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_training<pp::communicator_per_pair>(
+    meeting, "1f1b", pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::one_communicator>(
+    meeting, "in one lane", pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_training<pp::communicator_per_edge>(
+    meeting, "v-half", pp::make_timetable<pp::VHalf>({4, 6}));
+  check_training<pp::communicator_per_pair>(
+    meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
 TEST_CASE("steps allocate nothing") {

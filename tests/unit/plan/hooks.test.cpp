@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What follows complete gradients: where it stands in a plan, and that the proof wants it there.
+#include <pipe/plan/calls.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/difference.hpp>
+#include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/plan/static_plan.hpp>
+#include <pipe/plan/tables.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/rendezvous_machine.hpp"
+
+namespace pp = pipelining;
+using pp::subject;
+
+namespace {
+
+constexpr pp::uniform_sizes both{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
+struct both_as_type {
+  static constexpr pp::uniform_sizes value = both;
+};
+
+//! Everything of a device that is not about passes, a line each.
+std::vector<std::string> hooks_of(pp::plan const& work, int device) {
+  std::vector<std::string> lines;
+  for (pp::item const& step : work.view().program_of(device))
+    if (step.about != subject::pass)
+      lines.push_back(pp::describe(step, false));
+  return lines;
+}
+
+//! The nth item of a device about a subject that runs, sends or receives.
+pp::item& find(pp::plan& work, int device, pp::operation what, subject about, int nth = 0) {
+  auto i = static_cast<std::size_t>(work.offsets[static_cast<std::size_t>(device)]);
+  for (;; ++i)
+    if (work.items[i].what == what && work.items[i].about == about && nth-- == 0)
+      return work.items[i];
+}
+
+template <class Policy>
+void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
+  pp::plan const work = pp::lower<Policy>(table, both); // throws unless it is proven
+  int const stages = pp::stages(table.extents);
+  int const last = pp::device_of(table.extents, stages - 1);
+  bool const apart = stages > 1 && last != pp::device_of(table.extents, 0);
+  int tied = 0;
+  int updates = 0;
+  for (pp::item const& step : work.items) {
+    tied += step.about == subject::tied_gradient && step.what == pp::operation::send ? 1 : 0;
+    updates += step.about == subject::update ? 1 : 0;
+  }
+  CHECK(tied == (apart ? 2 : 0));
+  CHECK(updates == stages);
+  CHECK(pp::prove(work, pp::lower_evaluation<Policy>(table, both)));
+  CHECK(pp::prove(work, work));
+  if (!drain_in_all_orders)
+    return;
+  auto const row = support::messages_of(work);
+  CHECK(support::rendezvous_machine(row).run() == support::outcome::drains);
+  CHECK(support::mirrored(row));
+}
+
+template <class Schedule>
+void check_schedule() {
+  for (int devices = 1; devices <= 5; ++devices)
+    for (int microbatches = 1; microbatches <= 7; microbatches += 2) {
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      auto const table = pp::make_timetable<Schedule>({devices, microbatches});
+      bool const few = devices <= 3 && microbatches == 1;
+      check_sound<pp::communicator_per_pair>(table, few);
+      check_sound<pp::communicator_per_edge>(table, few);
+      check_sound<pp::one_communicator>(table, few);
+    }
+}
+
+} // namespace
+
+TEST_CASE("plans with tied weights and totals are proven, whatever schedule and policy") {
+  check_schedule<pp::OneFOneB>();
+  check_schedule<pp::Interleaved<3>>();
+  check_schedule<pp::VHalf>();
+  check_schedule<pp::ZeroBubbleH1>();
+  check_schedule<pp::Seq1F1B<2>>();
+}
+
+TEST_CASE("the last stage hands over its tied gradient while earlier stages still run") {
+  pp::plan work = pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), both);
+  CHECK(hooks_of(work, 0) ==
+        std::vector<std::string>{"receive the tied gradient of stage 2 from device 2",
+                                 "run the tied gradient of stage 0",
+                                 "send the tied gradient of stage 0 to device 2",
+                                 "run the addition of the tied gradients on stage 0",
+                                 "receive the totals of stages 1 to 2 from device 1",
+                                 "run the totals of stage 0",
+                                 "send the totals of all stages to device 1",
+                                 "run the optimizer step of stage 0"});
+  CHECK(hooks_of(work, 2) ==
+        std::vector<std::string>{"run the tied gradient of stage 2",
+                                 "send the tied gradient of stage 2 to device 0",
+                                 "receive the tied gradient of stage 0 from device 0",
+                                 "run the addition of the tied gradients on stage 2",
+                                 "run the totals of stage 2",
+                                 "send the totals of stage 2 to device 1",
+                                 "receive the totals of all stages from device 1",
+                                 "run the optimizer step of stage 2"});
+  // Device 0 posts the receive before its last two backward passes.
+  auto const steps = work.view().program_of(0);
+  auto const* const received = &find(work, 0, pp::operation::receive, subject::tied_gradient);
+  int passes_after = 0;
+  for (auto const* step = received; step != steps.data() + steps.size(); ++step)
+    passes_after += step->what == pp::operation::run && step->about == subject::pass ? 1 : 0;
+  CHECK(passes_after == 2);
+}
+
+TEST_CASE("a plan without hooks is as it was, and one with hooks has another fingerprint") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
+  pp::plan const plain = pp::lower(table, pp::uniform_sizes{.message = 64});
+  CHECK(pp::summarise(plain) == pp::summarise(pp::lower(table, pp::uniform_sizes{.message = 64})));
+  auto const difference = [&](pp::uniform_sizes const& sizes) {
+    return pp::first_difference(0, pp::summarise(plain), 1, pp::summarise(pp::lower(table, sizes)));
+  };
+  CHECK(difference({.message = 64, .tied_bytes = 8}) ==
+        "devices 0 and 1 disagree: messages 16 vs 18");
+  CHECK(difference({.message = 64, .totals_bytes = 8}) ==
+        "devices 0 and 1 disagree: messages 16 vs 20");
+  pp::plan const sound = pp::lower(table, both);
+  for (std::size_t i = 0; i < sound.items.size(); ++i) {
+    if (sound.items[i].about == subject::pass)
+      continue;
+    pp::plan changed = sound;
+    changed.items[i].about = subject::pass;
+    CHECK(pp::summarise(changed) != pp::summarise(sound));
+    changed = sound;
+    changed.items[i].rows += 1;
+    CHECK(pp::summarise(changed) != pp::summarise(sound));
+    changed = sound;
+    changed.items[i].number += 1;
+    CHECK(pp::summarise(changed) != pp::summarise(sound));
+  }
+}
+
+TEST_CASE("the compiler makes and proves the same plan") {
+  constexpr auto work =
+    pp::lower_static<pp::communicator_per_pair, both_as_type>(pp::timetable<pp::OneFOneB, 3, 4>);
+  static_assert(pp::prove(work));
+  constexpr auto v =
+    pp::lower_static<pp::communicator_per_edge, both_as_type>(pp::timetable<pp::VHalf, 2, 3>);
+  static_assert(pp::prove(v));
+  CHECK(pp::summarise(work) ==
+        pp::summarise(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), both)));
+  CHECK(pp::summarise(v) == pp::summarise(pp::lower<pp::communicator_per_edge>(
+                              pp::make_timetable<pp::VHalf>({2, 3}), both)));
+  CHECK(pp::summarise(pp::to_plan(work)) == pp::summarise(work));
+  CHECK(pp::prove(pp::to_plan(work)));
+}
+
+TEST_CASE("tables show what follows the gradients") {
+  pp::plan const work = pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), both);
+  std::string const memory = pp::describe_memory(work);
+  CHECK(memory.find("     0  tied_gradient          2             1024") != std::string::npos);
+  CHECK(memory.find("     1  tied_gradient") == std::string::npos);
+  CHECK(memory.find("     1  totals                 3              256") != std::string::npos);
+  CHECK(pp::describe_calls(work).find("3 communicators") != std::string::npos);
+  CHECK(pp::count_calls(work).passes == 24);
+  CHECK(pp::count_calls(work).messages == 2 * (16 + 2 + 4));
+}
+
+TEST_CASE("two copies of every stage are refused") {
+  auto const table = pp::make_timetable(pp::DualPipe<>{}, {2, 4});
+  std::string const sentence =
+    "plan: tied weights and totals need one copy of every stage, but this placement keeps two; "
+    "add up their gradients in gradients_ready, and step the optimizer after the iteration";
+  CHECK_THROWS_WITH_AS(
+    pp::lower(table, pp::uniform_sizes{.tied_bytes = 8}), sentence.c_str(), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = 8}),
+                       sentence.c_str(),
+                       std::invalid_argument);
+  CHECK_NOTHROW(pp::lower_evaluation(table, pp::uniform_sizes{.totals_bytes = 8}));
+  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = -8}),
+                       "plan: tied_bytes and totals_bytes must not be negative",
+                       std::invalid_argument);
+}
+
+TEST_CASE("what a plan must not do behind its gradients is found") {
+  pp::plan work =
+    pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({3, 4}), both);
+  REQUIRE(pp::prove(work));
+  auto const drop = [&work](int device, pp::item const& step) {
+    work.items.erase(work.items.begin() + (&step - work.items.data()));
+    for (std::size_t d = static_cast<std::size_t>(device) + 1; d < work.offsets.size(); ++d)
+      --work.offsets[d];
+  };
+  auto const last_pass = [&work](int device) -> pp::item& {
+    pp::item* found = nullptr;
+    for (int i = work.offsets[static_cast<std::size_t>(device)];
+         i < work.offsets[static_cast<std::size_t>(device) + 1];
+         ++i)
+      if (pp::item& step = work.items[static_cast<std::size_t>(i)];
+          step.what == pp::operation::run && step.about == subject::pass)
+        found = &step;
+    return *found;
+  };
+  SUBCASE("a stage whose optimizer does not step") {
+    drop(1, find(work, 1, pp::operation::run, subject::update));
+    pp::proof const verdict = pp::prove(work);
+    CHECK(verdict.broken == pp::plan_rule::wrong_passes);
+    CHECK(pp::describe(verdict, work) ==
+          "plan: a pass does not run exactly once on the device of its stage (device 1: optimizer "
+          "step of stage 1)");
+  }
+  SUBCASE("a stage that steps twice") {
+    find(work, 2, pp::operation::run, subject::contribution).about = subject::update;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+  }
+  SUBCASE("a step on the device of another stage") {
+    find(work, 1, pp::operation::run, subject::update).work.stage = 2;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+  }
+  SUBCASE("an update that does not wait for the totals") {
+    find(work, 2, pp::operation::run, subject::update).wait_count = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+  }
+  SUBCASE("an addition that does not wait for the other gradient") {
+    find(work, 2, pp::operation::run, subject::add_tied).wait_count = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+  }
+  SUBCASE("rows that are sent before they are written") {
+    find(work, 1, pp::operation::send, subject::gather).wait_count = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+  }
+  SUBCASE("a row in the place of another stage") {
+    find(work, 1, pp::operation::run, subject::contribution).out.index = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+  }
+  SUBCASE("a message with a row too few") {
+    for (pp::item* step : {&find(work, 1, pp::operation::send, subject::gather),
+                           &find(work, 0, pp::operation::receive, subject::gather)})
+      step->rows = 1;
+    CHECK_FALSE(pp::prove(work));
+  }
+  SUBCASE("the two tied gradients in each other's places") {
+    find(work, 2, pp::operation::receive, subject::tied_gradient).out.index = 1;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_content);
+  }
+  SUBCASE("a tied gradient that is sent too early") {
+    pp::item& complete = last_pass(0);
+    REQUIRE(complete.completes_stage);
+    complete.completes_stage = false;
+    pp::proof const verdict = pp::prove(work);
+    CHECK(verdict.broken == pp::plan_rule::incomplete);
+    CHECK(pp::describe(verdict, work)
+            .find("plan: a step uses gradients that are not complete when "
+                  "it runs (device 0, item ") == 0);
+    CHECK(pp::describe(verdict, work).find(": run the tied gradient of stage 0)") !=
+          std::string::npos);
+  }
+  SUBCASE("gradients that grow after they are complete") {
+    pp::item& first = find(work, 1, pp::operation::run, subject::pass, 2);
+    REQUIRE(first.work.kind == pp::pass_kind::backward);
+    first.completes_stage = true;
+    CHECK(pp::prove(work).broken == pp::plan_rule::incomplete);
+  }
+  SUBCASE("totals that leave a stage without its tied gradient") {
+    pp::item& added = find(work, 0, pp::operation::run, subject::add_tied);
+    pp::item& row = find(work, 0, pp::operation::run, subject::contribution);
+    std::swap(added.about, row.about);
+    CHECK_FALSE(pp::prove(work));
+  }
+  SUBCASE("a message that nobody receives") {
+    for (pp::item& step : work.items)
+      step.wait_count = 0;
+    drop(0, find(work, 0, pp::operation::receive, subject::gather));
+    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+  }
+  SUBCASE("two messages of one number") {
+    for (int const device : {1, 2})
+      find(work, device, pp::operation::send, subject::gather).number = 3;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+  }
+  SUBCASE("a message of no number") {
+    find(work, 1, pp::operation::send, subject::gather).number = pp::nothing;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+  }
+  SUBCASE("hooks in a plan that has none") {
+    work.totals_bytes = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::unmatched);
+    work = pp::lower(pp::make_timetable<pp::VHalf>({1, 4}), both);
+    work.tied_bytes = 0;
+    CHECK(pp::prove(work).broken == pp::plan_rule::wrong_passes);
+  }
+}
