@@ -5,7 +5,7 @@
 find_package(CUDAToolkit QUIET)
 find_path(NCCL_INCLUDE_DIR nccl.h
   HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY nccl
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 # as in the packages of Python
   HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}" PATH_SUFFIXES lib lib64)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 

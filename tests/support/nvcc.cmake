@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# nvcc and the headers of CUDA and NCCL, for tests of what users compile with them.
+
+find_program(PIPELINING_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)
+mark_as_advanced(PIPELINING_NVCC)
+set(pipelining_nccl_option "")
+if(PIPELINING_NVCC)
+  cmake_path(GET PIPELINING_NVCC PARENT_PATH toolkit)
+  cmake_path(GET toolkit PARENT_PATH toolkit)
+  find_path(PIPELINING_CUDA_INCLUDE cuda_runtime_api.h
+    HINTS "${toolkit}/include" "${toolkit}/targets/x86_64-linux/include")
+  find_path(PIPELINING_NCCL_INCLUDE nccl.h HINTS "${PIPELINING_CUDA_INCLUDE}" ENV NCCL_HOME PATH_SUFFIXES include)
+  mark_as_advanced(PIPELINING_CUDA_INCLUDE PIPELINING_NCCL_INCLUDE)
+  if(PIPELINING_NCCL_INCLUDE)
+    set(pipelining_nccl_option -I "${PIPELINING_NCCL_INCLUDE}")
+  endif()
+endif()
+
+# pipelining_nvcc_object(OUT_VARIABLE source.cu [option...]) compiles a CUDA source with nvcc, as users do, with the PTX
+# of its kernels inside, and sets OUT_VARIABLE to the object. Link it to pipelining.tests.standin, or to CUDA.
+function(pipelining_nvcc_object out source)
+  cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE input)
+  cmake_path(GET source STEM name)
+  string(MAKE_C_IDENTIFIER "${ARGN}" variant)
+  set(output "${CMAKE_CURRENT_BINARY_DIR}/${name}${variant}.cu.o")
+  add_custom_command(OUTPUT "${output}"
+    COMMAND "${PIPELINING_NVCC}" -std=c++20 -O2 ${pipelining_gpu_code} --no-compress
+      -ccbin "${CMAKE_CXX_COMPILER}" -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
+      ${pipelining_nccl_option} ${ARGN} -MD -MF "${output}.d" -c -o "${output}" "${input}"
+    DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
+  set(${out} "${output}" PARENT_SCOPE)
+endfunction()
