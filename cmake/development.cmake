@@ -35,11 +35,3 @@ if(PIPELINING_CCACHE)
       "${CMAKE_COMMAND}" -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${PIPELINING_CCACHE_PROGRAM})
   endif()
 endif()
-
-# PTX for 8.0 is what the stand-in runs and what drivers compile for any later GPU. Machine code, where one is named,
-# spares the driver that work.
-set(PIPELINING_GPU "" CACHE STRING "The GPU for which our own CUDA code is compiled ahead, such as 90a; empty: none")
-set(pipelining_gpu_code -gencode arch=compute_80,code=compute_80)
-if(PIPELINING_GPU)
-  list(APPEND pipelining_gpu_code -gencode arch=compute_${PIPELINING_GPU},code=sm_${PIPELINING_GPU})
-endif()

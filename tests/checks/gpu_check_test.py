@@ -226,8 +226,7 @@ class Script(Folders):
         self.commands = self.folder / "commands"
         self.build = self.folder / "build"
         self.put(self.commands / "nvidia-smi", 'case "$*" in -L) echo "GPU 0: NVIDIA H200";; *name,driver*) '
-                 'echo "NVIDIA H200, 580.1, 143771 MiB, 9.0, 345 MHz, 3201 MHz, 1980 MHz, 3201 MHz, 700 W";; '
-                 '*compute_cap*) echo 9.0;; esac')
+                 'echo "NVIDIA H200, 580.1, 143771 MiB, 9.0, 345 MHz, 3201 MHz, 1980 MHz, 3201 MHz, 700 W";; esac')
         self.put(self.commands / "nvcc", "echo 'Cuda compilation tools, release 13.0, V13.0.88'")
         self.put(self.commands / "cmake", f"echo \"cmake $*\" >>{self.folder}/said")
         self.put(self.commands / "ninja", "")
@@ -271,7 +270,7 @@ class Script(Folders):
         [report] = (self.folder / "out").glob("h200-*.md")
         text = report.read_text(encoding="utf-8")
         said = (self.folder / "said").read_text(encoding="utf-8")
-        self.assertIn("-DPIPELINING_GPU=90a", said)
+        self.assertIn(f"--preset gpu -B {self.build} ", said)
         self.assertIn("--target pipelining.tests.gpu pipeline attention_benchmark", said)
         self.assertIn("- name: NVIDIA H200\n- driver_version: 580.1\n- memory.total: 143771 MiB\n", text)
         self.assertIn("- nvcc: V13.0.88\n", text)
