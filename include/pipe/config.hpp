@@ -14,6 +14,14 @@
 #define PIPELINING_HOST_DEVICE
 #endif
 
+//! Whether NVTX's headers are there; toolkits may come without them. Asked by headers for CUDA
+//! only.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#define PIPELINING_HAS_NVTX 1
+#else
+#define PIPELINING_HAS_NVTX 0
+#endif
+
 //! Marks a kernel. Hidden, so that two libraries that instantiate the same kernel keep their own.
 #if defined(__CUDACC__)
 #define PIPELINING_KERNEL __attribute__((visibility("hidden"))) __global__

@@ -7,6 +7,7 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
+#include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/cuda/wait.cuh>

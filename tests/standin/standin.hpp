@@ -78,7 +78,8 @@ struct configuration {
   bool allow_shared_device = false; //!< two ranks of a communicator may use one device
   bool expect_more_threads =
     false; //!< unregistered host threads may still come: wait for them before calling deadlock
-  bool reduce = true; //!< explore(): branch only where orders do not commute
+  bool record_ranges = false; //!< keep what NVTX is told, for nvtx_ranges()
+  bool reduce = true;         //!< explore(): branch only where orders do not commute
   costs cost{};
   std::vector<fault> faults{};
 };
@@ -169,6 +170,17 @@ struct clock {
 
 //! @brief Gives a stream, event, communicator, graph or allocation a name for the reports.
 void name(void const* handle, std::string given);
+
+//! @brief A range that code under test has opened with NVTX.
+struct nvtx_range {
+  std::string domain{}; //!< "" for the default
+  std::string text{};
+  unsigned argb = 0; //!< 0 where it has no colour
+};
+//! @brief All ranges since configure() with configuration::record_ranges, in the order in which
+//! they were opened, and how many of them are still open.
+[[nodiscard]] std::vector<nvtx_range> nvtx_ranges();
+[[nodiscard]] int open_nvtx_ranges();
 
 //! @brief What the calling thread is doing, for the reports, while the object lives.
 class scope {

@@ -100,14 +100,24 @@ PIPELINING_HOST_DEVICE inline training_row row_of(trained const& s, bool first) 
           finite(s.gradient) && finite(s.shared_gradient) ? 0 : 1};
 }
 
+//! All rows, one `stride` bytes behind the other.
+struct training_rows {
+  void const* data;
+  std::int64_t stride;
+  int count;
+
+  [[nodiscard]] PIPELINING_HOST_DEVICE training_row const& operator[](int stage) const {
+    return *reinterpret_cast<training_row const*>(static_cast<char const*>(data) + stage * stride);
+  }
+};
+
 //! One step of plain descent along the clipped gradient. After an overflow no stage moves, and the
 //! scale is halved; after three good steps it doubles.
-template <class RowOf>
-PIPELINING_HOST_DEVICE void step_of(trained& s, int rows, RowOf row) {
+PIPELINING_HOST_DEVICE inline void step_of(trained& s, training_rows rows) {
   float squared = 0;
   int overflows = 0;
-  for (int stage = 0; stage < rows; ++stage) {
-    training_row const& each = row(stage);
+  for (int stage = 0; stage < rows.count; ++stage) {
+    training_row const& each = rows[stage];
     squared += each.squared_norm;
     overflows += each.overflow;
   }
@@ -142,35 +152,59 @@ PIPELINING_HOST_DEVICE void step_of(trained& s, int rows, RowOf row) {
   return model;
 }
 
-//! What one device makes of the model, stage after stage and microbatch after microbatch.
-inline void train_sequentially(std::vector<trained>& model, int microbatches, int steps) {
+//! The passes of one step, stage after stage and microbatch after microbatch.
+inline void run_passes(std::vector<trained>& model, int first_microbatch, int microbatches) {
   auto const size = model.size();
   std::vector<float> activations(size);
-  for (int step = 0; step < steps; ++step) {
-    for (int m = 0; m < microbatches; ++m) {
-      float x = 0;
-      for (std::size_t s = 0; s < size; ++s)
-        x = forward_of(model[s], x, m, s == 0, s + 1 == size, activations[s]);
-      for (std::size_t s = size; s-- > 0;) {
-        bool const last = s + 1 == size;
-        float const dy = incoming_of(model[s], x, last, activations[s]);
-        x = input_gradient_of(model[s], dy);
-        add_weight_gradients(model[s], dy, m, s == 0, last, activations[s]);
-      }
-    }
-    if (size > 1) {
-      float const first = model.front().shared_gradient;
-      float const last = model.back().shared_gradient;
-      add_tied(model.front(), first, last);
-      add_tied(model.back(), first, last);
-    }
-    std::vector<training_row> rows;
+  for (int m = first_microbatch; m < first_microbatch + microbatches; ++m) {
+    float x = 0;
     for (std::size_t s = 0; s < size; ++s)
-      rows.push_back(row_of(model[s], s == 0));
-    for (trained& s : model)
-      step_of(s, static_cast<int>(size), [&rows](int stage) -> training_row const& {
-        return rows[static_cast<std::size_t>(stage)];
-      });
+      x = forward_of(model[s], x, m, s == 0, s + 1 == size, activations[s]);
+    for (std::size_t s = size; s-- > 0;) {
+      bool const last = s + 1 == size;
+      float const dy = incoming_of(model[s], x, last, activations[s]);
+      x = input_gradient_of(model[s], dy);
+      add_weight_gradients(model[s], dy, m, s == 0, last, activations[s]);
+    }
+  }
+  if (size > 1) {
+    float const first = model.front().shared_gradient;
+    float const last = model.back().shared_gradient;
+    add_tied(model.front(), first, last);
+    add_tied(model.back(), first, last);
+  }
+}
+
+//! The end of a step.
+inline void step_all(std::vector<trained>& model) {
+  std::vector<training_row> rows;
+  for (std::size_t s = 0; s < model.size(); ++s)
+    rows.push_back(row_of(model[s], s == 0));
+  for (trained& s : model)
+    step_of(s, {rows.data(), sizeof rows[0], static_cast<int>(rows.size())});
+}
+
+//! What one device makes of the model.
+inline void train_sequentially(std::vector<trained>& model, int microbatches, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    run_passes(model, 0, microbatches);
+    step_all(model);
+  }
+}
+
+//! What one device makes of two replicas that see other microbatches and add up their gradients.
+inline void train_replicas(std::vector<trained> (&replicas)[2], int microbatches, int steps) {
+  for (int step = 0; step < steps; ++step) {
+    for (int r = 0; r < 2; ++r)
+      run_passes(replicas[r], r * microbatches, microbatches);
+    for (std::size_t s = 0; s < replicas[0].size(); ++s) {
+      trained& one = replicas[0][s];
+      trained& other = replicas[1][s];
+      one.gradient = other.gradient = one.gradient + other.gradient;
+      one.shared_gradient = other.shared_gradient = one.shared_gradient + other.shared_gradient;
+    }
+    for (auto& replica : replicas)
+      step_all(replica);
   }
 }
 
@@ -222,9 +256,7 @@ struct training_stage {
     loss = 0;
     for (int stage = 0; stage < all.rows; ++stage)
       loss += all.row<training_row>(stage)[0].loss;
-    step_of(numbers, all.rows, [&all](int stage) -> training_row const& {
-      return all.row<training_row>(stage)[0];
-    });
+    step_of(numbers, {all.data, all.stride, all.rows});
     ++stepped;
   }
 

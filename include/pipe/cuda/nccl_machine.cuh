@@ -9,6 +9,7 @@
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
@@ -33,7 +34,10 @@ template <class Stages, class Transport, class Patience>
 struct nccl_device : stream_device<Stages, Transport> {
   Patience const& waiting;
 
-  void post(int first, std::span<item const> group) { this->transport.post(*this, first, group); }
+  void post(int first, std::span<item const> group) {
+    open_range const range = this->board.ranges().open(first);
+    this->transport.post(*this, first, group);
+  }
 };
 
 } // namespace detail
@@ -50,7 +54,8 @@ public:
   nccl_machine(
     plan_view const& work, Stages& stages, Store& line, int rank, nccl_ranks const& options)
       : work_(work), stages_(stages), line_(line), rank_(rank), options_(options),
-        board_(work, rank, options.gpu, {one_stream(), true}), messages_(work, rank) {}
+        board_(work, rank, options.gpu, {one_stream(), true, options.ranges}),
+        messages_(work, rank) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;

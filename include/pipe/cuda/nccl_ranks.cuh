@@ -35,6 +35,8 @@ struct nccl_ranks {
   //! of NCCL at most is on the GPU. Chosen by itself for graphs, whose branches have no order, and
   //! where the lanes' kernels do not all fit on the GPU.
   bool one_message_stream = false;
+  //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
+  bool ranges = true;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.

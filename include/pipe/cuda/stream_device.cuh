@@ -6,6 +6,7 @@
 //! pipelining::cuda::stream_device.
 
 #include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/ranges.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/waits.hpp>
@@ -30,6 +31,8 @@ struct board_options {
   //! Every item has an event, not only those that others wait for: a report can name the item at
   //! which a stream stands.
   bool watch_all = false;
+  //! Every pass, group of messages and hook is a range of NVTX.
+  bool ranges = true;
 };
 
 //! @brief The streams, events and memory of one device of a plan, made once.
@@ -41,7 +44,8 @@ public:
   //! @param gpu the CUDA device to make everything on.
   device_board(plan_view const& work, int device, int gpu, board_options chosen = {})
       : gpu_(gpu), one_message_stream_(chosen.one_message_stream),
-        memory_(make_memory(work, device, gpu)) {
+        memory_(make_memory(work, device, gpu)),
+        ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
     current_device const scope(gpu);
     int least = 0;
     int greatest = 0;
@@ -66,6 +70,7 @@ public:
 
   [[nodiscard]] int gpu() const noexcept { return gpu_; }
   [[nodiscard]] std::byte* memory() const noexcept { return memory_.data(); }
+  [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
   [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
     return streams_[static_cast<std::size_t>(index)].get();
   }
@@ -125,6 +130,7 @@ private:
   int gpu_;
   bool one_message_stream_;
   device_memory memory_;
+  item_ranges ranges_;
   std::vector<stream> streams_;
   std::vector<event> ends_;
   std::vector<std::optional<event>> done_;
@@ -151,11 +157,15 @@ struct stream_device {
 
   void run(int index, item const& step) {
     current_device const scope(board.gpu());
+    open_range const range = board.ranges().open(index);
     run_item(stages, slots(), step, board.compute());
     board.complete(index, board.compute());
   }
 
-  void post(int first, std::span<item const> group) { transport.post(*this, first, group); }
+  void post(int first, std::span<item const> group) {
+    open_range const range = board.ranges().open(first);
+    transport.post(*this, first, group);
+  }
 
   void finish() { board.join(); }
 };

@@ -42,6 +42,8 @@ struct streams {
   //! ones.
   bool graph = false;
   int warm_up = 2;
+  //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
+  bool ranges = true;
   //! The longest that one iteration may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
@@ -71,7 +73,7 @@ public:
       throw std::invalid_argument("cuda: the plan has " + std::to_string(devices) +
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
-    machine_ = std::make_unique<machinery>(view_, options_.gpus);
+    machine_ = std::make_unique<machinery>(view_, options_.gpus, options_.ranges);
     order_ = drained_order(view_);
     position_.resize(devices);
   }
@@ -124,10 +126,11 @@ private:
     event iteration_end;
     graph iteration;
 
-    machinery(plan_view const& work, std::vector<int> const& gpus) {
+    machinery(plan_view const& work, std::vector<int> const& gpus, bool ranges) {
       boards.reserve(gpus.size());
       for (std::size_t device = 0; device < gpus.size(); ++device)
-        boards.emplace_back(work, static_cast<int>(device), gpus[device]);
+        boards.emplace_back(
+          work, static_cast<int>(device), gpus[device], board_options{.ranges = ranges});
       transport.emplace(work, std::span(boards));
     }
   };

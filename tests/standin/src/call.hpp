@@ -40,6 +40,7 @@ void push_scope(std::string text);
 void pop_scope();
 //! @brief Makes ranges of NVTX such ranges.
 void connect_nvtx();
+void forget_nvtx_ranges();
 
 //! @brief True while the calling thread runs a host function of a stream.
 bool& running_callback();

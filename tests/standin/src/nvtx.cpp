@@ -35,21 +35,53 @@ std::string message_of(nvtxEventAttributes_t const& attributes) {
   }
 }
 
-int push(std::string text) {
+//! What NVTX has been told. Texts and names of domains stay: their addresses are NVTX's handles.
+struct record {
+  std::mutex lock;
+  std::set<std::string> texts;
+  std::vector<nvtx_range> ranges;
+  int open = 0;
+
+  static record& of_process() {
+    static auto* const kept = new record;
+    return *kept;
+  }
+  std::string* keep(char const* text) {
+    std::lock_guard held(lock);
+    return const_cast<std::string*>(&*texts.emplace(text).first);
+  }
+};
+
+int push(nvtxDomainHandle_t domain, std::string text, unsigned argb) {
+  if (current_configuration().record_ranges) {
+    record& all = record::of_process();
+    std::lock_guard held(all.lock);
+    all.ranges.push_back(
+      {domain ? *reinterpret_cast<std::string const*>(domain) : std::string(), text, argb});
+    ++all.open;
+  }
   push_scope(std::move(text));
   return 0;
 }
 
+unsigned colour_of(nvtxEventAttributes_t const& attributes) {
+  return attributes.colorType == NVTX_COLOR_ARGB ? attributes.color : 0;
+}
 int push_text(char const* text) {
-  return push(text ? text : "");
+  return push(nullptr, text ? text : "", 0);
 }
 int push_event(nvtxEventAttributes_t const* attributes) {
-  return push(message_of(*attributes));
+  return push(nullptr, message_of(*attributes), colour_of(*attributes));
 }
-int push_in_domain(nvtxDomainHandle_t, nvtxEventAttributes_t const* attributes) {
-  return push(message_of(*attributes));
+int push_in_domain(nvtxDomainHandle_t domain, nvtxEventAttributes_t const* attributes) {
+  return push(domain, message_of(*attributes), colour_of(*attributes));
 }
 int pop() {
+  if (current_configuration().record_ranges) {
+    record& all = record::of_process();
+    std::lock_guard held(all.lock);
+    --all.open;
+  }
   pop_scope();
   return 0;
 }
@@ -57,12 +89,11 @@ int pop_in_domain(nvtxDomainHandle_t) {
   return pop();
 }
 
+nvtxDomainHandle_t create_domain(char const* name) {
+  return reinterpret_cast<nvtxDomainHandle_t>(record::of_process().keep(name));
+}
 nvtxStringHandle_t register_text(nvtxDomainHandle_t, char const* text) {
-  static std::mutex lock;
-  static auto* const kept = new std::set<std::string>;
-  std::lock_guard held(lock);
-  return reinterpret_cast<nvtxStringHandle_t>(
-    const_cast<std::string*>(&*kept->emplace(text).first));
+  return reinterpret_cast<nvtxStringHandle_t>(record::of_process().keep(text));
 }
 
 template <class Function>
@@ -87,6 +118,7 @@ int initialise(NvtxGetExportTableFunc_t exports) {
     replace(table, entries, NVTX_CBID_CORE2_DomainRangePushEx, push_in_domain);
     replace(table, entries, NVTX_CBID_CORE2_DomainRangePop, pop_in_domain);
     replace(table, entries, NVTX_CBID_CORE2_DomainRegisterStringA, register_text);
+    replace(table, entries, NVTX_CBID_CORE2_DomainCreateA, create_domain);
   }
   return 1;
 }
@@ -96,7 +128,29 @@ int initialise(NvtxGetExportTableFunc_t exports) {
 // The linker takes a file from a library only if somebody wants something of it.
 void connect_nvtx() {}
 
+void forget_nvtx_ranges() {
+  record& all = record::of_process();
+  std::lock_guard held(all.lock);
+  all.ranges.clear();
+  all.open = 0;
+}
+
 } // namespace standin::detail
+
+namespace standin {
+
+std::vector<nvtx_range> nvtx_ranges() {
+  auto& all = detail::record::of_process();
+  std::lock_guard held(all.lock);
+  return all.ranges;
+}
+int open_nvtx_ranges() {
+  auto& all = detail::record::of_process();
+  std::lock_guard held(all.lock);
+  return all.open;
+}
+
+} // namespace standin
 
 extern "C" {
 NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = standin::detail::initialise;

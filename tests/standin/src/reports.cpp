@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "call.hpp"
 #include "model.hpp"
 
 namespace standin::detail {
@@ -198,6 +199,7 @@ configuration& kept() {
 
 void configure(configuration chosen) {
   kept() = chosen;
+  forget_nvtx_ranges();
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.configure(std::move(chosen));

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/shape.hpp>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/nccl.cuh>
+#include <pipe/cuda/streams.cuh>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <tests/cuda/memory_store.hpp>
+#include <tests/cuda/training.hpp>
+#include <tests/cuda/training_stage.cuh>
+#include <tests/standin/standin.hpp>
+#include <utility>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+using training_model = std::vector<training_kernel_stage>;
+
+//! The numbers of the stages of some device, in its memory.
+struct training_memory {
+  std::vector<pp::cuda::device_memory> memories{};
+  training_model model{};
+
+  //! Adds a stage; without numbers where `own` is false.
+  void add(support::trained const& numbers, int last_stage, bool own) {
+    training_kernel_stage stage{.last_stage = last_stage};
+    if (own) {
+      memories.emplace_back(static_cast<std::int64_t>(sizeof numbers));
+      stage.numbers = reinterpret_cast<support::trained*>(memories.back().data());
+      pp::cuda::check(cudaMemcpy(stage.numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
+                      "cudaMemcpy");
+    }
+    model.push_back(stage);
+  }
+  void read_into(support::trained* stages) const {
+    for (std::size_t s = 0; s < model.size(); ++s)
+      if (model[s].numbers != nullptr)
+        pp::cuda::check(
+          cudaMemcpy(
+            &stages[s], model[s].numbers, sizeof(support::trained), cudaMemcpyDeviceToHost),
+          "cudaMemcpy");
+  }
+};
+
+//! The line of a rank to its replica, made and ended together with it.
+class made_line {
+public:
+  made_line(ncclUniqueId const& id, int replica) {
+    (void)ncclCommInitRank(&line_.with, 2, id, replica);
+    pp::cuda::check(cudaStreamCreateWithFlags(&line_.on, cudaStreamNonBlocking),
+                    "cudaStreamCreateWithFlags");
+    for (cudaEvent_t* each : {&line_.ready, &line_.reduced})
+      pp::cuda::check(cudaEventCreateWithFlags(each, cudaEventDisableTiming),
+                      "cudaEventCreateWithFlags");
+  }
+  made_line(made_line const&) = delete;
+  made_line& operator=(made_line const&) = delete;
+  ~made_line() {
+    (void)ncclCommDestroy(line_.with);
+    (void)cudaEventDestroy(line_.ready);
+    (void)cudaEventDestroy(line_.reduced);
+    (void)cudaStreamDestroy(line_.on);
+  }
+  [[nodiscard]] replica_line& line() noexcept { return line_; }
+
+private:
+  replica_line line_{};
+};
+
+void train_rank(training_case const& what,
+                int rank,
+                memory_board& board,
+                ncclUniqueId const* ids,
+                training_result& result) {
+  pp::shape const extents = what.work.view().extents;
+  int const stages = pp::stages(extents);
+  int const replica = rank / extents.devices;
+  int const device = rank % extents.devices;
+  pp::cuda::current_device const scope(rank);
+  std::optional<made_line> line;
+  if (what.replicas > 1)
+    line.emplace(ids[device], replica);
+  training_memory memory;
+  auto const numbers = support::untrained(stages);
+  for (int s = 0; s < stages; ++s) {
+    memory.add(
+      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device);
+    memory.model.back().first_microbatch = replica * extents.microbatches;
+    memory.model.back().replicas = line ? &line->line() : nullptr;
+  }
+  memory_store store{board, device};
+  {
+    pp::cuda::nccl_runner<training_model, memory_store, standin::clock> runner(
+      what.work,
+      memory.model,
+      store,
+      device,
+      {.gpu = rank,
+       .graph = what.graph,
+       .warm_up = 1,
+       .deadline = std::chrono::seconds(1),
+       .one_message_stream = what.one_message_stream,
+       .ranges = what.ranges});
+    for (int step = 0; step < what.steps; ++step)
+      runner.step();
+  }
+  memory.read_into(result.stages.data() + replica * stages);
+  result.passes_after_reduction += line ? line->line().passes_after : 0;
+}
+
+} // namespace
+
+training_result train_on_streams(training_case const& what) {
+  pp::shape const extents = what.work.view().extents;
+  int const stages = pp::stages(extents);
+  training_result result;
+  result.stages.resize(static_cast<std::size_t>(stages));
+  training_memory memory;
+  auto const numbers = support::untrained(stages);
+  for (int s = 0; s < stages; ++s) {
+    int const device = pp::device_of(extents, s);
+    pp::cuda::current_device const scope(
+      what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
+    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true);
+  }
+  pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  pp::cuda::stream_runner<training_model, standin::clock> runner(
+    what.work,
+    memory.model,
+    {.gpus = what.gpus, .graph = what.graph, .warm_up = 1, .ranges = what.ranges});
+  try {
+    for (int step = 0; step < what.steps; ++step)
+      runner.step();
+  } catch (std::exception const& failure) {
+    result.failure = failure.what();
+  }
+  memory.read_into(result.stages.data());
+  return result;
+}
+
+training_result train_on_ranks(training_case const& what) {
+  pp::shape const extents = what.work.view().extents;
+  training_result result;
+  result.stages.resize(static_cast<std::size_t>(what.replicas * pp::stages(extents)));
+  memory_board boards[2];
+  ncclUniqueId ids[8]{}; // of the machine's devices
+  for (ncclUniqueId& id : ids)
+    if (what.replicas > 1)
+      (void)ncclGetUniqueId(&id);
+  auto const outcomes = standin::run_ranks(what.replicas * extents.devices, [&](int rank) {
+    try {
+      train_rank(what, rank, boards[rank / extents.devices], ids, result);
+    } catch (std::exception const& failure) {
+      if (result.failure.empty())
+        result.failure = failure.what();
+    }
+  });
+  for (standin::outcome const& each : outcomes)
+    if (each.threw && result.failure.empty())
+      result.failure = each.what;
+  return result;
+}

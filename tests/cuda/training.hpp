@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the test of the hooks asks of the object that nvcc makes.
+
+#include <pipe/plan/plan.hpp>
+
+#include <string>
+#include <tests/support/training.hpp>
+#include <vector>
+
+struct training_case {
+  pipelining::plan work{};
+  bool graph = false;
+  bool one_message_stream = false; //!< of ranks
+  bool ranges = false;
+  int replicas = 1;        //!< of ranks, 1 or 2
+  int steps = 9;           //!< the first of them eager
+  std::vector<int> gpus{}; //!< of streams
+};
+
+struct training_result {
+  std::vector<support::trained> stages{}; //!< [replicas][stages]
+  std::string failure{};
+  int passes_after_reduction = 0; //!< enqueued after the first reduction of their step, all ranks
+};
+
+//! @brief Trains the small model on streams, or with one rank per device and replica.
+training_result train_on_streams(training_case const& what);
+training_result train_on_ranks(training_case const& what);

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The hooks on the executors for CUDA, compiled by nvcc as users compile them, on the stand-in.
+#include <pipe/io/shades.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <tests/cuda/training.hpp>
+#include <tests/cuda/training_plans.hpp>
+#include <tests/standin/standin.hpp>
+#include <utility>
+#include <vector>
+
+namespace {
+
+void check_equal(training_result const& result,
+                 std::vector<support::trained> const& expected,
+                 std::size_t first = 0) {
+  CHECK(result.failure == "");
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    CAPTURE(s);
+    CHECK(support::same_bits(result.stages[first + s], expected[s]));
+  }
+}
+
+std::vector<standin::configuration> orders() {
+  return {{.execution = standin::order::lazy},
+          {.execution = standin::order::eager},
+          {.execution = standin::order::random, .seed = 31}};
+}
+
+} // namespace
+
+TEST_CASE("streams train as one device does, eagerly and as a graph, in every order") {
+  for (training_plan const& plan : training_plans())
+    for (standin::configuration const& how : orders())
+      for (bool const graph : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        standin::configure(how);
+        check_equal(train_on_streams({.work = plan.work, .graph = graph}), plan.expected);
+        CHECK(standin::summary() == "");
+        CHECK(standin::counters().graph_launches == (graph ? 8 : 0));
+      }
+}
+
+TEST_CASE("ranks train as one device does, on every machine, eagerly and as a graph") {
+  for (training_plan const& plan : training_plans())
+    for (bool const graph : {false, true})
+      standin::for_each_machine(
+        {}, 1, [&](standin::configuration const& how, std::string const& machine) {
+          CAPTURE(plan.name);
+          CAPTURE(machine);
+          CAPTURE(graph);
+          bool const narrow = how.resident_nccl_kernels == 1;
+          standin::configure(how);
+          check_equal(
+            train_on_ranks({.work = plan.work, .graph = graph, .one_message_stream = narrow}),
+            plan.expected);
+          CHECK(standin::summary() == "");
+          standin::report_leaks();
+          CHECK(standin::summary() == "");
+        });
+}
+
+TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
+  for (training_plan const& plan : training_plans()) {
+    pipelining::shape const extents = plan.work.view().extents;
+    if (2 * extents.devices > 8)
+      continue;
+    int const stages = pipelining::stages(extents);
+    std::vector<support::trained> expected[2]{support::untrained(stages),
+                                              support::untrained(stages)};
+    support::train_replicas(expected, extents.microbatches, 9);
+    for (standin::configuration const& how : orders())
+      for (bool const graph : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        standin::configure(how);
+        auto const result = train_on_ranks({.work = plan.work, .graph = graph, .replicas = 2});
+        check_equal(result, expected[0]);
+        check_equal(result, expected[1], static_cast<std::size_t>(stages));
+        CHECK(standin::summary() == "");
+        // Where devices own several stages, passes of others are enqueued behind a reduction.
+        CHECK((result.passes_after_reduction > 0) == (extents.stages_per_device > 1));
+      }
+  }
+}
+
+namespace {
+
+using named_range = std::pair<std::string, std::string>; // name, colour
+
+std::string hexadecimal(unsigned argb) {
+  return pipelining::hexadecimal({static_cast<int>(argb >> 16 & 255),
+                                  static_cast<int>(argb >> 8 & 255),
+                                  static_cast<int>(argb & 255)})
+    .data();
+}
+
+std::string colour_of(pipelining::pass_kind kind) {
+  return pipelining::hexadecimal(pipelining::shade(kind, 0, 1, 0, 1)).data();
+}
+
+} // namespace
+
+TEST_CASE("profilers see every pass, message and hook by its name and colour") {
+  using pipelining::pass_kind;
+  auto const work =
+    pipelining::lower(pipelining::make_timetable<pipelining::OneFOneB>({2, 1}), training_sizes);
+  std::string const f = colour_of(pass_kind::forward);
+  std::string const b = colour_of(pass_kind::backward);
+  std::string const grey = "#808080";
+  std::vector<named_range> const expected{{"F s0 m0", f},
+                                          {"send F s0 m0 to 1", f},
+                                          {"receive F s0 m0 from 0", f},
+                                          {"F s1 m0", f},
+                                          {"B s1 m0", b},
+                                          {"send B s1 m0 to 0", b},
+                                          {"receive B s1 m0 from 1", b},
+                                          {"tied s1", grey},
+                                          {"B s0 m0", b},
+                                          {"tied s0", grey},
+                                          {"send tied s1 to 0", grey},
+                                          {"receive tied s1 from 1", grey},
+                                          {"send tied s0 to 1", grey},
+                                          {"receive tied s0 from 0", grey},
+                                          {"add tied s0", grey},
+                                          {"add tied s1", grey},
+                                          {"totals s0", grey},
+                                          {"totals s1", grey},
+                                          {"send totals s1-1 to 0", grey},
+                                          {"receive totals s1-1 from 1", grey},
+                                          {"send totals s0-1 to 1", grey},
+                                          {"receive totals s0-1 from 0", grey},
+                                          {"optimizer s0", grey},
+                                          {"optimizer s1", grey}};
+  for (bool const ranks : {false, true})
+    for (bool const on : {true, false}) {
+      CAPTURE(ranks);
+      standin::configure({.record_ranges = true});
+      training_case const what{.work = work, .ranges = on, .steps = 1};
+      CHECK((ranks ? train_on_ranks(what) : train_on_streams(what)).failure == "");
+      std::vector<named_range> seen;
+      for (standin::nvtx_range const& each : standin::nvtx_ranges()) {
+        CHECK(each.domain == "pipelining");
+        seen.emplace_back(each.text, hexadecimal(each.argb));
+      }
+      CHECK(standin::open_nvtx_ranges() == 0);
+      auto wanted = on ? expected : std::vector<named_range>();
+      // Which device is ahead is the executor's; the plan says what each enqueues.
+      std::sort(wanted.begin(), wanted.end());
+      std::sort(seen.begin(), seen.end());
+      CHECK(seen == wanted);
+    }
+}
+
+TEST_CASE("a group of messages is one range, and chunks have their number") {
+  auto const work = pipelining::lower(pipelining::make_timetable(pipelining::Seq1F1B<2>{}, {3, 4}),
+                                      training_sizes_of_chunks);
+  standin::configure({.record_ranges = true});
+  training_case what{.work = work, .ranges = true, .steps = 1};
+  CHECK(train_on_streams(what).failure == "");
+  bool grouped = false;
+  for (standin::nvtx_range const& each : standin::nvtx_ranges())
+    grouped = grouped || each.text.find(" c1 to 1, receive B s1 ") != std::string::npos;
+  CHECK(grouped);
+}

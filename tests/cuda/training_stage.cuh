@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The small model of tests/support/training.hpp with a kernel for every pass and hook, and
+//! a data-parallel reduction where there are replicas.
+
+#include <pipe/cuda/error.cuh>
+#include <pipe/run/context.hpp>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <tests/support/training.hpp>
+
+namespace training_stage_detail {
+
+using support::trained;
+using support::training_row;
+
+//! Which pass of which stage.
+struct place {
+  int microbatch;
+  bool first;
+  bool last;
+};
+
+static __global__ void
+forward_kernel(trained* s, float const* in, float* out, float* activation, place at) {
+  float const y = support::forward_of(
+    *s, in == nullptr ? 0.0F : *in, at.microbatch, at.first, at.last, *activation);
+  if (out != nullptr)
+    *out = y;
+}
+
+__device__ inline float
+input_half(trained const& s, float const* in, float* out, float activation, place at) {
+  float const dy = support::incoming_of(s, in == nullptr ? 0.0F : *in, at.last, activation);
+  if (out != nullptr)
+    *out = support::input_gradient_of(s, dy);
+  return dy;
+}
+
+static __global__ void
+backward_kernel(trained* s, float const* in, float* out, float const* activation, place at) {
+  float const dy = input_half(*s, in, out, *activation, at);
+  support::add_weight_gradients(*s, dy, at.microbatch, at.first, at.last, *activation);
+}
+
+static __global__ void backward_input_kernel(
+  trained const* s, float const* in, float* out, float const* activation, float* kept, place at) {
+  *kept = input_half(*s, in, out, *activation, at);
+}
+
+static __global__ void
+backward_weight_kernel(trained* s, float const* activation, float const* kept, place at) {
+  support::add_weight_gradients(*s, *kept, at.microbatch, at.first, at.last, *activation);
+}
+
+static __global__ void tied_kernel(trained const* s, float* out) {
+  *out = s->shared_gradient;
+}
+static __global__ void add_tied_kernel(trained* s, float const* first, float const* last) {
+  support::add_tied(*s, *first, *last);
+}
+static __global__ void row_kernel(trained const* s, training_row* row, bool first) {
+  *row = support::row_of(*s, first);
+}
+
+static __global__ void step_kernel(trained* s, support::training_rows rows) {
+  support::step_of(*s, rows);
+}
+
+} // namespace training_stage_detail
+
+//! @brief What the stages of one rank need to add up gradients with their replica: a communicator
+//! and a stream beside those of the pipeline.
+struct replica_line {
+  ncclComm_t with = nullptr;
+  cudaStream_t on = nullptr;
+  cudaEvent_t ready = nullptr;   //!< what is to be added up is complete
+  cudaEvent_t reduced = nullptr; //!< all that was asked for is added up
+  int reductions = 0;            //!< started in this step
+  int passes_after = 0;          //!< enqueued after a reduction of the step had started
+
+  //! Starts adding up one number, behind what is on the compute stream now.
+  void reduce(float* number, cudaStream_t compute) {
+    namespace cuda = pipelining::cuda;
+    cuda::check(cudaEventRecord(ready, compute), "cudaEventRecord");
+    cuda::check(cudaStreamWaitEvent(on, ready, 0), "cudaStreamWaitEvent");
+    if (ncclAllReduce(number, number, 1, ncclFloat, ncclSum, with, on) != ncclSuccess)
+      throw std::runtime_error("the reduction was refused");
+    cuda::check(cudaEventRecord(reduced, on), "cudaEventRecord");
+    ++reductions;
+  }
+  //! What follows on the compute stream waits for all reductions.
+  void finish(cudaStream_t compute) const {
+    pipelining::cuda::check(cudaStreamWaitEvent(compute, reduced, 0), "cudaStreamWaitEvent");
+  }
+};
+
+//! @brief A stage of the model on a device.
+struct training_kernel_stage {
+  support::trained* numbers = nullptr; //!< on the stage's device
+  int last_stage = 0;
+  int first_microbatch = 0;
+  replica_line* replicas = nullptr;
+
+  void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    note_pass();
+    training_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, floats(in), floats(out), floats(where.activation), place(where));
+    check_launch();
+  }
+  void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    note_pass();
+    training_stage_detail::backward_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, floats(in), floats(out), floats(where.activation), place(where));
+    check_launch();
+  }
+  void
+  backward_input(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    note_pass();
+    training_stage_detail::backward_input_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers,
+      floats(in),
+      floats(out),
+      floats(where.activation),
+      floats(where.weight_input),
+      place(where));
+    check_launch();
+  }
+  void backward_weight(pipelining::context const& where) {
+    note_pass();
+    training_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, floats(where.activation), floats(where.weight_input), place(where));
+    check_launch();
+  }
+
+  //! The gradient that is not tied goes to the replica while other stages still run.
+  void gradients_ready(pipelining::context const& where) {
+    if (replicas != nullptr)
+      replicas->reduce(&numbers->gradient, stream(where));
+  }
+  void tied_gradient(pipelining::context const& where, pipelining::output out) {
+    training_stage_detail::tied_kernel<<<1, 1, 0, stream(where)>>>(numbers, floats(out));
+    check_launch();
+  }
+  void add_tied(pipelining::context const& where, pipelining::input first, pipelining::input last) {
+    training_stage_detail::add_tied_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, floats(first), floats(last));
+    check_launch();
+    if (replicas != nullptr)
+      replicas->reduce(&numbers->shared_gradient, stream(where));
+  }
+  void contribute(pipelining::context const& where, pipelining::output row) {
+    if (replicas != nullptr)
+      replicas->finish(stream(where));
+    training_stage_detail::row_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, reinterpret_cast<support::training_row*>(row.data), where.stage == 0);
+    check_launch();
+  }
+  void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
+    if (replicas != nullptr)
+      replicas->reductions = 0;
+    training_stage_detail::step_kernel<<<1, 1, 0, stream(where)>>>(
+      numbers, support::training_rows{all.data, all.stride, all.rows});
+    check_launch();
+  }
+
+private:
+  void note_pass() const {
+    if (replicas != nullptr && replicas->reductions > 0)
+      ++replicas->passes_after;
+  }
+  [[nodiscard]] training_stage_detail::place place(pipelining::context const& where) const {
+    return {first_microbatch + where.microbatch, where.stage == 0, where.stage == last_stage};
+  }
+  static cudaStream_t stream(pipelining::context const& where) {
+    return static_cast<cudaStream_t>(where.stream);
+  }
+  static float const* floats(pipelining::input const& memory) {
+    return reinterpret_cast<float const*>(memory.data);
+  }
+  static float* floats(pipelining::buffer const& memory) {
+    return reinterpret_cast<float*>(memory.data);
+  }
+  static void check_launch() { pipelining::cuda::check(cudaGetLastError(), "a kernel"); }
+};
