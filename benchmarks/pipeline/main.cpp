@@ -235,6 +235,7 @@ std::string run(settings const& chosen) {
   head.add("program", "pipeline");
   head.add("gpu", gpu.name);
   head.add("processors", gpu.processors);
+  head.add("tick_ns", gpu.tick);
   head.add("driver", gpu.driver);
   head.add("runtime", gpu.runtime);
   head.add("pass_us", chosen.pass);

@@ -40,6 +40,21 @@ __global__ void spin_kernel(stamp* at, unsigned nanoseconds) {
 
 __global__ void empty_kernel() {}
 
+// The least time between two different looks at the clock.
+__global__ void tick_kernel(stamp* at) {
+  std::uint64_t least = ~std::uint64_t{0};
+  std::uint64_t before = global_time();
+  for (int i = 0; i < 200; ++i) {
+    std::uint64_t now = global_time();
+    while (now == before)
+      now = global_time();
+    least = now - before < least ? now - before : least;
+    before = now;
+  }
+  at->start = 0;
+  at->end = least;
+}
+
 //! A stage of which every pass takes the time of the cost model.
 struct spinning_stage {
   pp::shape extents{};
@@ -142,6 +157,12 @@ gpu_facts read_gpu_facts() {
   pp::cuda::check(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
   facts.name = device.name;
   facts.processors = device.multiProcessorCount;
+  pp::cuda::device_memory const memory(sizeof(stamp));
+  tick_kernel<<<1, 1>>>(reinterpret_cast<stamp*>(memory.data()));
+  stamp read;
+  pp::cuda::check(cudaMemcpy(&read, memory.data(), sizeof read, cudaMemcpyDeviceToHost),
+                  "cudaMemcpy");
+  facts.tick = static_cast<double>(read.end);
   pp::cuda::check(cudaDriverGetVersion(&facts.driver), "cudaDriverGetVersion");
   pp::cuda::check(cudaRuntimeGetVersion(&facts.runtime), "cudaRuntimeGetVersion");
   return facts;

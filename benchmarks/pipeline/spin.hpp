@@ -45,5 +45,6 @@ struct gpu_facts {
   int driver = 0;  //!< the CUDA version of the driver, as 13000
   int runtime = 0; //!< of the program
   int processors = 0;
+  double tick = 0; //!< of the clock of the device, nanoseconds
 };
 gpu_facts read_gpu_facts();

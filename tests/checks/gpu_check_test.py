@@ -31,7 +31,7 @@ def case(schedule, devices, mode, ratio=1.02):
 
 def pipeline_json():
     return {"program": "pipeline", "gpu": "NVIDIA H200", "processors": 132, "driver": 13000, "runtime": 13000,
-            "pass_us": 200, "message_bytes": 1048576, "repeats": 7, "connections": 32, "floor_us": 4.5,
+            "pass_us": 200, "message_bytes": 1048576, "repeats": 7, "connections": 32, "floor_us": 4.5, "tick_ns": 32,
             "cases": [case(s, d, m) for d in (4, 8) for s in ("1F1B", "Seq1F1B", "V-Half", "ZB-H1")
                       for m in ("eager", "graph")]}
 
@@ -64,16 +64,24 @@ def good_run():
              "eight-queues.json": {**pipeline_json(), "cases": [case("1F1B", 8, "eager")]}, "peers.md": "# Peers\n",
              "pictures/1f1b-4-graph.svg": "<svg/>"}
     for tool in ("memcheck", "synccheck", "initcheck"):
-        files[f"logs/{tool}.log"] = "========= ERROR SUMMARY: 0 errors\n" * 2
-    files["logs/racecheck.log"] = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n" * 2
+        files[f"logs/{tool}.log"] = sanitizer_log("ERROR SUMMARY: 0 errors")
+    files["logs/racecheck.log"] = sanitizer_log("RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)")
     return files
+
+
+def sanitizer_log(summary, cases=3):
+    names = ("a small pipeline", "small chunks by the portable*", "small chunks by the fastest*")
+    return "".join(f"== {name}\n[doctest] Status: SUCCESS!\n========= {summary}\n" for name in names[:cases])
 
 
 def tests_xml(tests):
     cases = ""
     for name, status in tests.items():
         inside = {"notrun": '<skipped message="SKIP_RETURN_CODE=77"/><system-out>skipped: no second GPU\n</system-out>',
-                  "fail": '<failure message=""/><system-out>CHECK( a == b )</system-out>', "run": "<system-out/>"}[status]
+                  "fail": '<failure message=""/><system-out>CHECK( a == b )</system-out>', "run": "<system-out/>",
+                  "unbuilt": '<skipped message="Unable to find executable"/><system-out>Unable to find executable</system-out>'
+                  }[status]
+        status = "notrun" if status == "unbuilt" else status
         cases += f'<testcase name="{name}" classname="{name}" time="0.5" status="{status}">{inside}</testcase>'
     return f'<?xml version="1.0"?><testsuite name="x">{cases}</testsuite>'
 
@@ -118,7 +126,7 @@ class Report(Folders):
         self.assertEqual(status, 0, text)
         verdicts = self.verdicts(whole)
         self.assertEqual(set(verdicts.values()), {"met", "no target"})
-        self.assertEqual(len(verdicts), 16 + 3 + 10 + 4)
+        self.assertEqual(len(verdicts), 16 + 3 + 10 + 12)
         self.assertIn(f"{len(verdicts) - 3} met, 0 missed, 0 not run, 0 failed", said)
         self.assertIn("# GPU check: NVIDIA H200, ", text)
         self.assertIn("| span over planned span, V-Half, 8 devices, graph | 1.02 | at most 1.05 | met |", text)
@@ -131,7 +139,7 @@ class Report(Folders):
 
     def test_what_is_missing_is_not_run(self):
         for name, part, count in (("pipeline.json", "pipeline", 19), ("attention.jsonl", "attention", 10),
-                                  ("logs/memcheck.log", "memcheck", 1), ("logs/racecheck.log", "racecheck", 1)):
+                                  ("logs/memcheck.log", "memcheck", 3), ("logs/racecheck.log", "racecheck", 3)):
             for code, reason in (("124", "was cut after"), ("-", "there was no time left for"), ("1", "ended with 1"),
                                  ("0", "did not give it")):
                 files = good_run()
@@ -192,15 +200,18 @@ class Report(Folders):
 
     def test_failures(self):
         files = good_run()
-        files["tests.xml"] = tests_xml({"gpu.streams": "fail", "gpu.ranks": "notrun"})
+        files["tests.xml"] = tests_xml({"gpu.streams": "fail", "gpu.ranks": "notrun", "gpu.nccl": "unbuilt"})
         files["attention.jsonl"][0]["right"] = False
-        files["logs/memcheck.log"] = "========= ERROR SUMMARY: 3 errors\n"
+        files["logs/memcheck.log"] = sanitizer_log("ERROR SUMMARY: 3 errors", 2)
         files["parts.tsv"][6][1] = "9"
         status, whole, text, _ = self.report(files)
         self.assertEqual(status, 1)
         self.assertIn("- **failed**: test gpu.streams failed", text)
         self.assertIn("- **failed**: attention is wrong: forward, portable, dim 64, 4096 tokens, 1 chunks", text)
-        self.assertIn("| errors that memcheck finds | 3 | at most 0 | **missed** |", text)
+        self.assertIn("| errors that memcheck finds in the stream runner | 3 | at most 0 | **missed** |", text)
+        self.assertIn("| errors that memcheck finds in the fastest attention kernels |  | at most 0 | not run: memcheck", text)
+        self.assertIn("- **failed**: test gpu.nccl failed", text)
+        self.assertIn("| gpu.nccl | failed | 0.50 | Unable to find executable |", text)
         self.assertIn("| gpu.ranks | skipped | 0.50 | no second GPU |", text)
 
     def test_a_tool_that_does_not_run_here_is_no_failure(self):
@@ -208,14 +219,15 @@ class Report(Folders):
         files["logs/racecheck.log"] = "========= Error: Device not supported. Please refer to the documentation\n"
         files["parts.tsv"][7][1] = "1"
         status, whole, text, _ = self.report(files)
-        self.assertEqual((status, self.verdicts(whole)["errors that racecheck finds"]), (0, "not run"))
+        self.assertEqual((status, self.verdicts(whole)["errors that racecheck finds in the stream runner"]),
+                         (0, "not run"))
         self.assertIn("compute-sanitizer does not run here: ", text)
 
     def test_nothing_at_all(self):
         status, whole, text, _ = self.report({})
         self.assertEqual(status, 0)
         self.assertNotIn("met", self.verdicts(whole).values())
-        self.assertIn("0 figures met their target, 0 missed it, 33 were not run.", text)
+        self.assertIn("0 figures met their target, 0 missed it, 41 were not run.", text)
 
 
 class Script(Folders):
@@ -231,7 +243,7 @@ class Script(Folders):
         self.put(self.commands / "cmake", f"echo \"cmake $*\" >>{self.folder}/said")
         self.put(self.commands / "ninja", "")
         self.put(self.commands / "ctest", f"cp {self.folder}/files/tests.xml \"${{@: -1}}\"")
-        self.put(self.commands / "compute-sanitizer", "echo '========= ERROR SUMMARY: 0 errors'")
+        self.put(self.commands / "compute-sanitizer", "echo '[doctest] Status: SUCCESS!'; echo '========= ERROR SUMMARY: 0 errors'")
         files = good_run()
         write(self.folder / "files", files)
         # Copies the recorded file that its last argument asks for.
@@ -277,7 +289,7 @@ class Script(Folders):
         self.assertIn("| tests | passed |", text)
         self.assertIn("| gpu.streams | passed |", text)
         self.assertIn("| span over planned span, 1F1B, 4 devices, eager | 1.02 | at most 1.05 | met |", text)
-        self.assertIn("| errors that memcheck finds | 0 | at most 0 | met |", text)
+        self.assertIn("| errors that memcheck finds in the portable attention kernels | 0 | at most 0 | met |", text)
         # There is no torch, or no GPU for it.
         self.assertIn("| peers | skipped |", text)
         self.assertIn("speed of cudnn, the worst |  | at least 0.92 | not run: peers skipped", text)

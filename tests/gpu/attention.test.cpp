@@ -68,8 +68,12 @@ void check_programs(at::parameters const& p) {
 
 } // namespace
 
-TEST_CASE("small chunks") { // for tools that make every kernel slow
-  check_programs(some_parameters);
+// For tools that make every kernel slow.
+TEST_CASE("small chunks by the fastest kernels") {
+  check_chunk(gpu_tests::for_80_and_90a, some_parameters);
+}
+TEST_CASE("small chunks by the portable kernels") {
+  check_chunk(gpu_tests::for_80, some_parameters);
 }
 
 TEST_CASE("chunks of no round size, far into the sequence") {

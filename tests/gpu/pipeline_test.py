@@ -34,6 +34,7 @@ def main():
         folder = pathlib.Path(name)
         figures = run(program, "--message", "0", folder=folder)
         cases = figures["cases"]
+        expect(figures["tick_ns"] == 32, "the clock of the model ticks in 32 ns, not", figures["tick_ns"])
         expect(len(cases) == 16, "four schedules, two sizes, two modes, not", len(cases))
         for case in cases:
             # The executor waits for nothing that the plan does not wait for.

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <spawn.h>
+#include <sstream>
 #include <string>
 #include <sys/wait.h>
 #include <tests/cuda/schedules.hpp>
@@ -147,7 +148,24 @@ TEST_CASE("one process of a run" * doctest::skip()) {
     }
 }
 
+TEST_CASE("one rank alone runs a plan of one device") {
+  std::vector<named_plan> plans;
+  add_plans<pipelining::OneFOneB>(plans, "1F1B", 1, 3);
+  for (bool const graph : {false, true}) {
+    machine::begin();
+    pipelining::store_server const server{{}};
+    auto const result = run_rank(
+      {.work = plans[0].work, .where = {.port = server.port()}, .graph = graph, .steps = steps});
+    CHECK(result.failure == "");
+    CHECK(result.gradients[0] == steps * plans[0].expected.gradients[0]);
+    CHECK(result.losses == steps * plans[0].expected.losses);
+    CHECK(machine::findings() == "");
+  }
+}
+
 TEST_CASE("two processes on one GPU compute what one device computes") {
+  if (machine::on_model())
+    return; // which is one process
   processes both("sums");
   CHECK(both.wait_for(0));
   CHECK(both.wait_for(1));
@@ -183,6 +201,8 @@ TEST_CASE("two processes on one GPU compute what one device computes") {
 }
 
 TEST_CASE("a process that is killed ends the other one, which names it") {
+  if (machine::on_model())
+    return;
   processes both("death");
   CHECK(both.wait_for(1));
   CHECK(both.wait_for(0));
