@@ -37,6 +37,7 @@ class Part:
     def __init__(self, name, code="-", seconds="0", most="0"):
         self.name, self.seconds, self.most = name, int(seconds), int(most)
         self.code = None if code == "-" else int(code)
+        self.said = ""  # the sentence of a part that was skipped
 
     def verdict(self):
         if self.code is None:
@@ -52,7 +53,9 @@ class Part:
             return f"{self.name} was cut after {self.seconds} s"
         if verdict == "failed":
             return f"{self.name} ended with {self.code}, see logs/{self.name}.log"
-        return f"{self.name} {verdict}, but did not give it"
+        if verdict == "skipped":
+            return f"{self.name} was skipped" + (f": {self.said}" if self.said else "")
+        return f"{self.name} passed, but did not give it"
 
 
 class Check:
@@ -70,6 +73,12 @@ class Check:
         if not path.exists():
             return []
         return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+    def log(self, name):
+        try:
+            return (self.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
 
     def part(self, name):
         return self.parts.get(name, Part(name))
@@ -111,8 +120,12 @@ class Check:
 
 def read_parts(check):
     for part in check.parts.values():
+        found = re.search(r"skipped[:,] (.*)", check.log(part.name))
+        part.said = found[1] if found else ""
         if part.verdict() == "failed":
             check.failures.append(f"{part.name} ended with {part.code}")
+        if part.verdict() == "skipped" and part.name != "peers":  # nvidia-smi lists a GPU, or nothing had been run
+            check.failures.append(f"{part.name} could not use the GPU: {part.said}")
 
 
 def read_tests(check):
@@ -189,10 +202,7 @@ def read_sanitizers(check):
     """Errors that compute-sanitizer has counted; one that could not run on this device is not run."""
     for tool in TOOLS:
         part = check.part(tool)
-        try:
-            log = (check.folder / "logs" / f"{tool}.log").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            log = ""
+        log = check.log(tool)
         why = part.why()
         if re.search(r"Device not supported|command not found", log):
             why = "compute-sanitizer does not run here: " + log.strip().splitlines()[-1][:120]

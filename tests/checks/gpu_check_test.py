@@ -223,6 +223,16 @@ class Report(Folders):
                          (0, "not run"))
         self.assertIn("compute-sanitizer does not run here: ", text)
 
+    def test_a_gpu_that_cuda_cannot_use_is_a_failure(self):
+        files = good_run()
+        del files["pipeline.json"]
+        files["parts.tsv"][3][1] = "77"
+        files["logs/pipeline.log"] = "skipped: the driver is too old\n"
+        status, _, text, _ = self.report(files)
+        self.assertEqual(status, 1)
+        self.assertIn("- **failed**: pipeline could not use the GPU: the driver is too old", text)
+        self.assertIn("graph |  | at most 1.05 | not run: pipeline was skipped: the driver is too old |", text)
+
     def test_nothing_at_all(self):
         status, whole, text, _ = self.report({})
         self.assertEqual(status, 0)
@@ -292,7 +302,7 @@ class Script(Folders):
         self.assertIn("| errors that memcheck finds in the portable attention kernels | 0 | at most 0 | met |", text)
         # There is no torch, or no GPU for it.
         self.assertIn("| peers | skipped |", text)
-        self.assertIn("speed of cudnn, the worst |  | at least 0.92 | not run: peers skipped", text)
+        self.assertIn("speed of cudnn, the worst |  | at least 0.92 | not run: peers was skipped: t", text)
         self.assertEqual(ended.returncode, 0, text)
 
     def test_a_part_that_hangs_is_cut_and_the_rest_is_told(self):
