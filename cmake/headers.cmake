@@ -164,6 +164,7 @@ set(PIPELINING_MPI_HEADERS
 set(PIPELINING_CUDA_HEADERS
   attention/backward.cuh
   attention/backward_mma.cuh
+  attention/backward_on_hopper.cuh
   attention/forward.cuh
   attention/forward_hopper.cuh
   attention/forward_mma.cuh
@@ -172,9 +173,14 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper.cuh
   attention/hopper_block.cuh
   attention/hopper_code.cuh
+  attention/hopper_gradient_block.cuh
+  attention/hopper_launch.cuh
   attention/hopper_products.cuh
   attention/hopper_softmax.cuh
+  attention/key_gradient_hopper.cuh
   attention/merge_splits.cuh
+  attention/query_gradient_hopper.cuh
+  attention/query_statistics.cuh
   attention/on_gpu.cuh
   attention/shared_tile.cuh
   attention/tile_search.cuh

@@ -130,28 +130,10 @@ struct hopper_consumer {
   }
 
   __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) {
-    auto const q = describe_tile(memory.query(consumer), 16);
-    auto const k = describe_tile(memory.key(key.stage), 16);
-#pragma unroll
-    for (int n = 0; n < Dim / 16; ++n) {
-      int const inside = n % 4 * 32;
-      start_product<Element>(s,
-                             moved(q, n / 4 * shape::rows * panel_row_bytes + inside),
-                             moved(k, n / 4 * shape::keys * panel_row_bytes + inside),
-                             n > 0);
-    }
-    end_products();
+    start_rows<Element, Dim>(s, memory.query(consumer), memory.key(key.stage));
   }
-
   __forceinline__ __device__ void start_output() {
-    auto const v = describe_tile(memory.value(value.stage), shape::keys * panel_row_bytes);
-#pragma unroll
-    for (int n = 0; n < shape::keys / 16; ++n) {
-      std::uint32_t const a[4] = {
-        weights[4 * n], weights[4 * n + 1], weights[4 * n + 2], weights[4 * n + 3]};
-      start_product<Element>(output, a, moved(v, n * 2 * eight_rows_bytes));
-    }
-    end_products();
+    start_sum<Element>(output, weights, memory.value(value.stage));
   }
 
   //! Products of a tile to weights relative to the new maximum, still in float.
@@ -256,15 +238,11 @@ struct hopper_consumer {
       }
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
-        int const panel_row = row + half * 8;
-        auto const to = tile + n / 8 * shape::rows * panel_row_bytes + panel_row * panel_row_bytes +
-                        ((n % 8 ^ panel_row % 8) * 16) + column * 2;
-        asm volatile(
-          "st.shared.b32 [%0], %1;" ::"r"(to),
-          "r"(pack<Element>(output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share))
-          : "memory");
+        output[4 * n + 2 * half] *= share;
+        output[4 * n + 2 * half + 1] *= share;
       }
     }
+    keep_hopper_rows<Element>(tile, output, row, column);
     show_to_copies();
     meet_warpgroup(consumer);
     if (threadIdx.x % 128 == 0) {

@@ -7,16 +7,15 @@
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/forward_hopper.cuh>
 #include <pipe/attention/hopper_code.cuh>
+#include <pipe/attention/hopper_launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/merge_splits.cuh>
-#include <pipe/attention/tensor_map.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -77,46 +76,26 @@ namespace detail {
 
 //! Encodes the tensors of a call for the copy engine.
 template <class Shape, class Element>
-hopper_forward_maps maps_of(parameters const& p, forward_tensors<Element, float> const& t) {
-  auto const map_of = [](char const* name, auto const& view, int rows) {
-    return encode_tensor<Element>(name,
-                                  describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
-  };
-  // Without keys no tile of them is taken, but the engine wants some address.
-  auto key = t.key;
-  auto value = t.value;
-  if (p.key_length == 0) {
-    key.data = value.data = t.query.data;
-  }
-  return {map_of("query", t.query, Shape::rows),
-          map_of("key", key, Shape::keys),
-          map_of("value", value, Shape::keys),
-          map_of("output", t.output, Shape::rows)};
+hopper_forward_maps maps_of(forward_tensors<Element, float> const& t) {
+  void const* const some = t.query.data;
+  return {map_of("query", t.query, Shape::rows, some),
+          map_of("key", t.key, Shape::keys, some),
+          map_of("value", t.value, Shape::keys, some),
+          map_of("output", t.output, Shape::rows, some)};
 }
 
-//! Launches the forward kernel on at most as many blocks as the GPU runs at a time.
 template <int Dim, class Built, class Element, mask Mask, score Score, class Splits>
 void launch_hopper(hopper_forward_maps maps,
                    forward_call<Element, Mask, Score> call,
                    Splits splits,
                    std::int64_t work,
                    cudaStream_t stream) {
-  using shape = hopper_forward_shape<Dim, Score>;
-  auto const blocks = std::min<std::int64_t>(work * splits.count,
-                                             attribute_of_device(cudaDevAttrMultiProcessorCount));
-  auto const* const kernel =
-    reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>);
-  cuda::check(
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::shared_bytes),
-    "cudaFuncSetAttribute");
   void* arguments[] = {&maps, &call, &splits};
-  cuda::check(cudaLaunchKernel(kernel,
-                               dim3(static_cast<unsigned>(blocks)),
-                               dim3(shape::threads),
-                               arguments,
-                               shape::shared_bytes,
-                               stream),
-              "cudaLaunchKernel");
+  launch_staying<hopper_forward_shape<Dim, Score>>(
+    reinterpret_cast<void const*>(forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>),
+    work * splits.count,
+    arguments,
+    stream);
 }
 
 template <int Dim, class Built, class Element>
@@ -157,7 +136,7 @@ void start_on_hopper(parameters const& p,
   if (work == 0) {
     return;
   }
-  auto const maps = maps_of<shape>(p, t);
+  auto const maps = maps_of<shape>(t);
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
   if (splits.count == 1) {
@@ -201,14 +180,8 @@ void forward_on_hopper(parameters const& p,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   check_for_kernels<Dim>(p, t);
-  if (!is_hopper()) {
-    detail::refuse("the kernels for Hopper run on compute capability 9.0, which the current GPU "
-                   "does not have; use forward_on_device");
-  }
-  if (!has_forward_on_hopper<Dim, Element, Mask, Score, Built>()) {
-    detail::refuse("this program has no sm_90a code of the kernels for Hopper; compile with "
-                   "-gencode arch=compute_90a,code=sm_90a, or use forward_on_device");
-  }
+  detail::check_hopper(has_forward_on_hopper<Dim, Element, Mask, Score, Built>,
+                       "forward_on_device");
   detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
 }
 

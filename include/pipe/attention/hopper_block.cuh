@@ -114,33 +114,41 @@ struct hopper_work {
   int split;
 };
 
+//! Calls visit(n) for those of the pieces 0 ... count - 1 that this block takes: one in each round,
+//! every other round backwards over the blocks, to even out.
+template <class Visit>
+__device__ __forceinline__ void each_piece(int count, Visit const& visit) {
+  int const blocks = static_cast<int>(gridDim.x);
+  int const block = static_cast<int>(blockIdx.x);
+  bool backwards = false;
+  for (int round = 0; round < count; round += blocks) {
+    int const n = round + (backwards ? blocks - 1 - block : block);
+    backwards = !backwards;
+    if (n < count) {
+      visit(n);
+    }
+  }
+}
+
 //! Calls visit(work) for the pieces of work of this block. Late queries, which see most keys where
-//! a mask is causal, go first; every other round runs backwards over the blocks, to even out.
+//! a mask is causal, go first.
 template <int Queries, class Visit>
 __device__ __forceinline__ void each_work(parameters const& p, int splits, Visit const& visit) {
   int const heads = static_cast<int>(p.heads);
   int const sequences = static_cast<int>(p.batch);
   int const length = static_cast<int>(p.query_length);
   int const tiles = (length + Queries - 1) / Queries;
-  int const blocks = static_cast<int>(gridDim.x);
-  int const block = static_cast<int>(blockIdx.x);
-  int const count = tiles * heads * sequences * splits;
-  bool backwards = false;
-  for (int round = 0; round < count; round += blocks) {
-    int const n = round + (backwards ? blocks - 1 - block : block);
-    backwards = !backwards;
-    if (n < count) {
-      int const whole = n / splits;
-      int const head = whole % heads;
-      int const first = (tiles - 1 - whole / heads / sequences) * Queries;
-      visit(hopper_work{whole / heads % sequences,
-                        head,
-                        head / static_cast<int>(p.group()),
-                        first,
-                        min(Queries, length - first),
-                        n % splits});
-    }
-  }
+  each_piece(tiles * heads * sequences * splits, [&](int n) {
+    int const whole = n / splits;
+    int const head = whole % heads;
+    int const first = (tiles - 1 - whole / heads / sequences) * Queries;
+    visit(hopper_work{whole / heads % sequences,
+                      head,
+                      head / static_cast<int>(p.group()),
+                      first,
+                      min(Queries, length - first),
+                      n % splits});
+  });
 }
 
 } // namespace detail

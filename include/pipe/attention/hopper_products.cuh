@@ -8,6 +8,7 @@
 //! 16-byte pieces trade places by row modulo 8.
 //! @source PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation"
 
+#include <pipe/attention/warp_matrix.cuh>
 #include <pipe/config.hpp>
 
 #include <cuda_bf16.h>
@@ -217,5 +218,57 @@ start_product(float (&d)[32], std::uint32_t const (&a)[4], std::uint64_t b) {
 }
 
 // clang-format on
+
+//! Starts d[64 x Columns] = a b^T over a whole head, as one group: a has 64 rows, b a row for each
+//! column of d.
+template <class Element, int Dim, int Count>
+__device__ __forceinline__ void start_rows(float (&d)[Count], std::uint32_t a, std::uint32_t b) {
+  constexpr int rows = 64;
+  constexpr int columns = 2 * Count;
+  auto const left = describe_tile(a, 16);
+  auto const right = describe_tile(b, 16);
+#pragma unroll
+  for (int n = 0; n < Dim / 16; ++n) {
+    int const inside = n % 4 * 32;
+    start_product<Element>(d,
+                           moved(left, n / 4 * rows * panel_row_bytes + inside),
+                           moved(right, n / 4 * columns * panel_row_bytes + inside),
+                           n > 0);
+  }
+  end_products();
+}
+
+//! Starts sum[64 x Dim] += a b over the rows of tile b, as one group: a in registers, packed.
+template <class Element, int Count, int Packed>
+__device__ __forceinline__ void
+start_sum(float (&sum)[Count], std::uint32_t const (&a)[Packed], std::uint32_t b) {
+  constexpr int rows = 4 * Packed;
+  auto const right = describe_tile(b, rows * panel_row_bytes);
+#pragma unroll
+  for (int n = 0; n < rows / 16; ++n) {
+    std::uint32_t const part[4] = {a[4 * n], a[4 * n + 1], a[4 * n + 2], a[4 * n + 3]};
+    start_product<Element>(sum, part, moved(right, n * 2 * eight_rows_bytes));
+  }
+  end_products();
+}
+
+//! Writes the rows of a warpgroup as elements to a tile of 64 rows, laid out as tensor copies want
+//! it.
+//! @param row    of the lane; its second row is 8 further down
+//! @param column of the lane
+template <class Element, int Count>
+__device__ __forceinline__ void
+keep_hopper_rows(std::uint32_t tile, float const (&d)[Count], int row, int column) {
+  constexpr int rows = 64;
+#pragma unroll
+  for (int i = 0; i < Count / 2; ++i) {
+    int const n = i / 2;
+    int const line = row + i % 2 * 8;
+    auto const to = tile + n / 8 * rows * panel_row_bytes + line * panel_row_bytes +
+                    ((n % 8 ^ line % 8) * 16) + column * 2;
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pack<Element>(d[2 * i], d[2 * i + 1]))
+                 : "memory");
+  }
+}
 
 } // namespace pipelining::inline v0_1::attention::detail

@@ -19,12 +19,11 @@ enum class kernel_family : std::uint8_t {
 
 //! @brief Why a family was chosen.
 enum class choice_reason : std::uint8_t {
-  all_there,  //!< hopper: the GPU and the program have what it takes
-  other_gpu,  //!< portable: the compute capability is not 9.0
-  no_code,    //!< portable: nothing in the program is compiled for sm_90a
-  head_dim,   //!< portable: the kernels for Hopper have no such head dim
-  strides,    //!< portable: the tensor copies of Hopper cannot take these strides
-  not_written //!< portable: there is no such kernel for Hopper
+  all_there, //!< hopper: the GPU and the program have what it takes
+  other_gpu, //!< portable: the compute capability is not 9.0
+  no_code,   //!< portable: nothing in the program is compiled for sm_90a
+  head_dim,  //!< portable: the kernels for Hopper have no such head dim
+  strides    //!< portable: the tensor copies of Hopper cannot take these strides
 };
 
 //! @brief The kernels that a call gets, and why these.
@@ -51,7 +50,6 @@ struct kernel_choice {
   case choice_reason::head_dim: return "the kernels for Hopper have head dims 64 and 128 alone";
   case choice_reason::strides:
     return "the tensor copies of Hopper take strides of 0 or more and below 2^40 bytes alone";
-  case choice_reason::not_written: return "there is no such kernel for Hopper";
   }
   return "";
 }

@@ -6,6 +6,7 @@
 //! program have, and says which.
 
 #include <pipe/attention/backward.cuh>
+#include <pipe/attention/backward_on_hopper.cuh>
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/forward_on_hopper.cuh>
 #include <pipe/attention/hopper_code.cuh>
@@ -52,6 +53,25 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
   }
 }
 
+template <int Dim>
+inline constexpr bool is_hopper_dim = Dim == 64 || Dim == 128;
+
+//! The kernels for dense tensors on the current GPU.
+//! @param has_code whether the program has those for Hopper; asked where they have the head dim
+template <int Dim, class HasCode>
+kernel_choice choose(HasCode const& has_code) {
+  check_gpu();
+  if (!is_hopper()) {
+    return {kernel_family::portable, choice_reason::other_gpu};
+  }
+  if constexpr (!is_hopper_dim<Dim>) {
+    return {kernel_family::portable, choice_reason::head_dim};
+  } else {
+    return has_code() ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
+                      : kernel_choice{kernel_family::portable, choice_reason::no_code};
+  }
+}
+
 } // namespace detail
 
 //! @brief The kernels that forward_on_gpu takes for dense tensors on the current GPU.
@@ -60,26 +80,23 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] kernel_choice chosen_forward() {
-  detail::check_gpu();
-  if (!is_hopper()) {
-    return {kernel_family::portable, choice_reason::other_gpu};
-  }
-  if constexpr (Dim != 64 && Dim != 128) {
-    return {kernel_family::portable, choice_reason::head_dim};
-  } else {
-    return has_forward_on_hopper<Dim, Element, Mask, Score, Built>()
-             ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
-             : kernel_choice{kernel_family::portable, choice_reason::no_code};
-  }
+  return detail::choose<Dim>([] {
+    if constexpr (detail::is_hopper_dim<Dim>) {
+      return has_forward_on_hopper<Dim, Element, Mask, Score, Built>();
+    }
+  });
 }
 
-//! @brief The kernels that backward_on_gpu takes on the current GPU: the portable ones.
+//! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
+//! @tparam Dim elements of a head: 64, 128 or 256
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] kernel_choice chosen_backward() {
-  detail::check_gpu();
-  return {kernel_family::portable,
-          is_hopper() ? choice_reason::not_written : choice_reason::other_gpu};
+  return detail::choose<Dim>([] {
+    if constexpr (detail::is_hopper_dim<Dim>) {
+      return has_backward_on_hopper<Dim, Element, Mask, Score, Built>();
+    }
+  });
 }
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
@@ -87,7 +104,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
-  if constexpr (Dim == 64 || Dim == 128) {
+  if constexpr (detail::is_hopper_dim<Dim>) {
     if (chosen_forward<Dim, Element, Mask, Score, Built>().family == kernel_family::hopper) {
       auto const count = key_splits_on_hopper<Dim, Score>(p);
       return count == 1 ? 0 : key_splits::scratch(p, count);
@@ -131,10 +148,9 @@ kernel_choice forward_on_gpu(parameters const& p,
   check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
   auto choice = chosen_forward<Dim, Element, Mask, Score, Built>();
-  if constexpr (Dim == 64 || Dim == 128) {
+  if constexpr (detail::is_hopper_dim<Dim>) {
     if (choice.family == kernel_family::hopper &&
-        !(detail::are_strides_of_copies(t.query) && detail::are_strides_of_copies(t.key) &&
-          detail::are_strides_of_copies(t.value) && detail::are_strides_of_copies(t.output))) {
+        !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
       choice = {kernel_family::portable, choice_reason::strides};
     }
     if (choice.family == kernel_family::hopper) {
@@ -174,10 +190,22 @@ kernel_choice backward_on_gpu(parameters const& p,
                               Score const& f,
                               cudaStream_t stream) {
   check(p, t);
-  auto const choice = chosen_backward<Dim, Element, Mask, Score, Built>();
+  auto choice = chosen_backward<Dim, Element, Mask, Score, Built>();
   detail::check_scratch(scratch, backward_scratch(p));
-  backward_on_device<Dim, Element, Mask, Score, Built>(
-    p, t, dense_rows(scratch.data, p.batch, p.heads, p.query_length), m, f, stream);
+  auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
+  if constexpr (detail::is_hopper_dim<Dim>) {
+    check_for_kernels<Dim>(p, t, mean);
+    if (choice.family == kernel_family::hopper &&
+        !detail::are_strides_of_copies(
+          t.query, t.key, t.value, t.output_gradient, t.query_gradient)) {
+      choice = {kernel_family::portable, choice_reason::strides};
+    }
+    if (choice.family == kernel_family::hopper) {
+      detail::start_on_hopper<Dim, Built>(p, t, mean, m, f, stream);
+      return choice;
+    }
+  }
+  backward_on_device<Dim, Element, Mask, Score, Built>(p, t, mean, m, f, stream);
   return choice;
 }
 

@@ -39,12 +39,12 @@ bool is_stride_of_copies(std::int64_t size, std::int64_t stride) {
   return size <= 1 || (stride >= 0 && stride < (std::int64_t{1} << 40) / bytes);
 }
 
-//! Whether the copy engine takes all strides of a tensor.
-template <class Element>
-bool are_strides_of_copies(tensor_view<Element> const& view) {
-  return is_stride_of_copies<Element>(view.batch, view.batch_stride) &&
-         is_stride_of_copies<Element>(view.length, view.length_stride) &&
-         is_stride_of_copies<Element>(view.heads, view.head_stride);
+//! Whether the copy engine takes all strides of some tensors.
+template <class... Element>
+bool are_strides_of_copies(tensor_view<Element> const&... view) {
+  return (... && (is_stride_of_copies<Element>(view.batch, view.batch_stride) &&
+                  is_stride_of_copies<Element>(view.length, view.length_stride) &&
+                  is_stride_of_copies<Element>(view.heads, view.head_stride)));
 }
 
 } // namespace detail

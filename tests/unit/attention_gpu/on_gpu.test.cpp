@@ -31,7 +31,9 @@ void check_answers(program const& calls, std::string const& family) {
   attention_answers const expected(c);
   device_array<float> scratch(c.row_count());
   CHECK(at::name_of(calls.forward(c.p, c.forward(), nullptr, 0, nullptr).family) == family);
-  calls.backward(c.p, c.backward(), scratch.data(), scratch.count(), nullptr);
+  CHECK(at::name_of(
+          calls.backward(c.p, c.backward(), scratch.data(), scratch.count(), nullptr).family) ==
+        family);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::summary() == "");
   c.output.fetch();
@@ -73,7 +75,7 @@ TEST_CASE("on gpu: what is chosen, by GPU and by program, and the word for it") 
     bool const is_hopper = e.major == 9;
     CHECK(e.calls->chosen_forward_256() ==
           kernel_choice{portable, is_hopper ? choice_reason::head_dim : choice_reason::other_gpu});
-    CHECK(e.calls->chosen_backward().family == portable);
+    CHECK(e.calls->chosen_backward() == e.chosen);
   }
   plug_in(9, 0);
   CHECK(at::describe(for_80_and_90a.chosen_forward()) ==
@@ -151,6 +153,14 @@ TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels")
         at::kernel_choice{at::kernel_family::portable, at::choice_reason::strides});
   c.output.fetch();
   CHECK(apart(c.output.numbers(), expected.output) < 0.03);
+  auto backward = c.backward();
+  backward.key = t.key;
+  backward.value = t.value;
+  device_array<float> scratch(c.row_count());
+  CHECK(for_80_and_90a.backward(c.p, backward, scratch.data(), scratch.count(), nullptr) ==
+        at::kernel_choice{at::kernel_family::portable, at::choice_reason::strides});
+  c.query_gradient.fetch();
+  CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
 }
 
 TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {

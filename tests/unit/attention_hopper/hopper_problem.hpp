@@ -24,6 +24,12 @@ struct maps {
   CUtensorMap query, key, value, output;
 };
 
+//! The tensor maps of backward, laid out as hopper_backward_maps.
+struct backward_maps {
+  CUtensorMap query_tile, output_gradient_tile, query_gradient_tile, key_step, value_step, key_tile,
+    value_tile, query_step, output_gradient_step;
+};
+
 //! What the driver would make of a tensor.
 template <class Element>
 CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
@@ -53,6 +59,17 @@ struct shape {
   }
 };
 
+//! Rows of a step of the two backward kernels, as hopper_query_gradient_shape and
+//! hopper_key_gradient_shape have them.
+struct gradient_shape {
+  std::uint32_t keys, queries;
+  static unsigned shared(std::int64_t dim, std::uint32_t step) {
+    unsigned const stages = dim * step == 128 * 128 ? 2 : 4;
+    return static_cast<unsigned>(4 * 64 * dim * 2 + stages * (2 * step * dim * 2 + 8 * step) +
+                                 8 * (2 + 2 * stages) + 8 * stages);
+  }
+};
+
 //! Launches of one kernel module.
 struct machine {
   explicit machine(std::string const& text) : code(text, where) {}
@@ -74,7 +91,60 @@ struct machine {
     void* arguments[] = {&all, &argument, splits};
     return ptx::launch(code, name, {blocks}, {384}, tile.shared(call.p.head_dim), arguments, how);
   }
+
+  //! One backward kernel.
+  //! @param step rows of a step of this kernel
+  template <class Call>
+  ptx::result launch_gradient(std::string const& name,
+                              gradient_shape const& tile,
+                              std::uint32_t step,
+                              Call const& call,
+                              unsigned blocks,
+                              ptx::options const& how) {
+    auto const& t = call.t;
+    backward_maps all{encoded(t.query, 64),
+                      encoded(t.output_gradient, 64),
+                      encoded(t.query_gradient, 64),
+                      encoded(t.key, tile.keys),
+                      encoded(t.value, tile.keys),
+                      encoded(t.key, 64),
+                      encoded(t.value, 64),
+                      encoded(t.query, tile.queries),
+                      encoded(t.output_gradient, tile.queries)};
+    Call argument = call;
+    void* arguments[] = {&all, &argument};
+    auto const shared = gradient_shape::shared(call.p.head_dim, step);
+    return ptx::launch(code, name, {blocks}, {384}, shared, arguments, how);
+  }
+
+  //! Both backward kernels, or the first that is not clean.
+  template <class Call>
+  ptx::result launch_backward(std::string const& name,
+                              gradient_shape const& tile,
+                              Call const& call,
+                              unsigned blocks,
+                              ptx::options const& how) {
+    auto first = launch_gradient("query_gradient_" + name, tile, tile.keys, call, blocks, how);
+    return first.clean()
+             ? launch_gradient("key_gradient_" + name, tile, tile.queries, call, blocks, how)
+             : first;
+  }
 };
+
+//! Makes all logits about -98, whose powers are no float once the sign is turned: what a tile holds
+//! beyond the last key may not count as a logit of 0.
+template <class Element>
+void push_logits_down(backward_problem<Element>& problem) {
+  auto const set = [](tensor<Element>& of, float first) {
+    auto numbers = of.numbers();
+    for (std::size_t n = 0; n < numbers.size(); n += static_cast<std::size_t>(of.view.dim)) {
+      numbers[n] = first;
+    }
+    of.set(numbers);
+  };
+  set(problem.query, 784);
+  set(problem.key, -1); // small, since dQ sums it with weights whose roundings do not cancel
+}
 
 //! What a launch did: its reports, and how far its numbers are from the double reference.
 struct outcome {

@@ -2,7 +2,9 @@
 // The kernels for Hopper under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
 #include <pipe/attention/forward_hopper.cuh>
+#include <pipe/attention/key_gradient_hopper.cuh>
 #include <pipe/attention/merge_splits.cuh>
+#include <pipe/attention/query_gradient_hopper.cuh>
 
 #include "functors.hpp"
 
@@ -42,3 +44,20 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
             const __grid_constant__ at::key_splits splits) {
   at::detail::merge_splits_block<128>(call.p, call.t, splits);
 }
+
+#define BACKWARD(name, dim, element, mask, score)                                                  \
+  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<dim>::threads, 1)     \
+    query_gradient_##name(const __grid_constant__ at::hopper_backward_maps maps,                   \
+                          const __grid_constant__ at::backward_call<element, mask, score> call) {  \
+    at::detail::query_gradient_hopper_block<dim>(call, maps, memory);                              \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<dim>::threads, 1)     \
+    key_gradient_##name(const __grid_constant__ at::hopper_backward_maps maps,                     \
+                        const __grid_constant__ at::backward_call<element, mask, score> call) {    \
+    at::detail::key_gradient_hopper_block<dim>(call, maps, memory);                                \
+  }
+
+BACKWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
+BACKWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(128_cap, 128, __half, window_of_document, at::soft_cap)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Calls of the launcher for Hopper as a user's program makes them.
+#include <pipe/attention/backward_on_hopper.cuh>
 #include <pipe/attention/forward_on_hopper.cuh>
 
 #include "launch.hpp"
@@ -11,6 +12,13 @@ void launch_forward(at::parameters const& p,
                     cudaStream_t stream,
                     at::key_splits const& splits) {
   at::forward_on_hopper<64>(p, t, at::causal{}, at::plain{}, stream, splits);
+}
+
+void launch_backward(at::parameters const& p,
+                     at::backward_tensors<__nv_bfloat16> const& t,
+                     at::row_view<float> mean,
+                     cudaStream_t stream) {
+  at::backward_on_hopper<64>(p, t, mean, at::causal{}, at::plain{}, stream);
 }
 
 } // namespace hopper_tests

@@ -19,4 +19,9 @@ void launch_forward(at::parameters const& p,
                     cudaStream_t stream,
                     at::key_splits const& splits = {});
 
+void launch_backward(at::parameters const& p,
+                     at::backward_tensors<__nv_bfloat16> const& t,
+                     at::row_view<float> mean,
+                     cudaStream_t stream);
+
 } // namespace hopper_tests

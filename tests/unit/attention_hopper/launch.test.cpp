@@ -3,131 +3,58 @@
 // them, and refusals.
 #include "launch.hpp"
 
-#include <pipe/attention/reference.hpp>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <random>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "tests/standin/standin.hpp"
+#include "tests/support/attention_call.hpp"
 
 namespace {
 
 using namespace hopper_tests;
-using element = __nv_bfloat16;
-
-//! Device memory.
-template <class Number>
-class device_array {
-public:
-  explicit device_array(std::int64_t count) : host(static_cast<std::size_t>(count)) {
-    REQUIRE(cudaMalloc(&memory_, host.size() * sizeof(Number)) == cudaSuccess);
-  }
-  device_array(device_array const&) = delete;
-  device_array& operator=(device_array const&) = delete;
-  ~device_array() { (void)cudaFree(memory_); }
-  Number* data() const { return static_cast<Number*>(memory_); }
-  void fill(std::mt19937& random) {
-    std::normal_distribution<float> normal;
-    for (auto& x : host) {
-      x = static_cast<Number>(normal(random));
-    }
-    copy(memory_, host.data(), cudaMemcpyHostToDevice);
-  }
-  void fetch() { copy(host.data(), memory_, cudaMemcpyDeviceToHost); }
-  std::vector<double> numbers() const {
-    std::vector<double> all;
-    for (auto const x : host) {
-      all.push_back(static_cast<double>(static_cast<float>(x)));
-    }
-    return all;
-  }
-  std::vector<Number> host;
-
-private:
-  void copy(void* to, void const* from, cudaMemcpyKind kind) {
-    REQUIRE(cudaMemcpy(to, from, host.size() * sizeof(Number), kind) == cudaSuccess);
-  }
-  void* memory_ = nullptr;
-};
-
-//! Two sequences of forty queries, four heads over two, after thirty keys.
-struct call {
-  at::parameters p{.batch = 2,
-                   .query_length = 40,
-                   .query_offset = 30,
-                   .key_length = 70,
-                   .heads = 4,
-                   .key_heads = 2,
-                   .head_dim = 64};
-  device_array<element> query{2 * 40 * 4 * 64}, key{2 * 70 * 2 * 64}, value{2 * 70 * 2 * 64},
-    output{2 * 40 * 4 * 64};
-  device_array<float> lse{2 * 4 * 40};
-
-  call() {
-    std::mt19937 random(1);
-    query.fill(random);
-    key.fill(random);
-    value.fill(random);
-  }
-  at::forward_tensors<element> tensors() const {
-    return {at::dense_tensor(query.data(), 2, 40, 4, 64),
-            at::dense_tensor(key.data(), 2, 70, 2, 64),
-            at::dense_tensor(value.data(), 2, 70, 2, 64),
-            at::dense_tensor(output.data(), 2, 40, 4, 64),
-            at::dense_rows(lse.data(), 2, 4, 40)};
-  }
-};
-
-//! The sentence of the exception, or nothing.
-std::string refusal(at::parameters const& p, at::forward_tensors<element> const& t) {
-  try {
-    launch_forward(p, t, nullptr);
-  } catch (std::invalid_argument const& e) {
-    return e.what();
-  }
-  return "";
-}
+using namespace device_tests;
 
 } // namespace
 
 TEST_CASE("hopper launch: forward on a stream gives the numbers of the double reference") {
   standin::configure({});
-  call c;
+  attention_call c;
+  attention_answers const expected(c);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  auto q = c.query.numbers();
-  auto k = c.key.numbers();
-  auto v = c.value.numbers();
-  auto o = q;
-  std::vector<double> lse(2 * 4 * 40);
-  at::reference_forward(c.p,
-                        {at::dense_tensor(q.data(), 2, 40, 4, 64),
-                         at::dense_tensor(k.data(), 2, 70, 2, 64),
-                         at::dense_tensor(v.data(), 2, 70, 2, 64),
-                         at::dense_tensor(o.data(), 2, 40, 4, 64),
-                         at::dense_rows(lse.data(), 2, 4, 40)});
   device_array<float> scratch(at::key_splits::scratch(c.p, 2));
   for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), c.p, 2)}) {
     auto const before = standin::counters().kernels;
-    launch_forward(c.p, c.tensors(), stream, splits);
+    launch_forward(c.p, c.forward(), stream, splits);
     REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
     CHECK(standin::summary() == "");
     CHECK(standin::counters().kernels - before == splits.count);
     c.output.fetch();
-    double apart = 0;
-    auto const mine = c.output.numbers();
-    for (std::size_t n = 0; n < o.size(); ++n) {
-      apart = std::max(apart, std::abs(o[n] - mine[n]));
-    }
-    CHECK(apart < 0.03); // two roundings of the largest |v|, about 4
+    CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
   }
+  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("hopper launch: backward on a stream gives the numbers of the double reference") {
+  standin::configure({});
+  attention_call c;
+  attention_answers const expected(c);
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
+  launch_forward(c.p, c.forward(), stream);
+  launch_backward(c.p, c.backward(), c.rows(c.mean.data()), stream);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 3);
+  c.query_gradient.fetch();
+  c.key_gradient.fetch();
+  c.value_gradient.fetch();
+  CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
+  CHECK(apart(c.key_gradient.numbers(), expected.key_gradient) < 0.06);
+  CHECK(apart(c.value_gradient.numbers(), expected.value_gradient) < 0.06);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
@@ -144,9 +71,9 @@ TEST_CASE("hopper launch: keys are cut where a chunk alone does not fill the GPU
 
 TEST_CASE("hopper launch: no keys, no queries") {
   standin::configure({});
-  call c;
+  attention_call c;
   auto p = c.p;
-  auto t = c.tensors();
+  auto t = c.forward();
   p.key_length = t.key.length = t.value.length = 0;
   t.key.data = t.value.data = nullptr;
   launch_forward(p, t, nullptr);
@@ -155,9 +82,22 @@ TEST_CASE("hopper launch: no keys, no queries") {
   c.output.fetch();
   auto const mine = c.output.numbers();
   CHECK(std::all_of(mine.begin(), mine.end(), [](double x) { return x == 0; }));
+  auto b = c.backward(); // dQ = 0 and dO . O, and no kernel for keys
+  for (auto* view : {&b.key, &b.value}) {
+    view->length = 0;
+    view->data = nullptr;
+  }
+  b.key_gradient.length = b.value_gradient.length = 0;
+  launch_backward(p, b, c.rows(c.mean.data()), nullptr);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 2);
+  c.query_gradient.fetch();
+  auto const gradients = c.query_gradient.numbers();
+  CHECK(std::all_of(gradients.begin(), gradients.end(), [](double x) { return x == 0; }));
   p.query_length = t.query.length = t.output.length = t.log_sum_exp.length = 0;
   launch_forward(p, t, nullptr);
-  CHECK(standin::counters().kernels == 1);
+  CHECK(standin::counters().kernels == 2);
 }
 
 TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence") {
@@ -165,16 +105,37 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
     standin::configuration older;
     older.compute_major = 8;
     standin::configure(older);
-    call c;
-    CHECK(refusal(c.p, c.tensors()).find("compute capability 9.0") != std::string::npos);
+    attention_call c;
+    for (auto const& sentence :
+         {sentence_of([&] { launch_forward(c.p, c.forward(), nullptr); }), sentence_of([&] {
+            launch_backward(c.p, c.backward(), c.rows(c.mean.data()), nullptr);
+          })}) {
+      CHECK(sentence.find("compute capability 9.0") != std::string::npos);
+    }
   }
   standin::configure({});
-  call c;
-  auto t = c.tensors();
+  attention_call c;
+  auto t = c.forward();
   t.key.length_stride = -t.key.length_stride;
-  CHECK(refusal(c.p, t) == "attention: key has stride -128, but tensor copies need strides of 0 or "
-                           "more and below 2^40 bytes");
-  t = c.tensors();
+  auto const expected = "attention: key has stride -128, but tensor copies need strides of 0 or "
+                        "more and below 2^40 bytes";
+  CHECK(sentence_of([&] { launch_forward(c.p, t, nullptr); }) == expected);
+  auto const refused = [&](at::backward_tensors<__nv_bfloat16> const& b) {
+    return sentence_of([&] { launch_backward(c.p, b, c.rows(c.mean.data()), nullptr); });
+  };
+  auto b = c.backward();
+  b.key.length_stride = -b.key.length_stride;
+  CHECK(refused(b) == expected);
+  b = c.backward();
+  b.output_gradient.data += 1;
+  CHECK(refused(b).find("output gradient does not begin at a multiple of 16 bytes") !=
+        std::string::npos);
+  b = c.backward();
+  b.key_gradient.length = 69;
+  CHECK(refused(b) ==
+        "attention: key gradient is [2, 69, 2, 64], but the parameters ask for [batch, "
+        "length, heads, dim] = [2, 70, 2, 64]");
+  t = c.forward();
   at::key_splits splits;
   splits.count = 2;
   CHECK_THROWS_WITH_AS(

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Breaks the kernels for Hopper on purpose, by replacing text in a copy of a header.
 
-usage: mutants.py --names
+usage: mutants.py --names             prints lines "KERNEL NAME"
        mutants.py NAME include OUT    writes OUT/pipe/attention/HEADER
 """
 import pathlib
@@ -14,9 +14,12 @@ BLOCK = "hopper_block.cuh"
 SOFTMAX = "hopper_softmax.cuh"
 PRODUCTS = "hopper_products.cuh"
 INSTRUCTIONS = "hopper.cuh"
+QUERIES = "query_gradient_hopper.cuh"
+KEYS = "key_gradient_hopper.cuh"
+GRADIENTS = "hopper_gradient_block.cuh"
 
 # name: header, text that must be there, text in its place
-MUTANTS = {
+FORWARD = {
     "no_wait_for_a_free_key_stage": (KERNEL, "wait_for(memory.key_empty(key.stage), key.parity ^ 1);\n      write", "write"),
     "no_wait_for_a_free_value_stage": (KERNEL, "wait_for(memory.value_empty(value.stage), value.parity ^ 1);", ""),
     "no_wait_for_keys": (KERNEL, "wait_for(memory.key_full(key.stage), key.parity);", ""),
@@ -48,17 +51,63 @@ MUTANTS = {
     "second_consumer_sees_the_mask_of_the_first": (KERNEL, "int const row_of_tile = consumer * shape::rows + row;",
                                                    "int const row_of_tile = row;"),
     "old_sums_do_not_shrink": (KERNEL, "output[i] *= state.shrink[i % 4 / 2];", ""),
-    "outputs_without_swizzle": (KERNEL, "(n % 8 ^ panel_row % 8) * 16", "n % 8 * 16"),
+    "outputs_without_swizzle": (PRODUCTS, "(n % 8 ^ line % 8) * 16", "n % 8 * 16"),
     "other_swizzle_in_descriptors": (PRODUCTS, "std::uint64_t{1} << 62", "std::uint64_t{2} << 62"),
     "rows_of_a_descriptor_too_close": (PRODUCTS, "eight_rows_bytes = 1024", "eight_rows_bytes = 512"),
     "work_forgotten": (BLOCK, "blocks - 1 - block", "blocks - block"),
     "heads_of_a_group_mixed_up": (BLOCK, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
 }
 
+QUERY_GRADIENT = {
+    "dq_no_wait_for_a_free_stage": (QUERIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      write", "write"),
+    "dq_no_wait_for_a_stage": (GRADIENTS, "wait_for(memory.full(place.stage), place.parity);", ""),
+    "dq_no_wait_for_own_tiles": (QUERIES, "walk.wait_for_own();", ""),
+    "dq_parity_of_own_tiles_stays": (GRADIENTS, "own_parity ^= 1;", ""),
+    "dq_too_few_bytes": (QUERIES, "memory.full(place.stage), 2 * shape::tile_bytes", "memory.full(place.stage), shape::tile_bytes"),
+    "dq_values_take_the_place_of_keys": (QUERIES, "memory.step(1, place.stage), maps.value_step", "memory.step(1, place.stage), maps.key_step"),
+    "dq_gradients_read_too_early": (QUERIES, "wait_for_products<0>(d);", ""),
+    "dq_stage_released_too_early": (QUERIES, "wait_for_products<1>(sum);\n        walk.release(stage);",
+                                    "walk.release(stage);\n        wait_for_products<1>(sum);"),
+    "dq_own_tiles_released_too_early": (QUERIES, "wait_for_stores_to_read();", ""),
+    "dq_no_proxy_fence": (QUERIES, "show_to_copies();", ""),
+    "dq_no_barrier_before_the_store": (QUERIES, "show_to_copies();\n    meet_warpgroup(walk.consumer());", "show_to_copies();"),
+    "dq_means_read_too_early": (QUERIES, "walk.lane());\n    __syncwarp();", "walk.lane());"),
+    "dq_keys_beyond_the_end": (QUERIES, "end == (tile + 1) * shape::step &&", "true &&"),
+    "dq_offset_of_keys_forgotten": (QUERIES, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
+    "dq_without_scale": (QUERIES, "before.x + c.scale * two[0]", "before.x + two[0]"),
+    "dq_of_before_is_lost": (QUERIES, "c.p.from == carry::in", "false"),
+    "dq_mean_forgotten": (GRADIENTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
+}
+KEY_GRADIENT = {
+    "dk_no_wait_for_a_free_stage": (KEYS, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
+    "dk_no_wait_for_free_own_tiles": (KEYS, "wait_for(memory.own_empty(), own_parity);", ""),
+    "dk_own_tiles_released_too_early": (KEYS, "walk.wait_for_own();\n",
+                                        "walk.wait_for_own();\n        arrive_warp(walk.memory.own_empty(), walk.lane());\n"),
+    "dk_too_many_bytes": (KEYS, "memory.own_full(), shape::own_bytes", "memory.own_full(), shape::own_bytes + 16"),
+    "dk_numbers_not_waited_for": (KEYS, "arrive_warp(memory.full(place.stage), lane);", "if (lane == 0) {\n        arrive(memory.full(place.stage));\n      }"),
+    "dk_one_arrival_on_full_stages": (KEYS, "2, // of the copies", "1, // of the copies"),
+    "dk_numbers_of_the_first_stage": (KEYS, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
+    "dk_numbers_swapped": (KEYS, "which * shape::step + walk.column()", "(1 - which) * shape::step + walk.column()"),
+    "dk_gradients_read_too_early": (KEYS, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
+    "dk_stage_released_too_early": (KEYS, "wait_for_products<1>(of_key);\n      walk.release(stage);",
+                                    "walk.release(stage);\n      wait_for_products<1>(of_key);"),
+    "dk_rows_beyond_the_end": (KEYS, "if (r < work.rows)", "if (true)"),
+    "dk_running_gradient_is_lost": (KEYS, "before.x += factor", "before.x = factor"),
+    "dk_without_scale": (KEYS, "of_key, c.scale)", "of_key, 1.0f)"),
+    "dk_only_the_first_head_of_the_group": (KEYS, "head = first_head + now.head", "head = first_head"),
+    "dk_mask_asked_the_wrong_way": (GRADIENTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
+    "dk_second_consumer_multiplies_keys_of_the_first": (GRADIENTS, "memory.own(which, consumer())", "memory.own(which, 0)"),
+    "dk_offset_of_queries_forgotten": (KEYS, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
+}
+KERNELS = {"FORWARD": FORWARD, "QUERY_GRADIENT": QUERY_GRADIENT, "KEY_GRADIENT": KEY_GRADIENT}
+MUTANTS = {**FORWARD, **QUERY_GRADIENT, **KEY_GRADIENT}
+
 
 def main():
     if sys.argv[1:] == ["--names"]:
-        print(*MUTANTS, sep="\n")
+        for kernel, mutants in KERNELS.items():
+            for name in mutants:
+                print(kernel, name)
         return 0
     name, include, out = sys.argv[1], *map(pathlib.Path, sys.argv[2:4])
     header, old, new = MUTANTS[name]

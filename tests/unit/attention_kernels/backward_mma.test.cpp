@@ -66,24 +66,6 @@ void run_backward(char const* name, shape const& tile, Call const& call, ptx::op
   }
 }
 
-//! Every number is a sum of terms that were rounded to an element once, half a unit of 2^-8 (bf16)
-//! or 2^-11 (fp16) at most, and dQ once more. Terms of a sum err independently, so the norm of the
-//! error stays below one rounding of the norm of the sum unless the sum cancels; twice that is
-//! allowed for what does.
-template <class Element>
-void check_gradients(backward_problem<Element> const& problem, gradients const& exactly) {
-  auto const allowed = 2 * rounding<Element>;
-  CHECK(relative_error(problem.query_gradient.numbers(), exactly.query.numbers) <= allowed);
-  CHECK(relative_error(problem.key_gradient.numbers(), exactly.key.numbers) <= allowed);
-  CHECK(relative_error(problem.value_gradient.numbers(), exactly.value.numbers) <= allowed);
-  auto const near = [&](auto const& mine, exact const& other) {
-    return apart(mine.numbers(), other.numbers) <= 2 * allowed * largest(other.numbers) + 1e-6;
-  };
-  CHECK(near(problem.query_gradient, exactly.query));
-  CHECK(near(problem.key_gradient, exactly.key));
-  CHECK(near(problem.value_gradient, exactly.value));
-}
-
 template <class Element, class Mask, class Score>
 void check_backward(char const* name,
                     shape const& tile,
@@ -99,7 +81,7 @@ void check_backward(char const* name,
   backward_problem<Element> problem(the_machine().where, s, seed);
   auto const exactly = reference_of(problem, m, f);
   run_backward(name, tile, problem.backward_call(m, f), how);
-  check_gradients(problem, exactly);
+  CHECK(gradient_error(problem, exactly) <= 1);
 }
 
 } // namespace
@@ -208,12 +190,7 @@ TEST_CASE("backward: the order of warps changes no bit") {
     reference_of(problem, at::causal{}, at::plain{});
     run_backward(
       "64", for_64, problem.backward_call(at::causal{}, at::plain{}), {.warps = order, .seed = 4});
-    auto all = problem.query_gradient.numbers();
-    for (auto const* more : {&problem.key_gradient, &problem.value_gradient}) {
-      auto const numbers = more->numbers();
-      all.insert(all.end(), numbers.begin(), numbers.end());
-    }
-    seen.push_back(all);
+    seen.push_back(all_gradients(problem));
   }
   CHECK(seen[0] == seen[1]);
   CHECK(seen[0] == seen[2]);
@@ -236,7 +213,7 @@ TEST_CASE("backward: dK and dV of chunks in reverse add up to those of the whole
     call.mean.data += begin;
     run_backward("64", for_64, call, {});
   }
-  check_gradients(problem, exactly);
+  CHECK(gradient_error(problem, exactly) <= 1);
 }
 
 TEST_CASE("backward: dQ of slices of the keys adds up") {
@@ -254,5 +231,5 @@ TEST_CASE("backward: dQ of slices of the keys adds up") {
     call.t.value_gradient.data += begin * call.t.value_gradient.length_stride;
     run_backward("64", for_64, call, {});
   }
-  check_gradients(problem, exactly);
+  CHECK(gradient_error(problem, exactly) <= 1);
 }

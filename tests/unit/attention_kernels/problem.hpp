@@ -341,6 +341,39 @@ gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score 
   return result;
 }
 
+//! Largest error of a gradient over the error allowed.
+//!
+//! Every number is a sum of terms that were rounded to an element once, half a unit of 2^-8 (bf16)
+//! or 2^-11 (fp16) at most, and dQ once more. Terms of a sum err independently, so the norm of the
+//! error stays below one rounding of the norm of the sum unless the sum cancels; twice that is
+//! allowed for what does.
+template <class Element, class Number>
+double gradient_error(tensor<Number> const& mine, exact const& other) {
+  auto const allowed = 2 * rounding<Element>;
+  auto const numbers = mine.numbers();
+  return std::max(relative_error(numbers, other.numbers) / allowed,
+                  apart(numbers, other.numbers) / (2 * allowed * largest(other.numbers) + 1e-6));
+}
+
+//! The largest of all gradients that a problem holds.
+template <class Element>
+double gradient_error(backward_problem<Element> const& problem, gradients const& exactly) {
+  return std::max({gradient_error<Element>(problem.query_gradient, exactly.query),
+                   gradient_error<Element>(problem.key_gradient, exactly.key),
+                   gradient_error<Element>(problem.value_gradient, exactly.value)});
+}
+
+//! All numbers of the gradients that a problem holds.
+template <class Element>
+std::vector<double> all_gradients(backward_problem<Element> const& problem) {
+  auto all = problem.query_gradient.numbers();
+  for (auto const* more : {&problem.key_gradient, &problem.value_gradient}) {
+    auto const numbers = more->numbers();
+    all.insert(all.end(), numbers.begin(), numbers.end());
+  }
+  return all;
+}
+
 //! Blocks of a forward launch with tiles of so many queries.
 inline unsigned forward_blocks(at::parameters const& p, int queries) {
   return static_cast<unsigned>((p.query_length + queries - 1) / queries * p.heads * p.batch);

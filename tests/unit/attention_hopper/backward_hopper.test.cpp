@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hopper_problem.hpp"
+
+namespace {
+
+using namespace hopper_tests;
+
+constexpr gradient_shape plainly{128, 64};
+constexpr gradient_shape scored{64, 64};
+
+machine& the_machine() {
+  static machine one(text_of("kernels.sm_90a"));
+  return one;
+}
+
+template <class Element, class Mask, class Score>
+void check_backward(char const* name,
+                    gradient_shape const& tile,
+                    sizes const& s,
+                    Mask const& m,
+                    Score const& f,
+                    unsigned seed,
+                    unsigned blocks = 1,
+                    ptx::options const& how = {}) {
+  CAPTURE(name);
+  CAPTURE(seed);
+  CAPTURE(s.queries);
+  CAPTURE(s.query_offset);
+  CAPTURE(s.keys);
+  backward_problem<Element> problem(the_machine().where, s, seed);
+  auto const exactly = reference_of(problem, m, f);
+  auto const call = problem.backward_call(m, f);
+  auto const result = the_machine().launch_backward(name, tile, call, blocks, how);
+  REQUIRE_MESSAGE(result.clean(), result.text());
+  CHECK(gradient_error(problem, exactly) <= 1);
+}
+
+} // namespace
+
+TEST_CASE("hopper backward: chunks of any length, at any offset, match the double reference") {
+  std::mt19937 random(3);
+  auto const any = [&](int least, int most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    auto const queries = any(1, 200);
+    auto const before = any(0, 200);
+    check_backward<__nv_bfloat16>(
+      "64",
+      plainly,
+      {.queries = queries, .query_offset = before, .keys = queries + before},
+      at::causal{},
+      at::plain{},
+      seed);
+    check_backward<__nv_bfloat16>(
+      "128",
+      plainly,
+      {.queries = queries, .query_offset = before, .keys = queries + before, .dim = 128},
+      at::causal{},
+      at::plain{},
+      seed);
+  }
+}
+
+TEST_CASE("hopper backward: whole tiles take the path without questions") {
+  // More steps than stages, in both kernels; the second has keys of the past alone.
+  check_backward<__nv_bfloat16>("64",
+                                plainly,
+                                {.queries = 384, .query_offset = 640, .keys = 640},
+                                at::causal{},
+                                at::plain{},
+                                5);
+  check_backward<__nv_bfloat16>("128",
+                                plainly,
+                                {.queries = 384, .query_offset = 384, .keys = 384, .dim = 128},
+                                at::causal{},
+                                at::plain{},
+                                6);
+}
+
+TEST_CASE("hopper backward: blocks that stay take all work, heads of a group in turn") {
+  sizes const s{.batch = 2,
+                .queries = 130,
+                .query_offset = 40,
+                .keys = 150,
+                .key_offset = 20,
+                .heads = 4,
+                .key_heads = 2};
+  for (unsigned const blocks : {1U, 5U}) {
+    check_backward<__nv_bfloat16>("64", plainly, s, at::causal{}, at::plain{}, 7, blocks);
+  }
+  check_backward<__nv_bfloat16>("128",
+                                plainly,
+                                {.queries = 70,
+                                 .query_offset = 40,
+                                 .keys = 50,
+                                 .key_offset = 20,
+                                 .heads = 6,
+                                 .key_heads = 2,
+                                 .dim = 128},
+                                at::causal{},
+                                at::plain{},
+                                7,
+                                2);
+}
+
+TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
+  backward_problem<__nv_bfloat16> problem(
+    the_machine().where, {.queries = 70, .query_offset = 200, .keys = 140}, 7);
+  push_logits_down(problem);
+  auto const exactly = reference_of(problem, at::causal{}, at::plain{});
+  auto const call = problem.backward_call(at::causal{}, at::plain{});
+  auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+  REQUIRE_MESSAGE(result.clean(), result.text());
+  CHECK(gradient_error(problem, exactly) <= 1);
+}
+
+TEST_CASE("hopper backward: queries that see nothing get 0 and give nothing") {
+  check_backward<__nv_bfloat16>("64",
+                                plainly,
+                                {.queries = 20, .query_offset = 5, .keys = 30, .key_offset = 15},
+                                at::causal{},
+                                at::plain{},
+                                8);
+  check_backward<__nv_bfloat16>(
+    "64", plainly, {.queries = 3, .keys = 0, .heads = 2}, at::causal{}, at::plain{}, 9);
+  // Keys that nobody sees, beside some that are seen: two tiles without work of three.
+  check_backward<__nv_bfloat16>(
+    "64", plainly, {.queries = 20, .query_offset = 60, .keys = 300}, at::causal{}, at::plain{}, 9);
+}
+
+TEST_CASE("hopper backward: masks and scores, also a user's own") {
+  auto& where = the_machine().where;
+  table<std::int32_t> const first(where, [] {
+    std::vector<std::int32_t> v(200);
+    for (std::int32_t i = 0; i < 200; ++i) {
+      v[static_cast<std::size_t>(i)] = i < 33 ? 0 : i < 90 ? 33 : 90;
+    }
+    return v;
+  }());
+  check_backward<__half>("128_cap",
+                         scored,
+                         {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
+                         at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+                         at::soft_cap{5},
+                         10);
+  check_backward<__half>(
+    "64_own",
+    scored,
+    {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},
+    speckled{},
+    bent{},
+    11,
+    2);
+}
+
+TEST_CASE("hopper backward: blocks, the order of warps and of copies change no bit") {
+  sizes const s{
+    .queries = 140, .query_offset = 60, .keys = 200, .heads = 2, .key_heads = 1, .dim = 128};
+  std::vector<std::vector<double>> seen;
+  for (auto const order : {ptx::order::forward, ptx::order::reverse, ptx::order::shuffled}) {
+    backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
+    reference_of(problem, at::causal{}, at::plain{});
+    auto const result =
+      the_machine().launch_backward("128",
+                                    plainly,
+                                    problem.backward_call(at::causal{}, at::plain{}),
+                                    order == ptx::order::reverse ? 3 : 1,
+                                    {.warps = order, .seed = 4});
+    REQUIRE_MESSAGE(result.clean(), result.text());
+    seen.push_back(all_gradients(problem));
+  }
+  CHECK(seen[0] == seen[1]);
+  CHECK(seen[0] == seen[2]);
+}
+
+TEST_CASE("hopper backward: dK and dV of chunks in reverse add up to those of the whole sequence") {
+  sizes const whole{.queries = 230, .keys = 230};
+  backward_problem<__nv_bfloat16> problem(the_machine().where, whole, 14);
+  auto const exactly = reference_of(problem, at::causal{}, at::plain{});
+  for (auto const& [begin, end] : {std::pair{133, 230}, std::pair{7, 133}, std::pair{0, 7}}) {
+    auto call = problem.backward_call(at::causal{}, at::plain{});
+    call.p.query_offset = begin;
+    call.p.query_length = end - begin;
+    call.p.key_length = end;
+    for (auto* view : {&call.t.query, &call.t.output, &call.t.output_gradient}) {
+      view->data += begin * view->length_stride;
+      view->length = end - begin;
+    }
+    call.t.query_gradient.data += begin * call.t.query_gradient.length_stride;
+    call.t.query_gradient.length = end - begin;
+    call.t.log_sum_exp.data += begin;
+    call.mean.data += begin;
+    for (auto* view : {&call.t.key, &call.t.value}) {
+      view->length = end;
+    }
+    auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+    REQUIRE_MESSAGE(result.clean(), result.text());
+  }
+  CHECK(gradient_error(problem, exactly) <= 1);
+}
+
+TEST_CASE("hopper backward: dQ of slices of the keys adds up") {
+  sizes const whole{.queries = 40, .query_offset = 80, .keys = 120};
+  backward_problem<__nv_bfloat16> problem(the_machine().where, whole, 15);
+  auto const exactly = reference_of(problem, at::causal{}, at::plain{});
+  for (auto const& [begin, end] : {std::pair{0, 0}, std::pair{0, 77}, std::pair{77, 120}}) {
+    auto call = problem.backward_call(at::causal{}, at::plain{});
+    call.p.key_offset = begin;
+    call.p.key_length = end - begin;
+    call.p.from = end == 0 ? at::carry::none : at::carry::in; // the first slice holds no key
+    for (auto* view : {&call.t.key, &call.t.value}) {
+      view->data += begin * view->length_stride;
+      view->length = end - begin;
+    }
+    call.t.key_gradient.data += begin * call.t.key_gradient.length_stride;
+    call.t.value_gradient.data += begin * call.t.value_gradient.length_stride;
+    auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+    REQUIRE_MESSAGE(result.clean(), result.text());
+  }
+  CHECK(gradient_error(problem, exactly) <= 1);
+}
