@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <tests/cuda/training_mutants.hpp>
+#include <tests/cuda/training_plans.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace {
+
+//! What is wrong with a result; empty when nothing is.
+std::string verdict(training_result const& result, std::vector<support::trained> const& expected) {
+  if (!standin::reports().empty())
+    return standin::name_of(standin::reports().front().kind);
+  if (!result.failure.empty())
+    return result.failure.substr(0, result.failure.find('\n'));
+  for (std::size_t s = 0; s < expected.size(); ++s)
+    if (!support::same_bits(result.stages[s], expected[s]))
+      return "wrong numbers";
+  return {};
+}
+
+std::vector<standin::configuration> orders() {
+  return {{.execution = standin::order::eager},
+          {.execution = standin::order::lazy},
+          {.execution = standin::order::random, .seed = 41}};
+}
+
+std::string check(training_mutant const& what, training_plan const& plan) {
+  std::string found;
+  auto const note = [&found](std::string const& where, std::string const& wrong) {
+    if (found.empty() && !wrong.empty())
+      found = where + wrong;
+  };
+  for (bool const graph : {false, true})
+    for (standin::configuration const& how : orders()) {
+      if (!found.empty())
+        return found;
+      standin::configure(how);
+      note("streams: ",
+           verdict(what.on_streams({.work = plan.work, .graph = graph}), plan.expected));
+      standin::configure(how);
+      note("ranks: ", verdict(what.on_ranks({.work = plan.work, .graph = graph}), plan.expected));
+    }
+  return found;
+}
+
+std::string check_replicas(training_mutant const& what, training_plan const& plan) {
+  auto const extents = plan.work.view().extents;
+  auto const stages = pipelining::stages(extents);
+  std::vector<support::trained> expected[2]{support::untrained(stages), support::untrained(stages)};
+  support::train_replicas(expected, extents.microbatches, 9);
+  standin::configure({.execution = standin::order::eager});
+  auto const wrong = verdict(what.on_ranks({.work = plan.work, .replicas = 2}), expected[0]);
+  return wrong.empty() ? wrong : "replicas: " + wrong;
+}
+
+} // namespace
+
+TEST_CASE("every bug behind complete gradients is found, and none where there is none") {
+  auto const plans = training_plans();
+  auto const mutants = all_training_mutants();
+  REQUIRE(mutants.size() > 8);
+  for (std::size_t i = 0; i < mutants.size(); ++i) {
+    std::string by;
+    for (training_plan const& plan : plans) {
+      by = check(mutants[i], plan);
+      if (by.empty())
+        by = check_replicas(mutants[i], plan);
+      if (!by.empty())
+        break;
+    }
+    CAPTURE(by);
+    std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
+    CAPTURE(mutants[i].name);
+    CHECK(by.empty() == (i == 0));
+  }
+}
