@@ -79,13 +79,13 @@ std::string read_policy(std::string_view option, std::string_view word) {
 }
 
 //! Bytes of a message and, as far as given, of an activation, a weight input, the state of a
-//! sequence and its gradient.
+//! sequence and its gradient, the gradient of a tied weight and a row of totals.
 pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view word) {
-  std::int64_t values[5]{};
+  std::int64_t values[7]{};
   std::string_view rest = word;
   for (std::size_t i = 0;; ++i) {
     if (i == std::size(values))
-      throw usage_error(std::string(option) + " wants at most 5 numbers, not " + quoted(word));
+      throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
     std::size_t const comma = rest.find(',');
     values[i] = read_number<std::int64_t>(option, rest.substr(0, comma), "numbers of bytes");
     if (values[i] < 0 || values[i] > std::int64_t{1} << 40)
@@ -95,7 +95,7 @@ pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view w
       break;
     rest.remove_prefix(comma + 1);
   }
-  return {values[0], values[1], values[2], values[3], values[4]};
+  return {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
 }
 
 //! One option: its name, whether a value follows, and what it does.
@@ -223,8 +223,8 @@ void check(command const& result, std::vector<std::string_view> const& given) {
     throw usage_error("--width is for the format text only");
   if (has_option("--policy") && result.format != "calls" && result.format != "memory")
     throw usage_error("--policy is for the formats calls and memory only");
-  if (has_option("--bytes") && result.format != "memory")
-    throw usage_error("--bytes is for the format memory only");
+  if (has_option("--bytes") && result.format != "calls" && result.format != "memory")
+    throw usage_error("--bytes is for the formats calls and memory only");
   if (result.choice.name == "csv")
     return check_file_options(given);
   named_schedule const& schedule = find_schedule(result.choice.name);
@@ -311,8 +311,9 @@ std::string help_text() {
          "                         CUDA and NCCL), or memory (slots and where they lie)\n"
          "  --policy POLICY        of calls and memory: one communicator for the pipeline, for\n"
          "                         each pair of devices (default) or for each directed edge\n"
-         "  --bytes M[,A,W,S,G]    of memory: sizes of a message, an activation, what is kept for\n"
-         "                         the weights, the state of a sequence and its gradient\n"
+         "  --bytes M[,A,W,S,G,T,R] of calls and memory: sizes of a message, an activation, what\n"
+         "                         is kept for the weights, the state of a sequence and its\n"
+         "                         gradient, the gradient of a tied weight, a row of totals\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
          "\n"
          "Options of some schedules (--list says which and what the default is):\n"

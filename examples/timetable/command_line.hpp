@@ -27,7 +27,7 @@ struct command {
   bool even = false; //!< chunks of equal length instead of equal work
   std::string format = "text";
   std::string policy = "pair";     //!< which messages share a communicator, of the format calls
-  pipelining::uniform_sizes sizes; //!< of the format memory
+  pipelining::uniform_sizes sizes; //!< of the formats calls and memory
   int width = 0;                   //!< columns of text, 0 for those of the terminal
 };
 

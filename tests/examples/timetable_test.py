@@ -235,6 +235,9 @@ class Timetables(unittest.TestCase):
                 self.assertAlmostEqual(row[6] / row[0], row[7], places=3)
             self.assertEqual(total[0], 64)       # passes
             self.assertEqual(total[3], 2 * 48)   # both ends of 2 x 3 x 8 messages
+        lines = output("1f1b", "--devices", 4, "--microbatches", 8, "--format", "calls",
+                       "--bytes", "1,0,0,0,0,8,8").splitlines()
+        self.assertEqual(float(lines[-1].split()[4]), 2 * (48 + 2 + 6))  # tied gradients; rows there and back
 
     def test_memory_map_has_no_gaps(self):
         lines = output("seq1f1b", "--devices", 3, "--microbatches", 4, "--chunks", 2, "--format", "memory",
@@ -353,7 +356,8 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--help", reason="stands alone")
         self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair or edge")
         self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
-        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6", reason="at most 5")
+        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6,7,8", reason="at most 7")
+        self.refused(*self.GOOD, "--bytes", "1", reason="calls and memory")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,-2", reason="between 0 and")
         self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "calls", reason="planned")
 
