@@ -200,9 +200,13 @@ private:
     for (char& each : file)
       each = static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
     file = chosen.pictures + "/" + file + "-" + std::to_string(plan.extents.devices) + "-" + mode;
+    std::string const measured = name + ", measured, " + mode;
     std::string text;
-    pp::write_svg(text, ran, {.schedule = name + ", measured", .cost = cost});
+    pp::write_svg(text, ran, {.schedule = measured, .cost = cost});
     write_file(file + ".svg", text);
+    text.clear();
+    pp::write_svg(text, plan, {.schedule = name + ", planned", .cost = cost});
+    write_file(file.substr(0, file.rfind('-')) + "-planned.svg", text);
     std::vector<pp::measured_pass> passes;
     for (int device = 0; device < ran.extents.devices; ++device)
       for (int i = ran.offsets[static_cast<std::size_t>(device)];

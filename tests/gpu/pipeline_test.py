@@ -42,6 +42,7 @@ def main():
             expect(case["delay_message_us"] < 0.1, "messages of no bytes take time:", case)
             file = f"{case['schedule'].lower()}-{case['devices']}-{case['mode']}"
             xml.etree.ElementTree.parse(folder / (file + ".svg"))
+            xml.etree.ElementTree.parse(folder / f"{case['schedule'].lower()}-{case['devices']}-planned.svg")
             events = json.loads((folder / (file + ".trace.json")).read_text(encoding="utf-8"))["traceEvents"]
             passes = [event for event in events if event["ph"] == "X"]
             expect(len(passes) == 2 * case["passes"], "planned and measured passes, not", len(passes))
