@@ -135,6 +135,7 @@ set(PIPELINING_HEADERS_RUN
   run/run_item.hpp
   run/socket.hpp
   run/stage.hpp
+  run/standing.hpp
   run/store.hpp
   run/store_file.hpp
   run/threads.hpp
@@ -202,6 +203,7 @@ set(PIPELINING_NCCL_HEADERS
   cuda/communicators.cuh
   cuda/nccl.cuh
   cuda/nccl_error.cuh
+  cuda/nccl_failure.cuh
   cuda/nccl_machine.cuh
   cuda/nccl_messages.cuh
   cuda/nccl_ranks.cuh

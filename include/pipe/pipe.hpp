@@ -64,6 +64,7 @@
 #include <pipe/run/run_item.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
+#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/store_file.hpp>
 #include <pipe/run/threads.hpp>

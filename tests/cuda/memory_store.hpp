@@ -4,6 +4,8 @@
 //! @file
 //! @brief A store for ranks that are threads of the stand-in, in virtual time.
 
+#include <pipe/run/store.hpp>
+
 #include <chrono>
 #include <map>
 #include <optional>
@@ -24,17 +26,17 @@ struct memory_store {
 
   void set(std::string const& key, std::string const& value) const { board.values[key] = value; }
   [[nodiscard]] std::string get(std::string const& key, std::chrono::nanoseconds deadline) const {
-    auto const end = standin::clock::now() + deadline;
-    for (;;) {
-      if (!board.failure.empty())
-        throw std::runtime_error("store: " + board.failure);
-      if (auto const found = board.values.find(key); found != board.values.end())
-        return found->second;
-      if (standin::clock::now() >= end)
-        throw std::runtime_error("store: rank " + std::to_string(rank) + " has waited for '" + key +
-                                 "' beyond its deadline");
-      standin::clock::sleep_for(std::chrono::microseconds(200));
-    }
+    auto const value = await(key, deadline, true);
+    if (value)
+      return *value;
+    if (!board.failure.empty())
+      throw std::runtime_error("store: " + board.failure);
+    throw pipelining::deadline_error("store: rank " + std::to_string(rank) + " has waited for '" +
+                                     key + "' beyond its deadline");
+  }
+  [[nodiscard]] std::optional<std::string> look_up(std::string const& key,
+                                                   std::chrono::nanoseconds deadline) const {
+    return await(key, deadline, false);
   }
   void barrier(std::string const& name, int size, std::chrono::nanoseconds deadline) const {
     set(name + '/' + std::to_string(rank), "here");
@@ -47,5 +49,20 @@ struct memory_store {
   }
   [[nodiscard]] std::optional<std::string> failure() const {
     return board.failure.empty() ? std::nullopt : std::optional(board.failure);
+  }
+
+private:
+  [[nodiscard]] std::optional<std::string>
+  await(std::string const& key, std::chrono::nanoseconds deadline, bool failure_ends) const {
+    auto const end = standin::clock::now() + deadline;
+    for (;;) {
+      if (failure_ends && !board.failure.empty())
+        return std::nullopt;
+      if (auto const found = board.values.find(key); found != board.values.end())
+        return found->second;
+      if (standin::clock::now() >= end)
+        return std::nullopt;
+      standin::clock::sleep_for(std::chrono::microseconds(200));
+    }
   }
 };

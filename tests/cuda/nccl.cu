@@ -76,6 +76,10 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
           step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
       runner.step();
     }
+    if (!what.end_together) {
+      runner.close();
+      return;
+    }
     line.barrier("ended", what.work.extents.devices, what.deadline);
     result.findings = standin::summary();
     line.barrier("seen", what.work.extents.devices, what.deadline);

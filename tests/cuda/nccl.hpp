@@ -22,7 +22,8 @@ struct nccl_case {
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);
   int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in step `failing_step`
   int failing_step = 1;
-  int freeze_after = -1; //!< the step after which nothing may be set up any more
+  bool end_together = true; //!< before they close, ranks wait for each other outside of the runner
+  int freeze_after = -1;    //!< the step after which nothing may be set up any more
 };
 
 //! @brief What one rank has to tell.

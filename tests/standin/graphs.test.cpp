@@ -366,3 +366,33 @@ TEST_CASE("two communicators on unordered branches: safe on one stream, not with
     CHECK(deadlocked == !one_stream);
   }
 }
+
+TEST_CASE("an external event of a graph is recorded by every launch, and the host may ask for it") {
+  for (standin::order how : {standin::order::lazy, standin::order::eager, standin::order::random}) {
+    standin::configuration c;
+    c.execution = how;
+    machine m(c);
+    cudaEvent_t const early = m.event[0];
+    CHECK(m.begin() == cudaSuccess);
+    m.copy(1, 0, 0);
+    CHECK(cudaEventRecordWithFlags(early, m.on[0], cudaEventRecordExternal) == cudaSuccess);
+    m.copy(2, 1, 0);
+    CHECK(m.end() == cudaSuccess);
+    std::size_t nodes = 0;
+    CHECK(cudaGraphGetNodes(m.graph, nullptr, &nodes) == cudaSuccess);
+    CHECK(nodes == 3);
+    cudaGraphExec_t made = nullptr;
+    CHECK(cudaGraphInstantiate(&made, m.graph, 0) == cudaSuccess);
+    CHECK(cudaEventQuery(early) == cudaSuccess); // never recorded
+    for (int launch = 0; launch < 2; ++launch) {
+      cudaMemsetAsync(m.memory[3], 1, machine::bytes, m.on[0]);
+      CHECK(cudaGraphLaunch(made, m.on[0]) == cudaSuccess);
+      if (how == standin::order::lazy)
+        CHECK(cudaEventQuery(early) == cudaErrorNotReady);
+      CHECK(cudaEventSynchronize(early) == cudaSuccess);
+    }
+    CHECK(cudaStreamSynchronize(m.on[0]) == cudaSuccess);
+    cudaGraphExecDestroy(made);
+    CHECK(standin::summary() == "");
+  }
+}

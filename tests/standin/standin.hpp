@@ -128,6 +128,7 @@ void freeze();
 [[nodiscard]] std::map<std::string, std::uint64_t> const& calls();
 [[nodiscard]] std::uint64_t calls_of(std::string const& function);
 [[nodiscard]] std::uint64_t total_calls();
+[[nodiscard]] std::uint64_t calls_of_rank(int rank);
 
 //! @brief What the devices did so far.
 struct totals {

@@ -75,6 +75,12 @@ public:
 
   //! @brief The event happens when what is on the stream now has completed.
   void record(cudaStream_t on) { check(cudaEventRecord(handle_, on), "cudaEventRecord"); }
+  //! @brief In a capture: the event is recorded anew by every launch of the graph, and the host can
+  //! ask for it.
+  void record_in_graph(cudaStream_t on) {
+    check(cudaEventRecordWithFlags(handle_, on, cudaEventRecordExternal),
+          "cudaEventRecordWithFlags");
+  }
   //! @brief True when the event has happened; never waits.
   //! @throws error when the device reports one.
   [[nodiscard]] bool happened() const {

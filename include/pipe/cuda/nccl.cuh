@@ -6,6 +6,7 @@
 //! <nccl.h>; link `pipelining::nccl`.
 
 #include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/nccl_failure.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
@@ -14,13 +15,15 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <chrono>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -48,22 +51,23 @@ class nccl_runner {
 public:
   //! @param work the plan, the same on all ranks. @param stages, line must outlive the runner.
   //! @param rank the device of the plan that this process is.
-  //! @throws std::invalid_argument when stages, rank or environment do not suit; run_error when a
-  //! rank fails or is missing.
+  //! @throws std::invalid_argument when stages, rank or environment do not suit, after telling the
+  //! other ranks; run_error when a rank fails or is missing.
   nccl_runner(plan work, Stages& stages, Store& line, int rank, nccl_ranks options = {})
       : plan_(std::move(work)), view_(plan_.view()), line_(line), rank_(rank),
         options_(std::move(options)), exceptions_(std::uncaught_exceptions()) {
-    if (rank < 0 || rank >= view_.extents.devices)
-      throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
-                                  " devices, but this is rank " + std::to_string(rank) +
-                                  "; start one process per device");
-    check_stages(view_, stages, rank_);
-    detail::check_environment();
     try {
+      check_options(stages);
+      if (rank > 0)
+        now_ = {"compares its plan with that of rank 0", {0}};
       agree_on_plan(line_, view_, rank_, options_.elements, options_.name, options_.deadline);
       current_device const scope(options_.gpu);
-      machine_ = std::make_unique<machine>(view_, stages, line_, rank_, options_);
+      machine_ = std::make_unique<machine>(view_, stages, line_, rank_, options_, now_);
       machine_->connect();
+    } catch (std::logic_error const& unfit) {
+      tell_standing(line_, options_.name, rank_, {"has not begun", {}, failure_cause::own});
+      line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
+      throw;
     } catch (...) {
       fail("could not connect");
     }
@@ -96,8 +100,8 @@ public:
       throw run_error("nccl: rank " + std::to_string(rank_) +
                         " cannot run another step after one that failed, or after close()",
                       rank_);
-    current_device const scope(options_.gpu);
     try {
+      current_device const scope(options_.gpu);
       machine_->step(steps_);
     } catch (...) {
       fail("failed");
@@ -109,12 +113,14 @@ public:
   void close() {
     if (!machine_ || failed_)
       return;
-    current_device const scope(options_.gpu);
     try {
+      current_device const scope(options_.gpu);
       machine_->close();
     } catch (...) {
       fail("could not close");
     }
+    tell_standing(
+      line_, options_.name, rank_, {"has closed its communicators", {}, failure_cause::ended});
     machine_.reset();
   }
 
@@ -125,52 +131,33 @@ public:
 private:
   using machine = nccl_machine<Stages, Store, Clock>;
 
+  void check_options(Stages& stages) const {
+    if (rank_ < 0 || rank_ >= view_.extents.devices)
+      throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
+                                  " devices, but this is rank " + std::to_string(rank_) +
+                                  "; start one process per device");
+    check_stages(view_, stages, rank_);
+    detail::check_environment();
+  }
+
   //! Turns the exception in flight into the failure of the run, and throws it.
   [[noreturn]] void fail(char const* what) {
-    std::string const who = "rank " + std::to_string(rank_) + ' ' + what + ": ";
-    std::string reason;
-    bool own = true;
-    bool nested = false;
-    try {
-      throw;
-    } catch (detail::stop const& stopped) {
-      own = stopped.own;
-      reason = own ? who + stopped.reason : stopped.reason;
-    } catch (std::exception const& cause) {
-      // A wait in the store ends with the reason of another rank, and what comes after that
-      // reason is its consequence.
-      std::optional<std::string> const told = line_.failure();
-      own = !told;
-      nested = own;
-      reason = own ? who + cause.what() : *told;
-    } catch (...) {
-      nested = true;
-      reason = who + "an exception of a type that is no std::exception";
-    }
+    stop_reason const why = why_stopped(line_);
     failed_ = true;
-    std::string const place = "\n  rank " + std::to_string(rank_) + ' ' +
-                              (machine_ ? machine_->standing() : "has not begun");
-    if (own)
-      line_.abort(reason + place);
+    failure_report<Store, Clock> report(
+      line_,
+      options_.name,
+      rank_,
+      std::min<std::chrono::nanoseconds>(options_.abort_deadline, std::chrono::seconds(2)));
+    report.tell(what, why, machine_ ? machine_->standing() : now_);
     // Freeing would wait for streams that never end.
     bool const stuck = machine_ && !machine_->abort();
     if (stuck)
       (void)machine_.release();
-    run_error const failure("nccl: " + reason + (told_place(reason) ? std::string() : place) +
-                              (stuck ? "\n  its streams are still busy; end the process" : ""),
-                            origin_of(reason));
-    if (nested)
+    run_error const failure = report.made(stuck);
+    if (why.thrown)
       std::throw_with_nested(failure);
     throw failure;
-  }
-  //! The rank that a reason names first, or this one.
-  [[nodiscard]] int origin_of(std::string const& reason) const {
-    int const named = pipelining::detail::rank_named_in(reason);
-    return named < 0 ? rank_ : named;
-  }
-  //! The reason of this rank came back through the store with its place.
-  [[nodiscard]] bool told_place(std::string const& reason) const {
-    return reason.find("\n  rank " + std::to_string(rank_) + ' ') != std::string::npos;
   }
 
   plan plan_;
@@ -179,6 +166,7 @@ private:
   int rank_;
   nccl_ranks options_;
   int exceptions_; // in flight when the runner was made
+  rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;
   bool failed_ = false;

@@ -15,14 +15,17 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace pipelining::inline v0_1 {
 namespace cuda {
@@ -50,11 +53,19 @@ struct nccl_device : stream_device<Stages, Transport> {
 template <class Stages, run_store Store, class Clock>
 class nccl_machine {
 public:
+  //! @param now what the rank does outside of the items of its program, for its report.
   //! @pre `options.gpu` is current; the other arguments outlive the machine.
-  nccl_machine(
-    plan_view const& work, Stages& stages, Store& line, int rank, nccl_ranks const& options)
-      : work_(work), stages_(stages), line_(line), rank_(rank), options_(options),
-        board_(work, rank, options.gpu, {one_stream(), true, options.ranges}),
+  nccl_machine(plan_view const& work,
+               Stages& stages,
+               Store& line,
+               int rank,
+               nccl_ranks const& options,
+               rank_standing& now)
+      : work_(work), stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
+        board_(work,
+               rank,
+               options.gpu,
+               {one_stream(), options.watched, options.watched && options.graph, options.ranges}),
         messages_(work, rank) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
@@ -71,16 +82,24 @@ public:
   //! @brief Runs one iteration and waits for its end.
   //! @param earlier how many there were before.
   void step(int earlier) {
+    now_.text.clear();
+    position_ = launched_ = 0;
+    board_.restart();
     launch(earlier);
     iteration_end_.record(origin());
     waiting().wait("the iteration", [&] {
       messages_.look();
+      // Once a GPU is lost it tells nothing any more: its events are asked while it works.
+      board_.look(launched_);
       return iteration_end_.happened();
     });
+    now_.waits_for.clear();
+    now_.text = "is between two steps";
   }
 
   //! @brief Ends the communicators together with the other ranks. Collective.
   void close() {
+    now_.text = "closes its communicators";
     iteration_ = graph();
     messages_.close(waiting());
   }
@@ -88,28 +107,11 @@ public:
   [[nodiscard]] cudaStream_t origin() const noexcept { return board_.compute(); }
 
   //! @brief Where this rank stands, for a report.
-  [[nodiscard]] std::string standing() const {
-    if (iteration_)
-      return "runs its iteration as a graph, which does not say where it stands";
-    auto const steps = work_.program_of(rank_);
-    auto const at = [&](int index) {
-      item const& step = steps[static_cast<std::size_t>(index)];
-      return " item " + std::to_string(index) + " of " + std::to_string(steps.size()) + ": " +
-             describe(step, work_.extents.chunks > 1);
-    };
-    int unfinished = nothing;
-    if (!captured_) {
-      try {
-        unfinished = board_.first_unfinished(position_);
-      } catch (error const&) {
-        return "has lost its GPU";
-      }
-    }
-    if (unfinished != nothing)
-      return "has not ended" + at(unfinished);
-    if (position_ < static_cast<int>(steps.size()))
-      return "was to enqueue" + at(position_);
-    return "has ended all that it had enqueued";
+  [[nodiscard]] rank_standing standing() {
+    rank_standing found = now_.text.empty() ? standing_in_program() : now_;
+    std::vector<int> const& suspects = messages_.suspects();
+    found.waits_for.insert(found.waits_for.end(), suspects.begin(), suspects.end());
+    return found;
   }
 
   //! @brief Ends what is on the streams, whatever it waits for: graphs first.
@@ -137,7 +139,30 @@ private:
   using patience_type = typename transport::patience_type;
   using enqueuing_device = detail::nccl_device<Stages, transport, patience_type>;
 
-  [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline}; }
+  [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_}; }
+
+  [[nodiscard]] rank_standing standing_in_program() {
+    bool lost = false;
+    try {
+      board_.look(launched_);
+    } catch (error const&) {
+      lost = true;
+    }
+    auto const steps = work_.program_of(rank_);
+    int const count = static_cast<int>(steps.size());
+    int const at = std::min(board_.first_unfinished(), position_);
+    std::string const gpu = lost ? "has lost its GPU and " : "";
+    if (at == count)
+      return {gpu + "has ended all items of its program", {}};
+    item const& step = steps[static_cast<std::size_t>(at)];
+    rank_standing found{gpu + (at < launched_ ? "has not ended" : "was to enqueue") + " item " +
+                          std::to_string(at) + " of " + std::to_string(count) + ": " +
+                          describe(step, work_.extents.chunks > 1),
+                        {}};
+    if (step.what != operation::run)
+      found.waits_for = {step.peer};
+    return found;
+  }
 
   [[nodiscard]] bool one_stream() const {
     int processors = 0;
@@ -147,41 +172,50 @@ private:
            work_.lanes[rank_] * options_.max_blocks > processors;
   }
 
-  void meet(char const* where) {
-    line_.barrier(options_.name + '/' + where, work_.extents.devices, options_.deadline);
+  //! Waits until all ranks have come to the same point, which each comes to once.
+  void meet(std::string const& where) {
+    std::string const key = options_.name + '/' + where + '/';
+    line_.set(key + std::to_string(rank_), "here");
+    for (int other = 0; other < work_.extents.devices; ++other) {
+      now_ = {"waits for rank " + std::to_string(other) + " to be " + where, {other}};
+      (void)line_.get(key + std::to_string(other), options_.deadline);
+    }
+    now_.text.clear();
   }
 
   void launch(int earlier) {
     if (!options_.graph || earlier < options_.warm_up) {
-      enqueue();
+      enqueue(false);
       return;
     }
     if (!iteration_) {
       // A captured message needs its other end captured too.
-      meet("capture");
+      meet("ready to capture");
       iteration_ = capture();
-      meet("captured");
+      meet("ready to launch");
     }
     iteration_.launch(origin());
+    position_ = launched_ = static_cast<int>(work_.program_of(rank_).size());
   }
 
-  void enqueue() {
-    board_.fork();
+  void enqueue(bool captured) {
+    board_.fork(captured);
     patience_type const patient = waiting();
     enqueuing_device own{{work_, rank_, board_, stages_, messages_}, patient};
     int const count = static_cast<int>(work_.program_of(rank_).size());
-    for (position_ = 0; position_ < count;)
+    while (position_ < count) {
       position_ = execute_item(work_, rank_, position_, own);
+      launched_ = captured ? 0 : position_;
+    }
     board_.join();
   }
 
   [[nodiscard]] graph capture() {
-    captured_ = true;
     check(cudaStreamBeginCapture(origin(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     cudaGraph_t made = nullptr;
     try {
-      enqueue();
+      enqueue(true);
     } catch (...) {
       // Ends the capture whatever state it is in, before communicators are aborted.
       try {
@@ -202,12 +236,13 @@ private:
   Store& line_;
   int rank_;
   nccl_ranks const& options_;
+  rank_standing& now_;
   device_board board_;
   event iteration_end_;
   transport messages_;
   graph iteration_;
-  int position_ = 0;      // the item to enqueue next
-  bool captured_ = false; // events were last recorded in a capture, and cannot be asked
+  int position_ = 0; // the item to enqueue next
+  int launched_ = 0; // the items that are on the streams
 };
 
 } // namespace cuda

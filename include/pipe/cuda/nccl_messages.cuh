@@ -11,6 +11,7 @@
 #include <pipe/plan/connect.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/standing.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -18,6 +19,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,8 +47,12 @@ public:
       if (!each.has(device_))
         continue;
       std::string const label = name + "/communicator/" + std::to_string(each.key);
+      waiting.now = {"waits for rank " + std::to_string(each.devices.front()) +
+                       " to name communicator " + std::to_string(each.key),
+                     {each.devices.front()}};
       ncclUniqueId const id = exchange_id(waiting, label, each.devices.front() == device_);
       all_.push_back(std::make_unique<communicator>(std::move(each), label));
+      waiting.now = together("makes communicator ", *all_.back());
       all_.back()->join(id, device_, max_blocks);
       settle(waiting, *all_.back(), "ncclCommInitRankConfig");
     }
@@ -60,26 +66,33 @@ public:
   //! @brief Exchanges a few bytes over every edge in both of its directions, in the rounds of the
   //! plan: NCCL connects at the first use of a peer, and that must not happen inside a step.
   void connect(patience_type const& waiting, cudaStream_t on) {
-    device_memory const few_bytes(2 * first_bytes);
+    // Not of this scope: freeing memory waits for the messages that use it, also for those that
+    // never end because a rank has failed.
+    few_bytes_.emplace(2 * first_bytes);
     event arrived;
     for (device_pair const& pair : connect_rounds(work_)) {
       if (pair.one != device_ && pair.other != device_)
         continue;
       bool const lower = pair.one == device_;
       int const peer = lower ? pair.other : pair.one;
+      waiting.now = {"connects to rank " + std::to_string(peer), {peer}};
       bool const sends = lower ? pair.up : pair.down;
       bool const receives = lower ? pair.down : pair.up;
       if (sends && receives && &carrying(true, peer) == &carrying(false, peer)) {
-        first_use(waiting, peer, true, true, few_bytes, on);
+        first_use(waiting, peer, true, true, on);
       } else {
         // The lower device's direction first, at both ends.
         for (bool const upward : {true, false})
           if (upward ? pair.up : pair.down)
-            first_use(waiting, peer, upward == lower, upward != lower, few_bytes, on);
+            first_use(waiting, peer, upward == lower, upward != lower, on);
       }
       arrived.record(on);
-      waiting.wait("the first message between two ranks", [&] { return arrived.happened(); });
+      waiting.wait("the first message between two ranks", [&] {
+        look();
+        return arrived.happened();
+      });
     }
+    few_bytes_.reset();
   }
 
   //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane.
@@ -88,35 +101,41 @@ public:
     communicator& lane = *by_lane_[static_cast<std::size_t>(group.front().lane)];
     cudaStream_t const on = own.board.stream_for(group.front());
     bool const several = group.size() > 1;
-    if (several)
-      check(ncclGroupStart(), "ncclGroupStart");
-    try {
-      for (item const& step : group)
-        enqueue(lane, step, own.slots().message(step).data, on);
-    } catch (...) {
+    watch(lane, [&] {
       if (several)
-        (void)ncclGroupEnd(); // leaves no open group in this thread
-      throw;
-    }
-    if (several)
-      check(ncclGroupEnd(), "ncclGroupEnd");
+        check(ncclGroupStart(), "ncclGroupStart");
+      try {
+        for (item const& step : group)
+          enqueue(lane, step, own.slots().message(step).data, on);
+      } catch (...) {
+        if (several)
+          (void)ncclGroupEnd(); // leaves no open group in this thread
+        throw;
+      }
+      if (several)
+        check(ncclGroupEnd(), "ncclGroupEnd");
+    });
     settle(own.waiting, lane, "a group of messages");
     for (std::size_t k = 0; k < group.size(); ++k)
       own.board.complete(first + static_cast<int>(k), on);
   }
 
   //! @brief Throws when a communicator has found an error since the last call.
-  void look() const {
+  void look() {
     for (auto const& each : all_)
-      (void)each->settled("a message");
+      (void)settled(*each, "a message");
   }
+  //! @brief The other members of the communicators that have found an error.
+  [[nodiscard]] std::vector<int> const& suspects() const noexcept { return suspects_; }
 
   //! @brief Ends all communicators together with the other ranks. No graph with them may exist.
   void close(patience_type const& waiting) {
     for (auto const& each : all_)
-      each->begin_finalize();
-    for (auto const& each : all_)
+      watch(*each, [&] { each->begin_finalize(); });
+    for (auto const& each : all_) {
+      waiting.now = together("ends communicator ", *each);
       settle(waiting, *each, "ncclCommFinalize");
+    }
     for (auto const& each : all_)
       each->destroy();
     all_.clear();
@@ -138,6 +157,17 @@ private:
     return *all_[at];
   }
 
+  //! What this rank does together with the other members of a communicator.
+  [[nodiscard]] rank_standing together(char const* what, communicator const& one) const {
+    rank_standing doing{what + std::to_string(one.members().key) + " with rank", {}};
+    for (int const member : one.members().devices)
+      if (member != device_) {
+        doing.text += (doing.waits_for.empty() ? " " : ", ") + std::to_string(member);
+        doing.waits_for.push_back(member);
+      }
+    return doing;
+  }
+
   static ncclUniqueId
   exchange_id(patience_type const& waiting, std::string const& key, bool makes) {
     ncclUniqueId id{};
@@ -153,8 +183,23 @@ private:
     return id;
   }
 
-  static void settle(patience_type const& waiting, communicator const& one, char const* call) {
-    waiting.wait(call, [&] { return one.settled(call); });
+  void settle(patience_type const& waiting, communicator const& one, char const* call) {
+    waiting.wait(call, [&] { return settled(one, call); });
+  }
+  [[nodiscard]] bool settled(communicator const& one, char const* call) {
+    bool done = false;
+    watch(one, [&] { done = one.settled(call); });
+    return done;
+  }
+  //! What NCCL says of a communicator may be the end of another of its members.
+  template <class Calls>
+  void watch(communicator const& one, Calls calls) {
+    try {
+      calls();
+    } catch (nccl_error const&) {
+      suspects_ = together("", one).waits_for;
+      throw;
+    }
   }
 
   static void
@@ -170,24 +215,22 @@ private:
         "ncclRecv");
   }
 
-  void first_use(patience_type const& waiting,
-                 int peer,
-                 bool sends,
-                 bool receives,
-                 device_memory const& few_bytes,
-                 cudaStream_t on) const {
+  void
+  first_use(patience_type const& waiting, int peer, bool sends, bool receives, cudaStream_t on) {
     communicator const& lane = carrying(sends, peer);
     int const other = lane.members().rank_of(peer);
     check(ncclGroupStart(), "ncclGroupStart");
     ncclResult_t code = ncclSuccess;
     if (sends)
-      code = ncclSend(few_bytes.data(), first_bytes, ncclUint8, other, lane.get(), on);
+      code = ncclSend(few_bytes_->data(), first_bytes, ncclUint8, other, lane.get(), on);
     if (receives && (code == ncclSuccess || code == ncclInProgress))
       code =
-        ncclRecv(few_bytes.data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
+        ncclRecv(few_bytes_->data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
     ncclResult_t const end = ncclGroupEnd();
-    check(code, sends ? "ncclSend" : "ncclRecv");
-    check(end, "ncclGroupEnd");
+    watch(lane, [&] {
+      check(code, sends ? "ncclSend" : "ncclRecv");
+      check(end, "ncclGroupEnd");
+    });
     settle(waiting, lane, "the first use of a peer");
   }
 
@@ -195,6 +238,8 @@ private:
   int device_;
   std::vector<std::unique_ptr<communicator>> all_;
   std::vector<communicator*> by_lane_;
+  std::vector<int> suspects_;
+  std::optional<device_memory> few_bytes_;
 };
 
 } // namespace cuda

@@ -37,6 +37,10 @@ struct nccl_ranks {
   bool one_message_stream = false;
   //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
   bool ranges = true;
+  //! A report of a failure names the item at which a rank stood. That takes an event for every pass
+  //! and every group of messages, and as many nodes in a graph; off, a report names the last item
+  //! for which another item waits.
+  bool watched = true;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::patience.
 
-#include <pipe/config.hpp>
+#include <pipe/run/standing.hpp>
 
 #include <chrono>
 #include <optional>
@@ -19,16 +19,18 @@ namespace detail {
 //! Thrown inside a runner to end the run on this rank.
 struct stop {
   std::string reason;
-  bool own = true; // false: another rank has told of it already
+  failure_cause cause = failure_cause::own;
 };
 
 } // namespace detail
 
-//! @brief How long a rank waits for others, and what ends its waiting early.
+//! @brief How long a rank waits for others, what ends its waiting early, and what a report says of
+//! it then.
 template <class Store, class Clock>
 struct patience {
   Store& line;
   std::chrono::nanoseconds deadline;
+  rank_standing& now; //!< what this rank does outside of the items of its program
 
   //! @brief Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
@@ -37,9 +39,10 @@ struct patience {
     auto const end = Clock::now() + deadline;
     for (int polls = 0; !done(); ++polls) {
       if (std::optional<std::string> reason = line.failure())
-        throw detail::stop{std::move(*reason), false};
+        throw detail::stop{std::move(*reason), failure_cause::told};
       if (Clock::now() >= end)
-        throw detail::stop{std::string(what) + " took longer than the deadline"};
+        throw detail::stop{std::string(what) + " took longer than the deadline",
+                           failure_cause::deadline};
       if (polls > 64)
         Clock::sleep_for(std::chrono::microseconds(20));
     }

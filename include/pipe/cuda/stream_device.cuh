@@ -28,9 +28,11 @@ struct board_options {
   //! All messages go through one stream, in the order of the program, instead of one stream per
   //! lane.
   bool one_message_stream = false;
-  //! Every item has an event, not only those that others wait for: a report can name the item at
-  //! which a stream stands.
-  bool watch_all = false;
+  //! Every pass and every group of messages has an event, not only those that others wait for: a
+  //! report can name the item at which the device stands.
+  bool watched = false;
+  //! The same inside graphs, where it takes an event and a node for each.
+  bool watched_in_graph = false;
   //! Every pass, group of messages and hook is a range of NVTX.
   bool ranges = true;
 };
@@ -59,9 +61,17 @@ public:
     start_.emplace();
     auto const steps = work.program_of(device);
     done_.resize(steps.size());
-    if (chosen.watch_all)
-      for (std::optional<event>& done : done_)
-        done.emplace();
+    in_graph_.resize(steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      // The messages of a group end together.
+      if (i > 0 && steps[i].what != operation::run && steps[i - 1].what != operation::run &&
+          steps[i].group == steps[i - 1].group)
+        continue;
+      if (chosen.watched)
+        done_[i].emplace();
+      if (chosen.watched_in_graph)
+        in_graph_[i].emplace();
+    }
     for (item const& step : steps)
       for (int const wait : work.waits_of(step))
         if (!done_[static_cast<std::size_t>(wait)])
@@ -82,7 +92,10 @@ public:
   }
 
   //! @brief All streams wait for what is on the compute stream: the start of an iteration.
-  void fork() {
+  //! @param captured the iteration goes into a graph.
+  void fork(bool captured = false) {
+    captured_ = captured;
+    restart();
     start_->record(compute());
     for (int index = 1; index < stream_count(); ++index)
       start_->block(stream_at(index));
@@ -104,22 +117,32 @@ public:
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
   }
-  //! @brief Notes that an item is complete when its stream has come this far, if any item waits for
-  //! it.
+  //! @brief Notes that an item is complete when its stream has come this far, if any item or
+  //! report asks for it.
   void complete(int item_index, cudaStream_t on) {
-    std::optional<event>& done = done_[static_cast<std::size_t>(item_index)];
-    if (done)
-      done->record(on);
+    auto const i = static_cast<std::size_t>(item_index);
+    if (done_[i])
+      done_[i]->record(on);
+    if (captured_ && in_graph_[i])
+      in_graph_[i]->record_in_graph(on);
   }
-  //! @brief The first of the items before `end` that is not complete, or `nothing`. Items without
-  //! an event are passed over.
-  //! @pre all items before `end` are enqueued, not captured.
-  [[nodiscard]] int first_unfinished(int end) const {
-    for (int i = 0; i < end; ++i)
-      if (auto const& done = done_[static_cast<std::size_t>(i)]; done && !done->happened())
-        return i;
-    return nothing;
+
+  //! @brief The next iteration has not begun: nothing of it is complete.
+  void restart() noexcept { ended_ = 0; }
+  //! @brief Looks how far the device has come; `first_unfinished` remembers it.
+  //! @param end the items before it are enqueued, or launched with their graph.
+  //! @throws error when the device reports one.
+  void look(int end) {
+    auto const& events = captured_ ? in_graph_ : done_;
+    for (; ended_ < end; ++ended_) {
+      auto const& done = events[static_cast<std::size_t>(ended_)];
+      if (done && !done->happened())
+        return;
+    }
   }
+  //! @brief The first item that was not complete when the device was last looked at; `end` of that
+  //! look if all were. Items without an event count as complete with those behind them.
+  [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
 
 private:
   static device_memory make_memory(plan_view const& work, int device, int gpu) {
@@ -134,7 +157,10 @@ private:
   std::vector<stream> streams_;
   std::vector<event> ends_;
   std::vector<std::optional<event>> done_;
+  std::vector<std::optional<event>> in_graph_;
   std::optional<event> start_;
+  bool captured_ = false; // the iteration is in a graph, and the other events cannot be asked
+  int ended_ = 0;         // items known to be complete
 };
 
 //! @brief What the executor loop drives: passes on the compute stream, messages through a transport

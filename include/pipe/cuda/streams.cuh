@@ -44,6 +44,9 @@ struct streams {
   int warm_up = 2;
   //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
   bool ranges = true;
+  //! A report of a failure names the item at which every device stood. That takes an event for
+  //! every pass and every group of messages, and as many nodes in a graph.
+  bool watched = true;
   //! The longest that one iteration may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
@@ -73,7 +76,10 @@ public:
       throw std::invalid_argument("cuda: the plan has " + std::to_string(devices) +
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
-    machine_ = std::make_unique<machinery>(view_, options_.gpus, options_.ranges);
+    machine_ = std::make_unique<machinery>(
+      view_,
+      options_.gpus,
+      board_options{false, options_.watched, options_.watched && options_.graph, options_.ranges});
     order_ = drained_order(view_);
     position_.resize(devices);
   }
@@ -107,9 +113,11 @@ public:
     if (options_.graph && steps_ >= options_.warm_up) {
       if (!machine_->iteration)
         machine_->iteration = capture();
+      for (device_board& board : machine_->boards)
+        board.restart();
       machine_->iteration.launch(origin());
     } else {
-      enqueue();
+      enqueue(false);
     }
   }
 
@@ -126,19 +134,18 @@ private:
     event iteration_end;
     graph iteration;
 
-    machinery(plan_view const& work, std::vector<int> const& gpus, bool ranges) {
+    machinery(plan_view const& work, std::vector<int> const& gpus, board_options chosen) {
       boards.reserve(gpus.size());
       for (std::size_t device = 0; device < gpus.size(); ++device)
-        boards.emplace_back(
-          work, static_cast<int>(device), gpus[device], board_options{.ranges = ranges});
+        boards.emplace_back(work, static_cast<int>(device), gpus[device], chosen);
       transport.emplace(work, std::span(boards));
     }
   };
 
   //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
-  void enqueue() {
+  void enqueue(bool captured) {
     machine_->transport->reset();
-    spread();
+    spread(captured);
     position_.assign(position_.size(), 0);
     int device_number = 0;
     try {
@@ -162,14 +169,19 @@ private:
   void wait_for_end() {
     try {
       machine_->iteration_end.record(origin());
-      bool const ended =
-        wait_for_event<Clock>(machine_->iteration_end, options_.deadline, [] { return false; });
+      bool const ended = wait_for_event<Clock>(machine_->iteration_end, options_.deadline, [&] {
+        // Once a GPU is lost it tells nothing any more: its events are asked while it works.
+        for (std::size_t d = 0; d < position_.size(); ++d)
+          machine_->boards[d].look(position_[d]);
+        return false;
+      });
       if (!ended)
         fail_at_deadline();
     } catch (error const& cause) {
       stuck_ = true;
-      std::throw_with_nested(
-        run_error(std::string("cuda: the iteration has failed: ") + cause.what(), nothing));
+      int const first = first_unfinished();
+      std::throw_with_nested(run_error(
+        std::string("cuda: the iteration has failed: ") + cause.what() + standings(), first));
     }
   }
 
@@ -192,28 +204,39 @@ private:
 
   [[noreturn]] void fail_at_deadline() {
     stuck_ = true;
-    std::string text = "cuda: the iteration has not ended before its deadline";
-    int first = nothing;
-    for (int device = 0; device < view_.extents.devices && !machine_->iteration; ++device) {
+    throw run_error("cuda: the iteration has not ended before its deadline" + standings(),
+                    first_unfinished());
+  }
+
+  //! A line for every device that has not ended, as far as was known when it last said so.
+  [[nodiscard]] std::string standings() const {
+    std::string text;
+    for (int device = 0; device < view_.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
-      int const at = machine_->boards[d].first_unfinished(position_[d]);
-      if (at == nothing)
-        continue;
-      first = first == nothing ? device : first;
-      text +=
-        "\n  device " + std::to_string(device) + " has not ended item " + std::to_string(at) +
-        ": " +
-        describe(view_.program_of(device)[static_cast<std::size_t>(at)], view_.extents.chunks > 1);
+      int const at = machine_->boards[d].first_unfinished();
+      if (at < position_[d])
+        text += "\n  device " + std::to_string(device) + " has not ended item " +
+                std::to_string(at) + " of " + std::to_string(view_.program_of(device).size()) +
+                ": " +
+                describe(view_.program_of(device)[static_cast<std::size_t>(at)],
+                         view_.extents.chunks > 1);
     }
-    throw run_error(text, first);
+    return text.empty() ? "\n  all devices have ended all items" : text;
+  }
+  //! The first device that has not ended, or `nothing`.
+  [[nodiscard]] int first_unfinished() const {
+    for (std::size_t d = 0; d < position_.size(); ++d)
+      if (machine_->boards[d].first_unfinished() < position_[d])
+        return static_cast<int>(d);
+    return nothing;
   }
 
   //! All streams of all devices start after what is on the origin.
-  void spread() {
+  void spread(bool captured) {
     for (device_board& board : machine_->boards) {
       if (&board != &machine_->boards.front())
         machine_->boards.front().start_after(origin(), board.compute());
-      board.fork();
+      board.fork(captured);
     }
   }
   //! The origin goes on after all streams of all devices.
@@ -230,7 +253,7 @@ private:
           "cudaStreamBeginCapture");
     cudaGraph_t captured = nullptr;
     try {
-      enqueue();
+      enqueue(true);
     } catch (...) {
       // Ends the capture whatever state it is in; the streams are usable again afterwards.
       if (cudaStreamEndCapture(origin(), &captured) == cudaSuccess)

@@ -25,6 +25,12 @@
 
 namespace pipelining::inline v0_1 {
 
+//! @brief A wait for another rank that has lasted too long.
+class deadline_error : public std::runtime_error {
+public:
+  using std::runtime_error::runtime_error;
+};
+
 //! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
 //! one.
 template <class Store>
@@ -32,6 +38,7 @@ concept run_store =
   requires(Store& line, std::string const& text, int size, std::chrono::nanoseconds deadline) {
   line.set(text, text);
   { line.get(text, deadline) } -> std::convertible_to<std::string>;
+  { line.look_up(text, deadline) } -> std::convertible_to<std::optional<std::string>>;
   line.barrier(text, size, deadline);
   line.abort(text);
   { line.failure() } -> std::convertible_to<std::optional<std::string>>;
@@ -218,24 +225,24 @@ public:
   }
 
   //! @brief Waits until some rank has given the key a value.
-  //! @throws std::runtime_error past the deadline, or when a rank has failed, with its reason.
+  //! @throws deadline_error past the deadline; std::runtime_error when a rank has failed, with its
+  //! reason.
   [[nodiscard]] std::string get(std::string const& key, std::chrono::nanoseconds deadline) {
-    line_.write(detail::frame('G', key));
-    auto const end = Clock::now() + deadline;
-    for (;;) {
-      if (auto const reason = failure())
-        throw std::runtime_error("store: while rank " + std::to_string(rank_) + " waited for '" +
-                                 key + "': " + *reason);
-      if (auto const value = arrived_.find(key); value != arrived_.end()) {
-        std::string const result = value->second;
-        arrived_.erase(value);
-        return result;
-      }
-      if (Clock::now() >= end)
-        throw std::runtime_error("store: rank " + std::to_string(rank_) + " has waited for '" +
-                                 key + "' beyond its deadline; is every rank running?");
-      Clock::sleep_for(std::chrono::microseconds(200));
-    }
+    std::optional<std::string> const value = await(key, deadline, true);
+    if (value)
+      return *value;
+    if (failure_)
+      throw std::runtime_error("store: while rank " + std::to_string(rank_) + " waited for '" +
+                               key + "': " + *failure_);
+    throw deadline_error("store: rank " + std::to_string(rank_) + " has waited for '" + key +
+                         "' beyond its deadline; is every rank running?");
+  }
+
+  //! @brief Waits for a value also after the run has failed: what ranks tell each other of that.
+  //! @return nothing when it has not come before the deadline, or rank 0 is gone.
+  [[nodiscard]] std::optional<std::string> look_up(std::string const& key,
+                                                   std::chrono::nanoseconds deadline) {
+    return await(key, deadline, false);
   }
 
   //! @brief Waits until all ranks have come to the barrier of this name. A name serves once.
@@ -268,6 +275,24 @@ public:
   }
 
 private:
+  std::optional<std::string>
+  await(std::string const& key, std::chrono::nanoseconds deadline, bool failure_ends) {
+    line_.write(detail::frame('G', key));
+    auto const end = Clock::now() + deadline;
+    for (;;) {
+      if (failure() && (failure_ends || !line_.open()))
+        return std::nullopt;
+      if (auto const value = arrived_.find(key); value != arrived_.end()) {
+        std::string result = std::move(value->second);
+        arrived_.erase(value);
+        return result;
+      }
+      if (Clock::now() >= end)
+        return std::nullopt;
+      Clock::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
   int rank_;
   connection line_;
   std::map<std::string, std::string> arrived_;

@@ -143,6 +143,16 @@ operation_ptr copy_node(model& m, graph_node const& node, int agent, host const&
   return op;
 }
 
+// From the launch on, whoever asks for the event asks for this launch.
+void record_event(model& m, operation_ptr const& op) {
+  event* const e = find_object<event>(m, m.events, op->records, "an event of a graph");
+  if (!e)
+    return;
+  e->captured = nullptr;
+  e->nodes.clear();
+  e->recorded = op;
+}
+
 cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
   graph_exec* const exec = find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph");
   if (!exec)
@@ -172,6 +182,8 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
     }
     if (op->kind == operation_kind::kernel)
       ++m.counts.kernels;
+    if (op->records)
+      record_event(m, op);
     ops.push_back(op);
     m.add_graph_operation(op, mix(stable, node->index));
     m.depend(*tail, op);
@@ -219,6 +231,7 @@ cudaGraphNodeType type_of(operation const& op) {
   case operation_kind::copy: return cudaGraphNodeTypeMemcpy;
   case operation_kind::fill: return cudaGraphNodeTypeMemset;
   case operation_kind::host_function: return cudaGraphNodeTypeHost;
+  case operation_kind::record: return cudaGraphNodeTypeEventRecord;
   case operation_kind::kernel:
   case operation_kind::nccl: return cudaGraphNodeTypeKernel;
   default: return cudaGraphNodeTypeEmpty;

@@ -42,8 +42,8 @@ cudaError_t record(model& m, cudaEvent_t handle, cudaStream_t on, unsigned flags
   event* const e = find_event(m, handle);
   if (!e)
     return cudaErrorInvalidResourceHandle;
-  if (flags != cudaEventRecordDefault)
-    return cudaErrorNotSupported;
+  if (flags != cudaEventRecordDefault && flags != cudaEventRecordExternal)
+    return cudaErrorInvalidValue;
   auto const [s, code] = work_stream(m, on);
   if (!s)
     return code;
@@ -53,6 +53,12 @@ cudaError_t record(model& m, cudaEvent_t handle, cudaStream_t on, unsigned flags
                        std::to_string(e->device) + " on " + s->label + " of device " +
                        std::to_string(s->device));
     return cudaErrorInvalidResourceHandle;
+  }
+  if (s->capturing && flags == cudaEventRecordExternal) {
+    auto op = m.make(operation_kind::record, *s, "record of " + e->label);
+    op->records = e;
+    submit_work(m, *s, op);
+    return cudaSuccess;
   }
   if (s->capturing) {
     e->captured = s->capturing;

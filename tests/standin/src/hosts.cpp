@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <sched.h>
 #include <thread>
 
 #include "model.hpp"
@@ -353,7 +354,37 @@ namespace standin {
 
 using namespace detail;
 
+namespace {
+
+//! Keeps this thread and those that it makes on the processor where it runs. Only one of them runs
+//! at any moment, and handing the turn to another processor costs more than most turns.
+class one_processor {
+public:
+  one_processor() {
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    int const now = sched_getcpu();
+    if (now < 0 || sched_getaffinity(0, sizeof before_, &before_) != 0)
+      return;
+    CPU_SET(static_cast<unsigned>(now), &here);
+    set_ = sched_setaffinity(0, sizeof here, &here) == 0;
+  }
+  one_processor(one_processor const&) = delete;
+  one_processor& operator=(one_processor const&) = delete;
+  ~one_processor() {
+    if (set_)
+      (void)sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+private:
+  cpu_set_t before_{};
+  bool set_ = false;
+};
+
+} // namespace
+
 std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
+  one_processor const pinned;
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.enter(held);

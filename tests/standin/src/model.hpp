@@ -87,6 +87,7 @@ struct operation {
   bool started = false, done = false, stalled = false;
   int fails_with = 0; //!< cudaError_t it raises on its device
   communicator* comm = nullptr;
+  event* records = nullptr; //!< of a node of a graph: what every launch records
   std::vector<part> parts{};
 };
 

@@ -298,6 +298,12 @@ std::uint64_t calls_of(std::string const& function) {
 std::uint64_t total_calls() {
   return model::instance().total_calls;
 }
+std::uint64_t calls_of_rank(int rank) {
+  std::uint64_t sum = 0;
+  for (auto const& each : model::instance().hosts)
+    sum += each->rank == rank ? each->calls : 0;
+  return sum;
+}
 totals const& counters() {
   return model::instance().counts;
 }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What ranks tell each other and the user when a run over NCCL fails. Header for
+//! pipelining::cuda::failure_report.
+
+#include <pipe/cuda/nccl_error.cuh>
+#include <pipe/cuda/patience.cuh>
+#include <pipe/run/error.hpp>
+#include <pipe/run/standing.hpp>
+#include <pipe/run/store.hpp>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief Why a rank has stopped.
+struct stop_reason {
+  failure_cause cause = failure_cause::own;
+  std::string text{};  //!< without the rank; of another rank: all that it has reported
+  bool thrown = false; //!< by a stage or a library: the exception is to be nested
+};
+
+//! @brief Understands the exception in flight. @pre called from a handler.
+template <run_store Store>
+[[nodiscard]] stop_reason why_stopped(Store& line) {
+  try {
+    throw;
+  } catch (detail::stop const& stopped) {
+    return {stopped.cause, stopped.reason};
+  } catch (std::exception const& thrown) {
+    // A wait in the store ends with the reason of another rank, and what comes after that reason is
+    // its consequence.
+    if (std::optional<std::string> const reason = line.failure())
+      return {failure_cause::told, *reason};
+    failure_cause cause = failure_cause::own;
+    if (dynamic_cast<nccl_error const*>(&thrown) != nullptr)
+      cause = failure_cause::library;
+    if (dynamic_cast<deadline_error const*>(&thrown) != nullptr)
+      cause = failure_cause::deadline;
+    return {cause, thrown.what(), true};
+  } catch (...) {
+    return {failure_cause::own, "an exception of a type that is no std::exception", true};
+  }
+}
+
+//! @brief One rank's part in a report: it tells the others why it stopped and where it stood, hears
+//! where they stood, and says with which rank it began.
+template <run_store Store, class Clock>
+class failure_report {
+public:
+  //! @param name tells the runs of one store apart. @param patience the longest that others may
+  //! take to answer.
+  failure_report(Store& line, std::string const& name, int rank, std::chrono::nanoseconds patience)
+      : line_(line), name_(name), rank_(rank), patience_(patience) {}
+
+  //! @brief Tells the others. To be called once, before anything is ended that they may wait for.
+  //! @param what this rank could not do: "failed", "could not connect".
+  //! @param where this rank stood.
+  void tell(char const* what, stop_reason const& why, rank_standing where) {
+    where.cause = why.cause;
+    own_line_ = "\n  rank " + std::to_string(rank_) + ' ' + where.text;
+    tell_standing(line_, name_, rank_, where);
+    reason_ = why.text;
+    if (why.cause == failure_cause::told)
+      return;
+    reason_ = "rank " + std::to_string(rank_) + ' ' + what + ": " + why.text + own_line_;
+    line_.abort(reason_);
+    reason_ = verdict(std::move(reason_));
+  }
+
+  //! @brief The whole report, once the others have had the time to answer.
+  //! @param stuck streams of this rank could not be ended.
+  [[nodiscard]] run_error made(bool stuck) const {
+    int const named = pipelining::detail::rank_named_in(reason_);
+    failure_origin const origin = trace_origin(line_, name_, named, patience_);
+    std::string text = "nccl: " + reason_ + describe(origin);
+    if (text.find("\n  rank " + std::to_string(rank_) + ' ') == std::string::npos)
+      text += own_line_;
+    if (stuck)
+      text += "\n  its streams are still busy; end the process";
+    return {text, origin.rank < 0 ? rank_ : origin.rank};
+  }
+
+private:
+  //! Of several failures at once the store passes on the first, and all ranks report that one.
+  [[nodiscard]] std::string verdict(std::string own) const {
+    auto const end = Clock::now() + patience_;
+    while (Clock::now() < end) {
+      if (std::optional<std::string> first = line_.failure())
+        return std::move(*first);
+      Clock::sleep_for(std::chrono::microseconds(200));
+    }
+    return own;
+  }
+
+  Store& line_;
+  std::string const& name_;
+  int rank_;
+  std::chrono::nanoseconds patience_;
+  std::string reason_{};
+  std::string own_line_{};
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

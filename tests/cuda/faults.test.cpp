@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The executors for NCCL and for streams with one fault at one call, for every call. By default
+// each test takes every n-th call of every combination, beginning elsewhere in each;
+// PIPELINING_TEST_EVERYTHING in the environment: all.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <tests/cuda/nccl.hpp>
+#include <tests/cuda/schedules.hpp>
+#include <tests/cuda/streams.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using standin::fault_action;
+
+// Virtual time; without a fault a run takes less than two milliseconds.
+constexpr std::chrono::milliseconds deadline = 50ms;
+constexpr std::chrono::milliseconds abort_deadline = 15ms;
+
+//! What is done to a call, and whether NCCL tells the others of a rank that dies.
+struct deed {
+  char const* name;
+  fault_action action;
+  bool noticed = false;
+};
+
+std::vector<deed> deeds() {
+  return {{"error", fault_action::error},
+          {"stall", fault_action::stall},
+          {"error on the device", fault_action::asynchronous_error},
+          {"death in silence", fault_action::death},
+          {"death that NCCL tells", fault_action::death, true}};
+}
+
+bool everything() {
+  return std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
+}
+
+std::vector<named_plan> plans_to_break() {
+  namespace pp = pipelining;
+  std::vector<named_plan> plans;
+  add_plans<pp::OneFOneB>(plans, "1F1B", 2, 3);
+  add_plans<pp::OneFOneB>(plans, "1F1B", 3, 2);
+  add_plans<pp::Interleaved<2>>(plans, "interleaved", 2, 2);
+  add_plans<pp::VHalf>(plans, "V-Half", 3, 2);
+  add_plans<pp::Seq1F1B<2>>(plans, "Seq1F1B", 2, 2);
+  return plans;
+}
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+//! The reports of all ranks that did not do the deed, and of the one that did.
+struct tally {
+  int runs = 0;
+  int told = 0;    //!< runs in which the others failed
+  int found = 0;   //!< of those, where they name the rank at which the fault was
+  int circled = 0; //!< of the rest, where they name a circle of ranks that it is in
+};
+
+// A report has a line of its rank, which names an item of the program where the run failed in a
+// step.
+void check_place(std::string const& report, std::string const& who, bool in_step) {
+  CHECK(has(report, who));
+  if (!in_step)
+    return;
+  std::string const line = report.substr(report.find(who) + who.size());
+  CHECK((has(line.substr(0, line.find('\n')), " item ") || has(line, "has ended all items") ||
+         has(line, "waits for rank") || has(line, "communicator")));
+}
+
+// All ranks end in bounded time. The others, if they have not done all that they were to do, fail
+// for the same reason, say where they stood, and with whom it began.
+void check_ranks(nccl_result const& result, standin::fault const& fault, tally& sum) {
+  ++sum.runs;
+  std::string reason;
+  int failed = 0;
+  bool found = true;
+  bool circled = true;
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    rank_report const& report = result.ranks[rank];
+    CHECK((report.ended || result.outcomes[rank].threw || result.outcomes[rank].died));
+    if (static_cast<int>(rank) == fault.rank)
+      continue;
+    CAPTURE(rank);
+    CAPTURE(report.failure);
+    // A wait, the end of the streams, the first report, and the answers.
+    CHECK(report.end < standin::clock::time_point(deadline + 3 * abort_deadline + 5ms));
+    if (report.failure.empty())
+      continue;
+    ++failed;
+    std::string const line = report.failure.substr(0, report.failure.find('\n'));
+    CHECK(line.find("nccl: rank ") == 0);
+    CHECK((reason.empty() || reason == line));
+    reason = line;
+    check_place(report.failure, "\n  rank " + std::to_string(rank) + ' ', has(line, " failed: "));
+    found = found && report.failed_device == fault.rank;
+    circled = circled && has(report.failure, "\n  rank " + std::to_string(fault.rank) + ' ');
+  }
+  CAPTURE(reason);
+  CAPTURE(result.ranks[fault.rank == 0 ? 1 : 0].failure);
+  // A rank that has told the others that it has closed leaves in peace, whatever NCCL says.
+  bool const closing = has(reason, " could not close: ");
+  CHECK((found || circled || closing));
+  if (fault.action == fault_action::error || fault.action == fault_action::death)
+    CHECK((found || closing));
+  sum.told += failed > 0;
+  sum.found += failed > 0 && found;
+  sum.circled += failed > 0 && !found;
+}
+
+void break_ranks(deed const& what) {
+  tally sum;
+  std::uint64_t const stride = everything() ? 1 : 97;
+  std::uint64_t offset = 0;
+  for (named_plan const& plan : plans_to_break())
+    for (bool const graph : {false, true}) {
+      nccl_case const work{.work = plan.work,
+                           .graph = graph,
+                           .steps = 2,
+                           .deadline = deadline,
+                           .abort_deadline = abort_deadline,
+                           .end_together = false};
+      standin::configure({});
+      (void)run_on_ranks(work);
+      std::vector<std::uint64_t> calls;
+      for (int rank = 0; rank < plan.work.extents.devices; ++rank)
+        calls.push_back(standin::calls_of_rank(rank));
+      for (int rank = 0; rank < plan.work.extents.devices; ++rank)
+        for (std::uint64_t call = 1 + ++offset % stride;
+             call <= calls[static_cast<std::size_t>(rank)];
+             call += stride) {
+          standin::fault const fault{.call = call, .rank = rank, .action = what.action};
+          CAPTURE(plan.name);
+          CAPTURE(graph);
+          CAPTURE(call);
+          CAPTURE(rank);
+          CAPTURE(std::string(what.name));
+          standin::configure({.peers_notice_death = what.noticed, .faults = {fault}});
+          auto const result = run_on_ranks(work);
+          check_ranks(result, fault, sum);
+        }
+    }
+  std::printf("ranks, %-22s %6d runs, %6d told, %6d to the rank, %6d to a circle with it\n",
+              what.name,
+              sum.runs,
+              sum.told,
+              sum.found,
+              sum.circled);
+  CHECK(sum.told > sum.runs / 16);
+}
+
+// One process, so an error names the call, and a report of a step every device with its item.
+void check_streams(std::string const& failure, std::string const& thrown, tally& sum) {
+  ++sum.runs;
+  CAPTURE(failure);
+  CAPTURE(thrown);
+  sum.told += !failure.empty() || !thrown.empty();
+  if (!failure.empty()) {
+    CHECK(failure.find("cuda: ") == 0);
+    bool const outside = has(failure, " all items") || has(failure, "cuda: an earlier step");
+    CHECK((has(failure, " item ") || has(failure, " when it was to ") || outside));
+    sum.found += has(failure, " item ") || has(failure, " when it was to ");
+  }
+}
+
+void break_streams(deed const& what) {
+  tally sum;
+  std::uint64_t const stride = everything() ? 1 : 61;
+  std::uint64_t offset = 0;
+  for (named_plan const& plan : plans_to_break())
+    for (bool const graph : {false, true})
+      for (bool const spread : {false, true}) {
+        std::vector<int> gpus;
+        for (int d = 0; spread && d < plan.work.extents.devices; ++d)
+          gpus.push_back(d);
+        streams_case const work{
+          .work = plan.work, .graph = graph, .steps = 2, .gpus = gpus, .deadline_ns = 5'000'000};
+        standin::configure({});
+        (void)run_on_streams(work);
+        auto const calls = standin::total_calls();
+        for (std::uint64_t call = 1 + ++offset % stride; call <= calls; call += stride) {
+          CAPTURE(plan.name);
+          CAPTURE(graph);
+          CAPTURE(call);
+          CAPTURE(std::string(what.name));
+          standin::configure({.faults = {{.call = call, .action = what.action}}});
+          std::string failure;
+          auto end = standin::clock::time_point(1h);
+          auto const outcomes = standin::run_ranks(1, [&](int) {
+            failure = run_on_streams(work).failure;
+            end = standin::clock::now();
+          });
+          // A wait inside of CUDA in the constructor or in the test itself has no deadline.
+          if (!outcomes[0].threw)
+            CHECK(end < standin::clock::time_point(20ms));
+          check_streams(failure, outcomes[0].what, sum);
+        }
+      }
+  std::printf("streams, %-20s %6d runs, %6d told, %6d with an item\n",
+              what.name,
+              sum.runs,
+              sum.told,
+              sum.found);
+  CHECK(sum.told > sum.runs / 16);
+}
+
+} // namespace
+
+TEST_CASE("an error at any call ends all ranks, which name its rank") {
+  break_ranks(deeds()[0]);
+}
+TEST_CASE("a stall at any call ends all ranks at the deadline") {
+  break_ranks(deeds()[1]);
+}
+TEST_CASE("an error on the device at any call ends all ranks") {
+  break_ranks(deeds()[2]);
+}
+TEST_CASE("the death of a rank at any call ends the others, whether NCCL notices or not") {
+  break_ranks(deeds()[3]);
+  break_ranks(deeds()[4]);
+}
+TEST_CASE("a fault at any call of the streams of one process ends the step, with device and item") {
+  for (std::size_t which : {0U, 1U, 2U})
+    break_streams(deeds()[which]);
+}
