@@ -11,9 +11,10 @@
 //! dQ and the pair (dK, dV) have a kernel each, as in backward_mma.cuh: seven products of tiles in
 //! place of five. In return every sum stays in registers and has one order: no dQ in float in
 //! memory (query_length x heads x dim), no atomics, no block that waits for another, and no tile
-//! of gradients through shared memory, whose bandwidth is what limits the five. Forward keeps the
-//! matrix units at 1.9 to 2 times the rate of FlashAttention-2's; at that rate seven products are
-//! 1.35 times as fast as its five.
+//! of gradients through shared memory, whose bandwidth is what limits the five. Seven products at
+//! 1.9 times the rate at which FlashAttention-2 does five (250 to 330 TFLOP/s on an H200) are 1.35
+//! times as fast. Published forward kernels of this build, with fewer products for each power, do
+//! 590 to 690 TFLOP/s there, so that is expected; it has not been measured.
 //! @source Dao 2023 (FlashAttention-2), section 3.1, for the formulas; Shah et al. 2024
 //! (FlashAttention-3), sections 3.1 and 3.2, for roles and overlap
 
