@@ -113,6 +113,7 @@ struct kernel_stage {
   int chunks = 1;
   int fails_at = -1;    //!< the forward pass of this microbatch throws
   word* sums = nullptr; //!< [2] on the stage's device: gradient, losses
+  int stride = 0;       //!< from the sums of one device to those of the next, where several share
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     if (where.microbatch == fails_at)
@@ -160,8 +161,8 @@ private:
             words(where.weight_input),
             words(where.state),
             words(where.state_gradient),
-            sums,
-            sums + 1,
+            sums + stride * where.device,
+            sums + stride * where.device + 1,
             weight,
             host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
             where.chunk,

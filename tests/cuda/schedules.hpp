@@ -36,20 +36,17 @@ struct named_plan {
   support::sequential_result expected;
 };
 
-//! @brief Adds the plans of one schedule under all policies.
-template <class Schedule>
-void add_plans(std::vector<named_plan>& plans,
-               std::string const& name,
-               int devices,
-               int microbatches) {
+//! @brief Adds the plans of one timetable under all policies.
+inline void add_plans(std::vector<named_plan>& plans,
+                      std::string const& name,
+                      pipelining::dynamic_timetable const& table) {
   namespace pp = pipelining;
-  auto const table = pp::make_timetable<Schedule>({devices, microbatches});
   auto add = [&]<class Policy>(Policy) {
     pp::plan work = pp::lower<Policy>(table, message_words);
     REQUIRE(pp::prove(work));
     auto const extents = work.view().extents;
     plans.push_back(
-      {name + " " + std::to_string(devices) + "x" + std::to_string(microbatches) +
+      {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
          ", communicators per " + Policy::name,
        std::move(work),
        support::run_sequentially(pp::stages(extents), extents.microbatches, extents.chunks)});
@@ -57,6 +54,15 @@ void add_plans(std::vector<named_plan>& plans,
   add(pp::one_communicator{});
   add(pp::communicator_per_pair{});
   add(pp::communicator_per_edge{});
+}
+
+//! @brief The same for a schedule of the compiler.
+template <class Schedule>
+void add_plans(std::vector<named_plan>& plans,
+               std::string const& name,
+               int devices,
+               int microbatches) {
+  add_plans(plans, name, pipelining::make_timetable<Schedule>({devices, microbatches}));
 }
 
 //! @brief Every kind of timetable: one flow and two per edge, the ring, the turn-around, split

@@ -37,15 +37,19 @@ streams_result run_on_streams(streams_case const& what) {
   pp::shape const extents = what.work.view().extents;
   auto const count = static_cast<std::size_t>(pp::stages(extents));
   std::vector<kernel_stage> model(count);
+  // On one GPU, devices that share a stage add to sums of their own.
+  auto const copies = what.gpus.empty() ? static_cast<std::size_t>(extents.devices) : 1;
+  std::size_t const sum_bytes = 16 * copies;
   std::vector<pp::cuda::device_memory> sums;
   for (std::size_t s = 0; s < count; ++s) {
     int const device = pp::device_of(extents, static_cast<int>(s));
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
-    sums.emplace_back(16);
+    sums.emplace_back(static_cast<std::int64_t>(sum_bytes));
     model[s] = {.weight = s + 3,
                 .chunks = extents.chunks,
-                .sums = reinterpret_cast<std::uint64_t*>(sums.back().data())};
+                .sums = reinterpret_cast<std::uint64_t*>(sums.back().data()),
+                .stride = what.gpus.empty() ? 2 : 0};
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<std::vector<kernel_stage>, standin::clock> runner(
@@ -69,17 +73,21 @@ streams_result run_on_streams(streams_case const& what) {
       note(result, failure);
       if (what.failing_stage >= 0)
         for (kernel_stage const& stage : model)
-          pp::cuda::check(cudaMemset(stage.sums, 0, 16), "cudaMemset");
+          pp::cuda::check(cudaMemset(stage.sums, 0, sum_bytes), "cudaMemset");
       if (what.failing_stage >= 0)
         pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }
   }
   result.findings = standin::summary();
   for (std::size_t s = 0; s < count; ++s) {
-    std::uint64_t read[2]{};
-    pp::cuda::check(cudaMemcpy(read, model[s].sums, 16, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    result.gradients.push_back(read[0]);
-    result.losses += read[1];
+    std::vector<std::uint64_t> read(2 * copies);
+    pp::cuda::check(cudaMemcpy(read.data(), model[s].sums, sum_bytes, cudaMemcpyDeviceToHost),
+                    "cudaMemcpy");
+    result.gradients.push_back(0);
+    for (std::size_t copy = 0; copy < copies; ++copy) {
+      result.gradients.back() += read[2 * copy];
+      result.losses += read[2 * copy + 1];
+    }
   }
   return result;
 }
