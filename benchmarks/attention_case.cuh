@@ -153,7 +153,9 @@ public:
                                          part(output_, begin, end, s_.heads),
                                          rows(begin, end)};
     if (family == at::kernel_family::portable) {
-      at::forward_on_device<Dim>(p, t, Mask{}, at::plain{}, nullptr);
+      auto const best = at::key_splits_on_device<Dim, element, Mask>(p);
+      at::forward_on_device<Dim>(
+        p, t, Mask{}, at::plain{}, nullptr, at::detail::splits_in(scratch(), p, best));
     } else {
       at::forward_on_gpu<Dim>(p, t, scratch(), Mask{}, at::plain{}, nullptr);
     }
@@ -224,7 +226,11 @@ private:
     std::int64_t most = s_.tokens * s_.heads;
     for (std::int64_t chunks = 1; chunks <= 8; ++chunks) {
       auto const p = chunk<at::causal>(s_.tokens - s_.tokens / chunks, s_.tokens);
-      most = std::max({most, at::forward_scratch<Dim, element>(p), at::backward_scratch(p)});
+      auto const parts = at::key_splits_on_device<Dim, element, at::causal>(p);
+      most = std::max({most,
+                       at::forward_scratch<Dim, element>(p),
+                       at::key_splits::scratch(p, parts),
+                       at::backward_scratch(p)});
     }
     return most;
   }

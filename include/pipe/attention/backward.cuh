@@ -25,7 +25,7 @@ PIPELINING_KERNEL void __launch_bounds__(query_gradient_shape<Dim>::threads)
 }
 
 template <class Built, int Dim, class Element, mask Mask, score Score>
-PIPELINING_KERNEL void __launch_bounds__(key_gradient_shape<Dim>::threads)
+PIPELINING_KERNEL void __launch_bounds__(key_gradient_shape<Dim, Score>::threads)
   key_gradient_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call) {
   extern __shared__ __align__(1024) unsigned char attention_memory[];
   key_gradient_block<Dim>(call, attention_memory);
@@ -62,7 +62,7 @@ void backward_on_device(parameters const& p,
                 "attention::backward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
   using of_queries = query_gradient_shape<Dim>;
-  using of_keys = key_gradient_shape<Dim>;
+  using of_keys = key_gradient_shape<Dim, Score>;
   check_for_kernels<Dim>(p, t, mean);
   auto const query_blocks =
     (p.query_length + of_queries::queries - 1) / of_queries::queries * p.heads * p.batch;

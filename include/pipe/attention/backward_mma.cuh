@@ -36,14 +36,15 @@ struct query_gradient_shape {
   static constexpr int shared_bytes = (2 * queries + 4 * keys) * Dim * 2 + queries * 4;
 };
 
-//! @brief Tile sizes of the kernel of dK and dV.
-template <int Dim>
+//! @brief Tile sizes of the kernel of dK and dV. Scores beside plain need some registers
+//! themselves.
+template <int Dim, score Score = plain>
 struct key_gradient_shape {
   static constexpr int warps = Dim == 128 ? 8 : 4;
   static constexpr int threads = 32 * warps;
   static constexpr int row_tiles = Dim == 64 ? 2 : 1; //!< tiles of 16 keys in a warp
   static constexpr int keys = warps * row_tiles * 16;
-  static constexpr int queries = 32;
+  static constexpr int queries = std::is_same_v<Score, plain> ? 32 : 16;
   static constexpr int width = Dim == 256 ? 128 : Dim; //!< columns of dK and dV in one block
   static constexpr int parts = Dim / width;
   static constexpr int shared_bytes = (2 * keys + 4 * queries) * Dim * 2 + 4 * queries * 4;
@@ -254,7 +255,7 @@ __device__ inline void add_to_running(float (&sum)[Tiles][Width / 8][4],
 template <int Dim, class Element, mask Mask, score Score>
 __device__ inline void key_gradient_block(backward_call<Element, Mask, Score> const& c,
                                           unsigned char* memory) {
-  using shape = key_gradient_shape<Dim>;
+  using shape = key_gradient_shape<Dim, Score>;
   constexpr int tiles = shape::row_tiles;
   auto const& p = c.p;
   int const lane = static_cast<int>(threadIdx.x) % 32;

@@ -6,11 +6,14 @@
 
 #include <pipe/attention/forward_mma.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/merge_splits.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pipelining::inline v0_1::attention {
@@ -25,26 +28,32 @@ using built_here = built_for<__CUDA_ARCH_LIST__>;
 
 namespace detail {
 
-template <class Built, int Dim, class Element, mask Mask, score Score>
+template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
 PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads)
-  forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call) {
+  forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call,
+                     Splits const __grid_constant__ splits) {
   extern __shared__ __align__(1024) unsigned char attention_memory[];
-  forward_block<Dim>(call, attention_memory);
+  forward_block<Dim>(call, splits, attention_memory);
 }
 
-//! Lets a kernel use as much shared memory as it needs, and launches it.
-template <class Call>
-void launch(void (*kernel)(Call),
+//! Lets a kernel use as much shared memory as it needs.
+inline void allow_shared_memory(void const* kernel, int bytes) {
+  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+              "cudaFuncSetAttribute");
+}
+
+//! Does that, and launches the kernel.
+template <class Call, class... More>
+void launch(void (*kernel)(Call, More...),
             Call call,
             dim3 blocks,
             int threads,
             int shared_bytes,
-            cudaStream_t stream) {
+            cudaStream_t stream,
+            More... more) {
   auto const* const function = reinterpret_cast<void const*>(kernel);
-  cuda::check(
-    cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-    "cudaFuncSetAttribute");
-  void* arguments[] = {&call};
+  allow_shared_memory(function, shared_bytes);
+  void* arguments[] = {&call, &more...};
   cuda::check(cudaLaunchKernel(function,
                                blocks,
                                dim3(static_cast<unsigned>(threads)),
@@ -55,6 +64,30 @@ void launch(void (*kernel)(Call),
 }
 
 } // namespace detail
+
+//! @brief Into how many parts a call of forward_on_device on the current GPU is best cut, see
+//! choose_key_splits.
+//! @throws cuda::error where the runtime cannot say
+template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+[[nodiscard]] std::int32_t key_splits_on_device(parameters const& p) {
+  using shape = forward_shape<Dim, Score>;
+  auto const* const kernel = reinterpret_cast<void const*>(
+    detail::forward_mma_kernel<Built, Dim, Element, Mask, Score, key_splits>);
+  int device = 0;
+  int multiprocessors = 0;
+  int blocks = 0; // of one multiprocessor, at a time
+  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda::check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+              "cudaDeviceGetAttribute");
+  detail::allow_shared_memory(kernel, shape::shared_bytes);
+  cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                &blocks, kernel, shape::threads, shape::shared_bytes),
+              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  return choose_key_splits((p.query_length + shape::queries - 1) / shape::queries * p.heads *
+                             p.batch,
+                           (p.key_length + shape::keys - 1) / shape::keys,
+                           std::int64_t{multiprocessors} * std::max(1, blocks));
+}
 
 //! @brief Attention of one chunk of queries over the keys cached so far, on the GPU of the stream.
 //!
@@ -69,32 +102,47 @@ void launch(void (*kernel)(Call),
 //!               multiples of 8 elements; shapes as forward_tensors says
 //! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied
 //! @param f      what is done to scale * query . key
-//! @param stream in whose order the kernel runs; the call does not wait for it
-//! @throws std::invalid_argument as check_for_kernels, before any launch
-//! @throws cuda::error where the launch fails
+//! @param stream in whose order the kernels run; the call does not wait for them
+//! @param splits with a count above 1: the keys are cut into so many parts that run side by side,
+//!               and a second kernel merges them. For queries that alone do not fill the GPU. The
+//!               scratch must be 16-byte aligned and stay until then
+//! @throws std::invalid_argument as check_for_kernels, and where the scratch of splits is missing
+//! or not aligned, before any launch
+//! @throws cuda::error where a launch fails
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 void forward_on_device(parameters const& p,
                        forward_tensors<Element, float> const& t,
                        Mask const& m,
                        Score const& f,
-                       cudaStream_t stream) {
+                       cudaStream_t stream,
+                       key_splits const& splits = {}) {
   static_assert(is_kernel_element<Element>,
                 "attention::forward_on_device: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   using shape = forward_shape<Dim, Score>;
   check_for_kernels<Dim>(p, t);
   auto const blocks = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
+  detail::check_key_splits(splits, blocks);
   if (blocks == 0) {
     return;
   }
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
-  detail::launch(detail::forward_mma_kernel<Built, Dim, Element, Mask, Score>,
-                 call,
-                 {static_cast<unsigned>(blocks)},
-                 shape::threads,
-                 shape::shared_bytes,
-                 stream);
+  auto const start = [&]<class Splits>(Splits const& of) {
+    detail::launch(detail::forward_mma_kernel<Built, Dim, Element, Mask, Score, Splits>,
+                   call,
+                   {static_cast<unsigned>(blocks * of.count)},
+                   shape::threads,
+                   shape::shared_bytes,
+                   stream,
+                   of);
+  };
+  if (splits.count == 1) {
+    start(no_key_splits{});
+  } else {
+    start(splits);
+    detail::launch_merge<Dim, Built>(p, t, splits, stream);
+  }
 }
 
 } // namespace pipelining::inline v0_1::attention

@@ -10,6 +10,7 @@
 //! sum is 1
 
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/shared_tile.cuh>
 #include <pipe/attention/tile_search.cuh>
 
@@ -31,7 +32,7 @@ struct forward_shape {
   static constexpr bool roomy = Dim == 64 || (Dim == 128 && std::is_same_v<Score, plain>);
   static constexpr int row_tiles = roomy ? 2 : 1; //!< tiles of 16 queries in a warp
   static constexpr int queries = warps * row_tiles * 16;
-  static constexpr int keys = Dim == 256 ? 32 : 64;
+  static constexpr int keys = Dim == 256 ? 32 : Dim == 128 && roomy ? 48 : 64;
   static constexpr int shared_bytes = (queries + 3 * keys) * Dim * 2; //!< keys twice, values once
 };
 
@@ -106,17 +107,19 @@ struct softmax_state {
           }
         }
         sum[r][half] = sum[r][half] * shrink + added;
+        if (__any_sync(0xffffffffu, shrink != 1.0f)) { // maxima soon stay as they are
 #pragma unroll
-        for (int n = 0; n < Dim / 8; ++n) {
-          sum_of_values[r][n][2 * half] *= shrink;
-          sum_of_values[r][n][2 * half + 1] *= shrink;
+          for (int n = 0; n < Dim / 8; ++n) {
+            sum_of_values[r][n][2 * half] *= shrink;
+            sum_of_values[r][n][2 * half + 1] *= shrink;
+          }
         }
       }
     }
   }
 };
 
-//! Starts from nothing, or from the (O, log-sum-exp) of other keys.
+//! Starts from nothing, or from the (O, log-sum-exp) of other keys where these are carried in.
 template <int Tiles, int Dim, class Call>
 __device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
                                      Call const& c,
@@ -124,14 +127,15 @@ __device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
                                      int first,
                                      lane_place lane,
                                      int rows,
-                                     float factor) {
+                                     float factor,
+                                     bool is_carried) {
   using element = std::remove_pointer_t<decltype(c.t.output.data)>;
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const row = lane.row + r * 16 + half * 8;
-      bool const carried = c.p.from == carry::in && row < rows;
+      bool const carried = is_carried && row < rows;
       float const lse =
         carried ? c.t.log_sum_exp.at(block.batch, block.head, first + row) : -INFINITY;
       bool const some = lse != -INFINITY;
@@ -193,13 +197,47 @@ __device__ inline void finish_softmax(softmax_state<Tiles, Dim>& state,
                               lane);
 }
 
-//! The work of one block.
-template <int Dim, class Element, mask Mask, score Score>
+//! The same for a part of the keys: to scratch, in float.
+template <int Tiles, int Dim>
+__device__ inline void finish_split(softmax_state<Tiles, Dim>& state,
+                                    key_splits const& splits,
+                                    std::int64_t first_row,
+                                    lane_place lane,
+                                    int rows,
+                                    float factor) {
+#pragma unroll
+  for (int r = 0; r < Tiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const row = lane.row + r * 16 + half * 8;
+      float const sum = sum_of_row(state.sum[r][half]);
+      float const share = sum > 0 ? 1 / sum : 0.0f;
+      if (row < rows) {
+        auto const at = first_row + row;
+        if (lane.column == 0) {
+          splits.log_sum_exp[at] =
+            sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
+        }
+#pragma unroll
+        for (int n = 0; n < Dim / 8; ++n) {
+          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + lane.column) = {
+            state.sum_of_values[r][n][2 * half] * share,
+            state.sum_of_values[r][n][2 * half + 1] * share};
+        }
+      }
+    }
+  }
+}
+
+//! The work of one block. With parts of the keys, those of one tile of queries are neighbours.
+template <int Dim, class Element, mask Mask, score Score, class Splits>
 __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c,
+                                     Splits const& splits,
                                      unsigned char* memory) {
   using shape = forward_shape<Dim, Score>;
   constexpr int tiles = shape::row_tiles;
   constexpr bool is_plain = std::is_same_v<Score, plain>;
+  constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
   auto const& p = c.p;
   int const lane = static_cast<int>(threadIdx.x) % 32;
   int const warp_row = static_cast<int>(threadIdx.x) / 32 * tiles * 16;
@@ -207,10 +245,13 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
   auto const heads = static_cast<unsigned>(p.heads);
   auto const sequences = static_cast<unsigned>(p.batch);
   auto const of_tile = heads * sequences;
-  int const head = static_cast<int>(blockIdx.x % heads);
-  int const batch = static_cast<int>(blockIdx.x / heads % sequences);
+  auto const parts = static_cast<unsigned>(splits.count);
+  auto const part = blockIdx.x % parts;
+  auto const block = blockIdx.x / parts;
+  int const head = static_cast<int>(block % heads);
+  int const batch = static_cast<int>(block / heads % sequences);
   int const first =
-    static_cast<int>(gridDim.x / of_tile - 1 - blockIdx.x / of_tile) * shape::queries;
+    static_cast<int>(gridDim.x / parts / of_tile - 1 - block / of_tile) * shape::queries;
   int const rows = min(shape::queries, static_cast<int>(p.query_length) - first);
   int const key_head = head / static_cast<int>(p.group());
   pair_position const origin{
@@ -218,6 +259,13 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
   tile_position const mine{batch, head, origin.query, origin.query + rows, 0, 0};
   lane_place const place{warp_row + lane / 4, lane % 4 * 2};
   float const factor = is_plain ? c.scale * log2_of_e : log2_of_e;
+  int first_tile = 0;
+  int end_of_keys = static_cast<int>(p.key_length);
+  if constexpr (is_split) {
+    auto const count = (p.key_length + shape::keys - 1) / shape::keys;
+    first_tile = static_cast<int>(count * part / parts);
+    end_of_keys = min(end_of_keys, static_cast<int>(count * (part + 1) / parts) * shape::keys);
+  }
 
   constexpr std::uint32_t key_bytes = shape::keys * Dim * 2;
   auto const query_tile = shared_address(memory);                // [queries, Dim]
@@ -233,8 +281,15 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
   };
 
   softmax_state<tiles, Dim> state;
-  start_softmax(state, c, pair_position{batch, head, 0, 0}, first, place, rows, factor);
-  auto now = find_key_tile<shape::keys>(p, c.m, mine, 0);
+  start_softmax(state,
+                c,
+                pair_position{batch, head, 0, 0},
+                first,
+                place,
+                rows,
+                factor,
+                !is_split && p.from == carry::in);
+  auto now = find_key_tile<shape::keys>(p, c.m, mine, first_tile, end_of_keys);
   copy_tile<shape::queries, Dim, shape::threads>(
     query_tile, c.t.query.row(batch, first, head), c.t.query.length_stride, rows);
   if (now.cover != tile_cover::skip) {
@@ -247,7 +302,7 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
     copy_keys(c.t.value, value_tile, now.index);
     end_copies();
     // Now, not later: products and logits need the registers that addresses take.
-    auto const next = find_key_tile<shape::keys>(p, c.m, mine, now.index + 1);
+    auto const next = find_key_tile<shape::keys>(p, c.m, mine, now.index + 1, end_of_keys);
     if (next.cover != tile_cover::skip) {
       copy_keys(c.t.key, other_key_tile, next.index);
     }
@@ -273,8 +328,13 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
   }
   wait_for_copies<0>(); // queries, where there was no tile of keys
   __syncthreads();
-  finish_softmax(
-    state, c, pair_position{batch, head, 0, 0}, first, warp_row, rows, factor, memory, lane);
+  if constexpr (is_split) {
+    auto const row = ((part * p.batch + batch) * p.heads + head) * p.query_length + first;
+    finish_split(state, splits, row, place, rows, factor);
+  } else {
+    finish_softmax(
+      state, c, pair_position{batch, head, 0, 0}, first, warp_row, rows, factor, memory, lane);
+  }
 }
 
 } // namespace detail

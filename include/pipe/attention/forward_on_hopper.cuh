@@ -10,14 +10,12 @@
 #include <pipe/attention/hopper_launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
-#include <pipe/attention/merge_splits.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string>
 
 namespace pipelining::inline v0_1::attention {
 
@@ -38,14 +36,6 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
   (void)splits;
   __trap(); // never reached: no launch fits the bounds, see hopper_code.cuh
 #endif
-}
-
-template <class Built, int Dim, class Element>
-PIPELINING_KERNEL void __launch_bounds__(merge_threads)
-  merge_splits_kernel(parameters const __grid_constant__ p,
-                      forward_tensors<Element, float> const __grid_constant__ t,
-                      key_splits const __grid_constant__ splits) {
-  merge_splits_block<Dim>(p, t, splits);
 }
 
 } // namespace detail
@@ -98,24 +88,6 @@ void launch_hopper(hopper_forward_maps maps,
     stream);
 }
 
-template <int Dim, class Built, class Element>
-void launch_merge(parameters p,
-                  forward_tensors<Element, float> t,
-                  key_splits splits,
-                  cudaStream_t stream) {
-  constexpr std::int64_t rows_of_block = merge_threads / 32;
-  auto const blocks = (p.batch * p.heads * p.query_length + rows_of_block - 1) / rows_of_block;
-  void* arguments[] = {&p, &t, &splits};
-  cuda::check(
-    cudaLaunchKernel(reinterpret_cast<void const*>(merge_splits_kernel<Built, Dim, Element>),
-                     dim3(static_cast<unsigned>(blocks)),
-                     dim3(merge_threads),
-                     arguments,
-                     0,
-                     stream),
-    "cudaLaunchKernel");
-}
-
 //! Forward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
 template <int Dim, class Built, class Element, mask Mask, score Score>
 void start_on_hopper(parameters const& p,
@@ -126,13 +98,7 @@ void start_on_hopper(parameters const& p,
                      key_splits const& splits) {
   using shape = hopper_forward_shape<Dim, Score>;
   auto const work = (p.query_length + shape::queries - 1) / shape::queries * p.heads * p.batch;
-  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
-    refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
-  }
-  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
-                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
-    refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
-  }
+  check_key_splits(splits, work);
   if (work == 0) {
     return;
   }

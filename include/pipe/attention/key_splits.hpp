@@ -7,6 +7,7 @@
 #include <pipe/attention/parameters.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace pipelining::inline v0_1::attention {
 
@@ -32,6 +33,21 @@ struct key_splits {
 struct no_key_splits {
   static constexpr std::int32_t count = 1;
 };
+
+namespace detail {
+
+//! @param work pieces of work without parts
+inline void check_key_splits(key_splits const& splits, std::int64_t work) {
+  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
+    refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
+  }
+  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
+                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
+    refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
+  }
+}
+
+} // namespace detail
 
 //! @brief Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
 //!

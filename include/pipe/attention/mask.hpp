@@ -74,8 +74,8 @@ struct sliding_window {
   std::int32_t after = 0;
 
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
-    auto const ahead = std::int64_t{at.key} - at.query;
-    return ahead >= -std::int64_t{before} && ahead <= after;
+    auto const ahead = at.key - at.query; // positions are never negative, so 32 bits do
+    return ahead >= -before && ahead <= after;
   }
 
   //! A tile holds every difference key - query between its two corners, so the answer is exact.

@@ -6,6 +6,10 @@
 
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda_runtime_api.h>
 
 #include <cmath>
 #include <cstdint>
@@ -61,6 +65,32 @@ __device__ inline void merge_splits_block(parameters const& p,
   if (lane == 0) {
     lse = sum > 0 ? most + logf(sum) : -INFINITY;
   }
+}
+
+template <class Built, int Dim, class Element>
+PIPELINING_KERNEL void __launch_bounds__(merge_threads)
+  merge_splits_kernel(parameters const __grid_constant__ p,
+                      forward_tensors<Element, float> const __grid_constant__ t,
+                      key_splits const __grid_constant__ splits) {
+  merge_splits_block<Dim>(p, t, splits);
+}
+
+template <int Dim, class Built, class Element>
+void launch_merge(parameters p,
+                  forward_tensors<Element, float> t,
+                  key_splits splits,
+                  cudaStream_t stream) {
+  constexpr std::int64_t rows_of_block = merge_threads / 32;
+  auto const blocks = (p.batch * p.heads * p.query_length + rows_of_block - 1) / rows_of_block;
+  void* arguments[] = {&p, &t, &splits};
+  cuda::check(
+    cudaLaunchKernel(reinterpret_cast<void const*>(merge_splits_kernel<Built, Dim, Element>),
+                     dim3(static_cast<unsigned>(blocks)),
+                     dim3(merge_threads),
+                     arguments,
+                     0,
+                     stream),
+    "cudaLaunchKernel");
 }
 
 } // namespace pipelining::inline v0_1::attention::detail

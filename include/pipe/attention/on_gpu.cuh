@@ -72,6 +72,13 @@ kernel_choice choose(HasCode const& has_code) {
   }
 }
 
+//! As many parts of the keys as scratch holds, at most `best`.
+inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std::int32_t best) {
+  auto const fit = scratch.count / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
+  auto const count = static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, 1, best));
+  return count == 1 ? key_splits{} : key_splits::in(scratch.data, p, count);
+}
+
 } // namespace detail
 
 //! @brief The kernels that forward_on_gpu takes for dense tensors on the current GPU.
@@ -104,13 +111,14 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
-  if constexpr (detail::is_hopper_dim<Dim>) {
-    if (chosen_forward<Dim, Element, Mask, Score, Built>().family == kernel_family::hopper) {
-      auto const count = key_splits_on_hopper<Dim, Score>(p);
-      return count == 1 ? 0 : key_splits::scratch(p, count);
-    }
+  auto const choice = chosen_forward<Dim, Element, Mask, Score, Built>();
+  auto count = std::int32_t{1};
+  if (choice.family == kernel_family::portable) {
+    count = key_splits_on_device<Dim, Element, Mask, Score, Built>(p);
+  } else if constexpr (detail::is_hopper_dim<Dim>) {
+    count = key_splits_on_hopper<Dim, Score>(p);
   }
-  return 0;
+  return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
 //! @brief Floats of scratch that backward_on_gpu needs.
@@ -154,15 +162,16 @@ kernel_choice forward_on_gpu(parameters const& p,
       choice = {kernel_family::portable, choice_reason::strides};
     }
     if (choice.family == kernel_family::hopper) {
-      auto const fit = scratch.count / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
-      auto const count = static_cast<std::int32_t>(
-        std::clamp<std::int64_t>(fit, 1, key_splits_on_hopper<Dim, Score>(p)));
-      detail::start_on_hopper<Dim, Built>(
-        p, t, m, f, stream, count == 1 ? key_splits{} : key_splits::in(scratch.data, p, count));
+      auto const splits = detail::splits_in(scratch, p, key_splits_on_hopper<Dim, Score>(p));
+      detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
       return choice;
     }
   }
-  forward_on_device<Dim, Element, Mask, Score, Built>(p, t, m, f, stream);
+  auto const best = scratch.count < key_splits::scratch(p, 2)
+                      ? 1
+                      : key_splits_on_device<Dim, Element, Mask, Score, Built>(p);
+  forward_on_device<Dim, Element, Mask, Score, Built>(
+    p, t, m, f, stream, detail::splits_in(scratch, p, best));
   return choice;
 }
 

@@ -17,11 +17,11 @@ struct next_tile {
   tile_cover cover;
 };
 
-//! First tile of keys at or after `index` that a tile of queries has to visit.
+//! First tile of keys at or after `index`, of the first `length` keys, that a tile of queries has
+//! to visit.
 template <int Keys, mask Mask>
 __device__ inline next_tile
-find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
-  int const length = static_cast<int>(p.key_length);
+find_key_tile(parameters const& p, Mask const& m, tile_position at, int index, int length) {
   auto const offset = static_cast<std::int32_t>(p.key_offset);
   for (; index * Keys < length; ++index) {
     int const end = min(length, (index + 1) * Keys);
@@ -34,6 +34,13 @@ find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
     }
   }
   return {index, tile_cover::skip};
+}
+
+//! The same of all keys.
+template <int Keys, mask Mask>
+__device__ inline next_tile
+find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
+  return find_key_tile<Keys>(p, m, at, index, static_cast<int>(p.key_length));
 }
 
 //! Where a lane's numbers of a 16 x Columns product lie: rows and columns within the tile pair.

@@ -164,19 +164,29 @@ TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels")
 }
 
 TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {
-  plug_in(9, 0);
   auto p = some_parameters;
   p.query_length = 20;
   p.query_offset = 620;
-  p.key_length = 640; // five tiles: two parts of two at least
+  p.key_length = 640;
+  program const* calls = nullptr;
+  std::int32_t parts = 0; // of at least two tiles, while the GPU has room
+  SUBCASE("Hopper: five tiles") {
+    calls = &for_80_and_90a;
+    parts = 2;
+  }
+  SUBCASE("portable: ten tiles") {
+    calls = &for_80;
+    parts = 5;
+  }
+  plug_in(9, 0);
   attention_call c(p);
   attention_answers const expected(c);
-  auto const floats = for_80_and_90a.forward_scratch(p);
-  REQUIRE(floats == at::key_splits::scratch(p, 2));
+  auto const floats = calls->forward_scratch(p);
+  REQUIRE(floats == at::key_splits::scratch(p, parts));
   device_array<float> scratch(floats);
   std::uint64_t kernels = 0;
-  for (auto const given : {floats, floats - 1, std::int64_t{0}}) {
-    for_80_and_90a.forward(p, c.forward(), scratch.data(), given, nullptr);
+  for (auto const given : {floats, at::key_splits::scratch(p, 2) - 1, std::int64_t{0}}) {
+    calls->forward(p, c.forward(), scratch.data(), given, nullptr);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(standin::summary() == "");
     CHECK(standin::counters().kernels - kernels == (given == floats ? 2 : 1)); // and the merge
@@ -184,8 +194,8 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
     c.output.fetch();
     CHECK(apart(c.output.numbers(), expected.output) < 0.03);
   }
-  p.batch = 40; // enough queries to fill the GPU
-  CHECK(for_80_and_90a.forward_scratch(p) == 0);
+  p.batch = 200; // enough queries to fill the GPU
+  CHECK(calls->forward_scratch(p) == 0);
 }
 
 TEST_CASE("on gpu: scratch that is short or not aligned is refused in one sentence") {

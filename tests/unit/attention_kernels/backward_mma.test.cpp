@@ -26,7 +26,9 @@ struct shape {
 };
 constexpr shape for_64{64, 128, 32, 128, 32, 128, 1};
 constexpr shape for_128{128, 64, 64, 128, 32, 256, 1};
-constexpr shape for_256{256, 64, 32, 64, 32, 128, 2};
+constexpr shape for_64_scored{64, 128, 32, 128, 16, 128, 1};
+constexpr shape for_128_scored{128, 64, 64, 128, 16, 256, 1};
+constexpr shape for_256_scored{256, 64, 32, 64, 16, 128, 2};
 
 struct machine {
   ptx::memory where;
@@ -160,14 +162,14 @@ TEST_CASE("backward: masks and scores, also a user's own") {
     return v;
   }());
   check_backward<__half>("128_cap",
-                         for_128,
+                         for_128_scored,
                          {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
                          at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
                          at::soft_cap{5},
                          10);
   check_backward<__half>(
     "64_own",
-    for_64,
+    for_64_scored,
     {.queries = 70, .query_offset = 9, .keys = 100, .heads = 2, .key_heads = 1},
     speckled{},
     bent{},
@@ -175,7 +177,7 @@ TEST_CASE("backward: masks and scores, also a user's own") {
   table<float> const slopes(where, {0.5f, 0.0625f});
   check_backward<__nv_bfloat16>(
     "256_alibi",
-    for_256,
+    for_256_scored,
     {.queries = 40, .query_offset = 50, .keys = 90, .heads = 2, .dim = 256},
     at::causal{},
     at::alibi{slopes.data()},

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Compiles the attention kernels to machine code and checks what ptxas says of each.
 
-usage: check_compiled.py NVCC INCLUDE SOURCE ARCHITECTURE PTX CUBIN
-No spills, no local memory, no warning C75xx, registers within the launch bounds, and as many matrix
-products, matrix loads and asynchronous copies in the PTX as the tile sizes ask for.
+usage: check_compiled.py NVCC INCLUDE SOURCE PTX FATBIN
+For sm_80 and sm_90a: no spills, no local memory, no warning C75xx, registers within the launch bounds. In the PTX of
+sm_80: as many matrix products, matrix loads and asynchronous copies as the tile sizes ask for.
 """
 import re
 import subprocess
@@ -20,8 +20,8 @@ def query_gradient(dim, tiles, keys):
     return products(2, tiles, keys) * 2 + across(dim, tiles, keys), copies(dim, 2 * 64 * tiles + 4 * keys, 128)
 
 
-def key_gradient(dim, tiles, warps):
-    width, queries, keys = min(dim, 128), 32, 16 * tiles * warps
+def key_gradient(dim, tiles, warps, queries=32):
+    width, keys = min(dim, 128), 16 * tiles * warps
     return products(2, tiles, queries) * 2 + across(width, tiles, queries) * 2, copies(
         dim, 2 * keys + 4 * queries, 32 * warps)
 
@@ -53,43 +53,50 @@ def copies(dim, rows, threads):
 
 KERNELS = {
     "forward_64": forward(64, 2, 64), "forward_64_half": forward(64, 2, 64), "forward_64_own": forward(64, 2, 64),
-    "forward_128": forward(128, 2, 64), "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
+    "forward_128": forward(128, 2, 48), "forward_128_full": forward(128, 2, 48), "forward_128_window": forward(128, 2, 48),
+    "forward_64_split": forward(64, 2, 64), "forward_128_split": forward(128, 2, 48),
+    "forward_256_alibi_split": forward(256, 1, 32), "merge_64": (counts(0, 0), 0), "merge_128": (counts(0, 0), 0),
+    "merge_256_alibi": (counts(0, 0), 0),
+    "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
     "query_gradient_64": query_gradient(64, 2, 32), "query_gradient_64_own": query_gradient(64, 2, 32),
     "query_gradient_128": query_gradient(128, 1, 64), "query_gradient_128_cap": query_gradient(128, 1, 64),
     "query_gradient_256_alibi": query_gradient(256, 1, 32),
-    "key_gradient_64": key_gradient(64, 2, 4), "key_gradient_64_own": key_gradient(64, 2, 4),
-    "key_gradient_128": key_gradient(128, 1, 8), "key_gradient_128_cap": key_gradient(128, 1, 8),
-    "key_gradient_256_alibi": key_gradient(256, 1, 4),
+    "key_gradient_64": key_gradient(64, 2, 4), "key_gradient_64_own": key_gradient(64, 2, 4, 16),
+    "key_gradient_128": key_gradient(128, 1, 8), "key_gradient_128_cap": key_gradient(128, 1, 8, 16),
+    "key_gradient_256_alibi": key_gradient(256, 1, 4, 16),
 }
 REGISTERS = 255
+ARCHITECTURES = {"sm_80": "compute_80", "sm_90a": "compute_90a"}
 
 
-def problems(nvcc, include, source, architecture, ptx, cubin):
-    run = subprocess.run([nvcc, "-std=c++20", "-O3", f"-arch={architecture}", "-Xptxas", "-v", "-cubin", "-I", include,
-                          "-o", cubin, source], capture_output=True, text=True, check=False)
+def problems(nvcc, include, source, ptx, fatbin):
+    targets = [word for name, kind in ARCHITECTURES.items() for word in ("-gencode", f"arch={kind},code={name}")]
+    run = subprocess.run([nvcc, "-std=c++20", "-O3", *targets, "--threads", "2", "-Xptxas", "-v", "-fatbin", "-I", include,
+                          "-o", fatbin, source], capture_output=True, text=True, check=False)
     said = run.stdout + run.stderr
     if run.returncode != 0:
         yield f"nvcc failed:\n{said}"
         return
     yield from (f"ptxas warns: {line}" for line in said.splitlines() if re.search(r"\bC75\d\d\b", line))
-    about = dict(re.findall(r"Compiling entry function '(\w+)'(.*?Used \d+ registers)", said, re.DOTALL))
+    about = {(name, architecture): text for name, architecture, text in re.findall(
+        r"Compiling entry function '(\w+)' for '(\w+)'(.*?Used \d+ registers)", said, re.DOTALL)}
     code = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)\n}", open(ptx, encoding="utf-8").read(), re.DOTALL))
-    if set(about) != set(KERNELS) or set(code) != set(KERNELS):
-        yield f"the kernels compiled are {sorted(about)}, those expected {sorted(KERNELS)}"
+    if set(about) != {(name, target) for name in KERNELS for target in ARCHITECTURES} or set(code) != set(KERNELS):
+        yield f"the kernels compiled are {sorted(about)} and {sorted(code)}, those expected {sorted(KERNELS)}"
         return
-    for name, (matrix, copied) in KERNELS.items():
-        text = about[name]
-        stack, stores, loads = map(int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads",
-                                                  text).groups())
+    for (name, architecture), text in about.items():
+        stack, stores, loads = map(int, re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", text).groups())
         registers = int(re.search(r"Used (\d+) registers", text).group(1))
+        print(f"{name}, {architecture}: {registers} registers, {stores} + {loads} bytes spilled")
+        if stack or stores or loads:
+            yield f"{name} spills on {architecture}: {stack} bytes of stack, {stores} stored, {loads} loaded"
+        if registers > REGISTERS:
+            yield f"{name} takes {registers} registers on {architecture}, more than {REGISTERS}"
+    for name, (matrix, copied) in KERNELS.items():
         found = [len(re.findall(rf"\b{instruction}\b", code[name])) for instruction in
                  (r"mma\.sync\.aligned", r"ldmatrix\.sync\.aligned", r"cp\.async\.cg")]
-        print(f"{name}: {registers} registers, {stores} + {loads} bytes spilled, "
-              f"{found[0]} mma, {found[1]} ldmatrix, {found[2]} cp.async")
-        if stack or stores or loads:
-            yield f"{name} spills: {stack} bytes of stack, {stores} stored, {loads} loaded"
-        if registers > REGISTERS:
-            yield f"{name} takes {registers} registers, more than {REGISTERS}"
+        print(f"{name}: {found[0]} mma, {found[1]} ldmatrix, {found[2]} cp.async")
         expected = [matrix.mma, matrix.ldmatrix, copied]
         if found != expected:
             yield f"{name} has {found} mma, ldmatrix and cp.async, but its tiles ask for {expected}"

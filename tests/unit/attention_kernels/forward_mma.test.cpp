@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
 
@@ -20,7 +21,7 @@ struct shape {
   unsigned shared() const { return static_cast<unsigned>((queries + 3 * keys) * dim * 2); }
 };
 constexpr shape for_64{64, 128, 64};
-constexpr shape for_128{128, 128, 64};
+constexpr shape for_128{128, 128, 48};
 constexpr shape for_128_scored{128, 64, 64};
 constexpr shape for_256{256, 64, 32};
 
@@ -110,6 +111,12 @@ TEST_CASE("forward: whole tiles take the path without questions") {
                                at::causal{},
                                at::plain{},
                                6);
+  check_forward<__half>("forward_128_full",
+                        for_128,
+                        {.queries = 128, .keys = 96, .dim = 128},
+                        at::full{},
+                        at::plain{},
+                        5);
 }
 
 TEST_CASE("forward: grouped heads, batches and a slice of the keys") {
@@ -178,6 +185,44 @@ TEST_CASE("forward: the order of warps changes nothing") {
                                  at::plain{},
                                  13,
                                  {.warps = order, .seed = 3});
+  }
+}
+
+TEST_CASE("forward: parts of the keys, merged, are all keys") {
+  auto& [where, code] = the_machine();
+  // Six tiles of keys of head dim 128 in four parts, and in nine, of which three hold no tile.
+  sizes const all{.batch = 2,
+                  .queries = 40,
+                  .query_offset = 220,
+                  .keys = 260,
+                  .heads = 2,
+                  .key_heads = 1,
+                  .dim = 128};
+  for (std::int32_t const parts : {4, 9}) {
+    forward_problem<__nv_bfloat16> problem(where, all, 15);
+    auto call = problem.call(at::causal{}, at::plain{});
+    std::vector<float> scratch(static_cast<std::size_t>(at::key_splits::scratch(problem.p, parts)));
+    where.add(scratch.data(), scratch.size() * sizeof(float));
+    auto const splits = at::key_splits::in(scratch.data(), problem.p, parts);
+    auto const blocks = forward_blocks(problem.p, for_128.queries) * static_cast<unsigned>(parts);
+    auto const first = ptx::launch_with(
+      code, "forward_128_split", {blocks}, {128}, for_128.shared(), {}, call, splits);
+    REQUIRE_MESSAGE(first.clean(), first.text());
+    auto const second = ptx::launch_with(code, "merge_128", {40}, {128}, 0, {}, call, splits);
+    REQUIRE_MESSAGE(second.clean(), second.text());
+    auto q = exact_of(problem.query);
+    auto k = exact_of(problem.key);
+    auto v = exact_of(problem.value);
+    exact o = q;
+    std::vector<double> lse(160);
+    at::reference_forward(
+      problem.p,
+      {q.view(), k.view(), v.view(), o.view(), at::dense_rows(lse.data(), 2, 2, 40)},
+      at::causal{});
+    forward_tolerance<__nv_bfloat16> const allowed(v.numbers, largest(lse));
+    CHECK(apart(problem.output.numbers(), o.numbers) <= allowed.output);
+    CHECK(apart(problem.lse.numbers(), lse) <= allowed.lse);
+    where.remove(scratch.data());
   }
 }
 

@@ -3,6 +3,7 @@
 // makes of them.
 #include <pipe/attention/backward_mma.cuh>
 #include <pipe/attention/forward_mma.cuh>
+#include <pipe/attention/merge_splits.cuh>
 
 #include "functors.hpp"
 
@@ -17,7 +18,7 @@ extern __shared__ __align__(1024) unsigned char memory[];
 #define FORWARD(name, dim, element, mask, score)                                                   \
   extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads)             \
     forward_##name(const __grid_constant__ at::forward_call<element, mask, score> call) {          \
-    at::detail::forward_block<dim>(call, memory);                                                  \
+    at::detail::forward_block<dim>(call, at::no_key_splits{}, memory);                             \
   }
 
 using window_of_document = at::both<at::sliding_window, at::document>;
@@ -26,15 +27,34 @@ FORWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
 FORWARD(64_half, 64, __half, at::full, at::plain)
 FORWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 FORWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+FORWARD(128_full, 128, __half, at::full, at::plain)
+FORWARD(128_window, 128, __nv_bfloat16, at::sliding_window, at::plain)
 FORWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 FORWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
+
+// The same with the keys in parts, and their merge.
+#define FORWARD_SPLIT(name, dim, element, mask, score)                                             \
+  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads)             \
+    forward_##name##_split(const __grid_constant__ at::forward_call<element, mask, score> call,    \
+                           const __grid_constant__ at::key_splits splits) {                        \
+    at::detail::forward_block<dim>(call, splits, memory);                                          \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)                          \
+    merge_##name(const __grid_constant__ at::forward_call<element, mask, score> call,              \
+                 const __grid_constant__ at::key_splits splits) {                                  \
+    at::detail::merge_splits_block<dim>(call.p, call.t, splits);                                   \
+  }
+
+FORWARD_SPLIT(64, 64, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(128, 128, __nv_bfloat16, at::causal, at::plain)
+FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
 
 #define BACKWARD(name, dim, element, mask, score)                                                  \
   extern "C" __global__ void __launch_bounds__(at::query_gradient_shape<dim>::threads)             \
     query_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {  \
     at::detail::query_gradient_block<dim>(call, memory);                                           \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<dim>::threads)               \
+  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<dim, score>::threads)        \
     key_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {    \
     at::detail::key_gradient_block<dim>(call, memory);                                             \
   }

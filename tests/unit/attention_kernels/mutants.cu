@@ -16,7 +16,7 @@ using backward_call = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(128)
   forward_64(const __grid_constant__ forward_call call) {
-  at::detail::forward_block<64>(call, memory);
+  at::detail::forward_block<64>(call, at::no_key_splits{}, memory);
 }
 extern "C" __global__ void __launch_bounds__(128)
   query_gradient_64(const __grid_constant__ backward_call call) {

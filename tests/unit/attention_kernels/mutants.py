@@ -23,6 +23,7 @@ MUTANTS = {
     "heads_take_turns_at_key_heads": (FORWARD, 0, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
     "output_stored_dense": (FORWARD, 0, "c.t.output.length_stride,", "static_cast<std::int64_t>(Dim),"),
     "sum_is_not_rescaled": (FORWARD, 0, "sum[r][half] * shrink + added", "sum[r][half] + added"),
+    "output_is_not_rescaled": (FORWARD, 0, "shrink != 1.0f", "shrink > 1.0f"),
     "one_row_too_many": (TILE, 0, "begin + step < present", "begin + step <= present"),
     "half_a_swizzle": (TILE, 0, "piece ^ (row & 7)", "piece ^ (row & 3)"),
     "causal_without_itself": ("mask.hpp", 0, "at.key <= at.query;", "at.key < at.query;"),
