@@ -55,6 +55,22 @@ tell_numbers(Call const& c, std::uint32_t to, int batch, int head, int begin, in
   }
 }
 
+//! Fetches rows of a running gradient to L2, by one warp: they are read all at once when the last
+//! queries are done, and nothing is multiplied meanwhile.
+template <int Dim>
+__device__ inline void
+fetch_running(tensor_view<float> const& running, hopper_key_work const& work, int lane) {
+  constexpr int line = 32; // floats of a line of the cache
+#pragma unroll 1
+  for (int row = lane; row < work.rows; row += 32) {
+    float const* const from = running.row(work.batch, work.first + row, work.key_head);
+#pragma unroll
+    for (int d = 0; d < Dim; d += line) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from + d)));
+    }
+  }
+}
+
 //! The copying warp. Its first lane starts the copies, all of them bring the numbers.
 template <int Dim, class Element, mask Mask, score Score>
 __device__ inline void copy_for_keys(backward_call<Element, Mask, Score> const& c,
@@ -69,7 +85,8 @@ __device__ inline void copy_for_keys(backward_call<Element, Mask, Score> const& 
     int const position = static_cast<int>(c.p.key_offset) + work.first;
     tile_position const mine{work.batch, first_head, 0, 0, position, position + work.rows};
     auto now = find_query_tile<shape::step>(c.p, c.m, mine, 0, 0);
-    if (now.cover != tile_cover::skip) {
+    bool const is_seen = now.cover != tile_cover::skip;
+    if (is_seen) {
       wait_for(memory.own_empty(), own_parity);
       own_parity ^= 1;
       if (lane == 0) {
@@ -99,6 +116,10 @@ __device__ inline void copy_for_keys(backward_call<Element, Mask, Score> const& 
       arrive_warp(memory.full(place.stage), lane);
       place.advance();
       now = find_query_tile<shape::step>(c.p, c.m, mine, now.head, now.index + 1);
+    }
+    if (is_seen) {
+      fetch_running<Dim>(c.t.key_gradient, work, lane);
+      fetch_running<Dim>(c.t.value_gradient, work, lane);
     }
     wait_for(memory.empty(place.stage), place.parity ^ 1);
     if (lane == 0) {

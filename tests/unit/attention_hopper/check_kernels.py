@@ -30,7 +30,7 @@ def query_gradient(dim, keys):
 
 def key_gradient(dim):  # no tile of weights or gradients goes through shared memory
     return {"wgmma.mma_async": 4 * dim // 16 + 4 * 64 // 16, "wgmma.fence": 6, "wgmma.commit_group": 8,
-            "wgmma.wait_group": 7, LOADS: 6, STORES: 0, "fence.proxy.async": 0}
+            "wgmma.wait_group": 7, LOADS: 6, STORES: 0, "fence.proxy.async": 0, "prefetch.global.L2": 2 * dim // 32}
 
 
 COUNTS = {
