@@ -15,7 +15,9 @@ import sys
 
 
 def compile_case(source, command, case):
-    run = subprocess.run([*command, "-fsyntax-only", f"-DFAIL_CASE={case}", source], text=True, timeout=300,
+    # nvcc cannot stop after the syntax; errors come from its first stages, before it generates anything.
+    goal = ["-cuda", "-o", os.devnull] if os.path.basename(command[0]).startswith("nvcc") else ["-fsyntax-only"]
+    run = subprocess.run([*command, *goal, f"-DFAIL_CASE={case}", source], text=True, timeout=300,
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C"})
     return run.returncode, run.stdout
 
@@ -36,7 +38,7 @@ def main(source, *command):
         unmatched = [regex for regex in regexes if not re.search(regex, output)]
         if code == 0:
             problems.append(f"case {case} compiles, but it must not")
-        elif code != 1:  # both compilers exit 1 after a diagnosed error; anything else is a crash
+        elif code not in (1, 2):  # compilers exit 1 after a diagnosed error, nvcc also 2; anything else is a crash
             problems.append(f"case {case}: the compiler ended with status {code}:\n{output}")
         elif unmatched:
             problems.append(f"case {case} fails without a match of {unmatched}:\n{output}")

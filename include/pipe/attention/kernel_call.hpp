@@ -70,11 +70,6 @@ inline void check_kernel_sizes(parameters const& p, std::int64_t dim) {
     refuse("the kernel is built for head dim " + std::to_string(dim) +
            ", but the parameters ask for " + std::to_string(p.head_dim));
   }
-  if (!(p.scale >= 0)) {
-    refuse("kernels want a scale above 0, because the largest product must be the largest logit; "
-           "got " +
-           std::to_string(p.scale));
-  }
   if (p.batch * p.heads * (p.query_length / 32 + p.key_length / 32 + 2) > 0x7fffffff) {
     refuse("batch * heads * lengths need more blocks than one launch can have");
   }

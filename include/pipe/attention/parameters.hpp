@@ -42,7 +42,7 @@ struct parameters {
   std::int64_t heads = 1;        //!< query heads
   std::int64_t key_heads = 1;    //!< key and value heads; divides heads
   std::int64_t head_dim = 0;     //!< elements of one head
-  double scale = 0;              //!< factor on query . key; 0 stands for 1 / sqrt(head_dim)
+  double scale = 0;              //!< on query . key, not negative; 0 stands for 1 / sqrt(head_dim)
   carry from = carry::none;      //!< see carry
 
   //! @brief Query heads that share one key head.
@@ -224,8 +224,9 @@ inline void check_parameters(parameters const& p) {
       p.key_length > last_position - p.key_offset) {
     refuse("positions must stay below 2147483647");
   }
-  if (!std::isfinite(p.scale)) {
-    refuse("scale must be a finite number");
+  if (!std::isfinite(p.scale) || p.scale < 0) { // the largest product must be the largest logit
+    refuse("scale must be a finite number above 0, or 0 for 1 / sqrt(head dim); got " +
+           std::to_string(p.scale));
   }
 }
 

@@ -54,8 +54,11 @@ TEST_CASE("wrong shapes are refused with one sentence, before any work") {
         "attention: head dim is 0, but must be at least 1");
   CHECK(refusal([](auto& p, auto&) { p.query_offset = 0x7ffffffc; }) ==
         "attention: positions must stay below 2147483647");
-  CHECK(refusal([](auto& p, auto&) { p.scale = std::nan(""); }) ==
-        "attention: scale must be a finite number");
+  CHECK(refusal([](auto& p, auto&) { p.scale = std::nan(""); }).find("; got nan") !=
+        std::string::npos);
+  CHECK(refusal([](auto& p, auto&) { p.scale = -0.5; }) ==
+        "attention: scale must be a finite number above 0, or 0 for 1 / sqrt(head dim); got "
+        "-0.500000");
 }
 
 TEST_CASE("backward checks its gradients too") {
@@ -72,6 +75,6 @@ TEST_CASE("scale stands for one over the root of the head dim unless it is given
   at::parameters p;
   p.head_dim = 16;
   CHECK(p.effective_scale() == 0.25);
-  p.scale = -3;
-  CHECK(p.effective_scale() == -3);
+  p.scale = 3;
+  CHECK(p.effective_scale() == 3);
 }

@@ -168,7 +168,10 @@ TEST_CASE("launch: what kernels cannot do is refused in one sentence, before any
     refused([](auto&, auto& t) { t.output.data += 1; }) ==
     "attention: output does not begin at a multiple of 16 bytes, but kernels move 16 bytes at a "
     "time");
-  CHECK(refused([](auto& p, auto&) { p.scale = -1; }).find("scale above 0") != std::string::npos);
+  for (double const scale : {-1.0, std::nan("")}) { // as the host refuses them
+    CHECK(refused([&](auto& p, auto&) { p.scale = scale; }).find("scale must be a finite number") !=
+          std::string::npos);
+  }
   CHECK(refused([](auto& p, auto&) { p.query_length = 41; }).find("query is") != std::string::npos);
   CHECK(standin::counters().kernels == 0);
 }
