@@ -110,8 +110,16 @@ void train_rank(training_case const& what,
        .deadline = std::chrono::seconds(1),
        .one_message_stream = what.one_message_stream,
        .ranges = what.ranges});
-    for (int step = 0; step < what.steps; ++step)
+    for (int step = 0; step < what.steps; ++step) {
+      if (step == what.freeze_after) {
+        store.barrier("freeze", extents.devices, std::chrono::seconds(1));
+        standin::freeze();
+      }
       runner.step();
+    }
+    store.barrier("ended", extents.devices, std::chrono::seconds(1));
+    result.findings = standin::summary();
+    store.barrier("seen", extents.devices, std::chrono::seconds(1));
   }
   memory.read_into(result.stages.data() + replica * stages);
   result.passes_after_reduction += line ? line->line().passes_after : 0;
@@ -138,11 +146,15 @@ training_result train_on_streams(training_case const& what) {
     memory.model,
     {.gpus = what.gpus, .graph = what.graph, .warm_up = 1, .ranges = what.ranges});
   try {
-    for (int step = 0; step < what.steps; ++step)
+    for (int step = 0; step < what.steps; ++step) {
+      if (step == what.freeze_after)
+        standin::freeze();
       runner.step();
+    }
   } catch (std::exception const& failure) {
     result.failure = failure.what();
   }
+  result.findings = standin::summary();
   memory.read_into(result.stages.data());
   return result;
 }

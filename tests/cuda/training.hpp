@@ -17,12 +17,14 @@ struct training_case {
   bool ranges = false;
   int replicas = 1;        //!< of ranks, 1 or 2
   int steps = 9;           //!< the first of them eager
+  int freeze_after = -1;   //!< the step after which nothing may be set up any more
   std::vector<int> gpus{}; //!< of streams
 };
 
 struct training_result {
   std::vector<support::trained> stages{}; //!< [replicas][stages]
   std::string failure{};
+  std::string findings{};         //!< of the stand-in after the last step
   int passes_after_reduction = 0; //!< enqueued after the first reduction of their step, all ranks
 };
 

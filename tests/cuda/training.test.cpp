@@ -53,6 +53,27 @@ TEST_CASE("streams train as one device does, eagerly and as a graph, in every or
       }
 }
 
+TEST_CASE("hooks set nothing up after the warm-up, and devices may be several") {
+  for (training_plan const& plan : training_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      std::vector<int> gpus(static_cast<std::size_t>(plan.work.extents.devices));
+      for (std::size_t device = 0; device < gpus.size(); ++device)
+        gpus[device] = static_cast<int>(device);
+      training_case const what{
+        .work = plan.work, .graph = graph, .freeze_after = 2, .gpus = std::move(gpus)};
+      standin::configure({.execution = standin::order::random, .seed = 33});
+      auto const on_streams = train_on_streams(what);
+      check_equal(on_streams, plan.expected);
+      CHECK(on_streams.findings == "");
+      standin::configure({.execution = standin::order::random, .seed = 34});
+      auto const on_ranks = train_on_ranks(what);
+      check_equal(on_ranks, plan.expected);
+      CHECK(on_ranks.findings == "");
+    }
+}
+
 TEST_CASE("ranks train as one device does, on every machine, eagerly and as a graph") {
   for (training_plan const& plan : training_plans())
     for (bool const graph : {false, true})

@@ -27,6 +27,16 @@ struct item_number;
 template <class Device, class Item, operation What, class... Pass>
 struct stands_at;
 struct no_other;
+template <subject>
+struct about;
+template <subject About, pass_kind>
+struct doing {
+  using type = about<About>;
+};
+template <pass_kind Kind>
+struct doing<subject::pass, Kind> {
+  using type = does<Kind>;
+};
 template <class...>
 struct circle;
 template <slot_class>
@@ -78,10 +88,15 @@ struct item_named {
     auto const at = static_cast<std::size_t>(Item);
     return at < steps.size() ? steps[at].work : pass{};
   }();
+  static constexpr subject about = [] {
+    auto const steps = Planned::view.program_of(Device);
+    auto const at = static_cast<std::size_t>(Item);
+    return at < steps.size() ? steps[at].about : subject::pass;
+  }();
   using type = stands_at<device<Device>,
                          item_number<Item>,
                          what,
-                         does<work.kind>,
+                         typename doing<about, work.kind>::type,
                          stage<work.stage>,
                          microbatch<work.microbatch>,
                          chunk<work.chunk>>;
@@ -92,7 +107,7 @@ struct item_named<Planned, Device, nothing> { // a pass that no device runs
   using type = stands_at<device<Device>,
                          item_number<nothing>,
                          operation::run,
-                         does<work.kind>,
+                         typename doing<static_proof<Planned>::value.about, work.kind>::type,
                          stage<work.stage>,
                          microbatch<work.microbatch>,
                          chunk<work.chunk>>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -8,6 +9,7 @@
 
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
+#include <tests/support/training.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -30,4 +32,19 @@ TEST_CASE("a thousand steps allocate nothing") {
     runner.step();
   CHECK(support::allocations() == before);
   CHECK(model[3].calls == 1001 * 2 * 12);
+}
+
+TEST_CASE("nor do hooks") {
+  auto model = support::training_model(4);
+  pp::thread_runner runner(
+    pp::lower(
+      pp::make_timetable<pp::OneFOneB>({4, 6}),
+      pp::uniform_sizes{.message = 4, .activation = 4, .tied_bytes = 4, .totals_bytes = 16}),
+    model);
+  runner.step();
+  long const before = support::allocations();
+  for (int step = 0; step < 100; ++step)
+    runner.step();
+  CHECK(support::allocations() == before);
+  CHECK(model[3].stepped == 101);
 }

@@ -7,6 +7,7 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
@@ -43,6 +44,7 @@ void check_training(pp::timetable_view table) {
     CHECK(model[s].stepped == steps);
     CHECK(model[s].loss == model[0].loss);
   }
+  CHECK(pp::verify(runner.trace())); // passes alone
   if (stages > 1)
     CHECK(model.front().numbers.shared == model.back().numbers.shared);
 }
