@@ -11,8 +11,8 @@ import re
 import sys
 
 DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
-HANDLES, MESSAGES, NCCL, PATIENCE = "handles.cuh", "nccl_messages.cuh", "nccl.cuh", "patience.cuh"
-MACHINE = "nccl_machine.cuh"
+HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
+MACHINE, FAILURE = "nccl_machine.cuh", "nccl_failure.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -62,10 +62,10 @@ MUTANTS = [
     ("swap send and receive", MESSAGES, "if (step.what == operation::send)\n", "if (step.what == operation::receive)\n"),
     ("post on the compute stream", MESSAGES, "cudaStream_t const on = own.board.stream_for(group.front());",
      "cudaStream_t const on = own.board.stream_at(own.board.stream_count() - 1);"),
-    ("note messages as complete before they are posted", MESSAGES, "if (several)\n      check(ncclGroupStart()",
+    ("note messages as complete before they are posted", MESSAGES, "if (several)\n        check(ncclGroupStart()",
      "for (std::size_t k = 0; k < group.size(); ++k)\n"
-     "      own.board.complete(first + static_cast<int>(k), on);\n"
-     "    group = group;\n    if (several)\n      check(ncclGroupStart()"),
+     "        own.board.complete(first + static_cast<int>(k), on);\n"
+     "      group = group;\n      if (several)\n        check(ncclGroupStart()"),
     ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(step.peer);",
      "int const peer = (lane.members().rank_of(step.peer) + 1) %\n"
      "                     static_cast<int>(lane.members().devices.size());"),
@@ -76,10 +76,10 @@ MUTANTS = [
     ("abort before the graph is destroyed", MACHINE,
      "iteration_ = graph();\n      messages_.abort();",
      "messages_.abort();\n      iteration_ = graph();"),
-    ("keep a failure to oneself", NCCL, "line_.abort(reason);", "(void)0;"),
+    ("keep a failure to oneself", FAILURE, "line_.abort(reason_);", "(void)0;"),
     ("do not look at communicators", MACHINE, "messages_.look();", ""),
     ("do not join the lanes at the end", MACHINE, "board_.join();\n  }", "}"),
-    ("do not fork the lanes at the start", MACHINE, "board_.fork();", ""),
+    ("do not fork the lanes at the start", MACHINE, "board_.fork(captured);", ""),
     ("let the branches of a graph go in any order", MACHINE, "options_.one_message_stream || options_.graph ||",
      "options_.one_message_stream ||"),
     ("wait without a deadline", PATIENCE, "if (Clock::now() >= end)", "if (false && Clock::now() >= end)"),
