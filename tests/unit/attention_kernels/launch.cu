@@ -9,8 +9,9 @@ namespace kernel_tests {
 
 void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
-                    cudaStream_t stream) {
-  at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream);
+                    cudaStream_t stream,
+                    at::key_splits const& splits) {
+  at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream, splits);
 }
 
 void launch_backward(at::parameters const& p,

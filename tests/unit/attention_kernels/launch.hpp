@@ -4,6 +4,7 @@
 //! @file
 //! @brief What launch.cu offers to launch.test.cpp; the one is compiled by nvcc, the other not.
 
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
 
 #include <cuda_bf16.h>
@@ -15,7 +16,8 @@ namespace at = pipelining::attention;
 
 void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
-                    cudaStream_t stream);
+                    cudaStream_t stream,
+                    at::key_splits const& splits = {});
 
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
