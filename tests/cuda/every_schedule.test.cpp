@@ -2,6 +2,7 @@
 // Every schedule that has a name, on the executors for NCCL and for streams, under every policy and
 // on every machine. By default every schedule meets every value of every setting;
 // PIPELINING_TEST_EVERYTHING in the environment: the product.
+#include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <doctest/doctest.h>

@@ -2,6 +2,11 @@
 // The executors for NCCL and for streams with one fault at one call, for every call. By default
 // each test takes every n-th call of every combination, beginning elsewhere in each;
 // PIPELINING_TEST_EVERYTHING in the environment: all.
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -8,15 +8,6 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/schedule/dual_pipe.hpp>
-#include <pipe/schedule/gpipe.hpp>
-#include <pipe/schedule/interleaved.hpp>
-#include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/seq1f1b_interleaved.hpp>
-#include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -35,6 +26,13 @@ struct named_plan {
   pipelining::plan work;
   support::sequential_result expected;
 };
+
+//! @brief Every kind of timetable: one flow and two per edge, the ring, the turn-around, split
+//! backward, chunks, composite passes; each under all policies.
+std::vector<named_plan> test_plans();
+
+//! @brief The main families on more devices, with messages of this many words, an odd number.
+std::vector<named_plan> large_plans(int devices, int microbatches, int words);
 
 //! @brief Adds the plans of one timetable under all policies.
 inline void add_plans(std::vector<named_plan>& plans,
@@ -63,24 +61,4 @@ void add_plans(std::vector<named_plan>& plans,
                int devices,
                int microbatches) {
   add_plans(plans, name, pipelining::make_timetable<Schedule>({devices, microbatches}));
-}
-
-//! @brief Every kind of timetable: one flow and two per edge, the ring, the turn-around, split
-//! backward, chunks, composite passes.
-inline std::vector<named_plan> test_plans() {
-  namespace pp = pipelining;
-  std::vector<named_plan> plans;
-  add_plans<pp::GPipe>(plans, "GPipe", 3, 4);
-  add_plans<pp::OneFOneB>(plans, "1F1B", 2, 3);
-  add_plans<pp::OneFOneB>(plans, "1F1B", 4, 6);
-  add_plans<pp::Seq1F1B<2>>(plans, "Seq1F1B", 3, 4);
-  add_plans<pp::VHalf>(plans, "V-Half", 3, 5);
-  add_plans<pp::VMin>(plans, "V-Min", 3, 5);
-  add_plans<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
-  add_plans<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
-  add_plans<pp::Interleaved<2>>(plans, "interleaved", 4, 4);
-  add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
-  add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
-  add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
-  return plans;
 }

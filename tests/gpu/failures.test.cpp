@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What goes wrong on the GPU is told, in bounded time. A GPU that has trapped is of no more use to
 // its process, so every case runs in a process of its own.
+#include <pipe/schedule/one_f_one_b.hpp>
+
 #include <doctest/doctest.h>
 
 #include <chrono>

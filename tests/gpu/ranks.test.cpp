@@ -3,6 +3,8 @@
 // for two machines and goes through the network, here the loopback; whether it does is not
 // documented, so a refusal is no failure.
 #include <pipe/run/store.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 
 #include <doctest/doctest.h>
 
