@@ -168,22 +168,9 @@ outcome forward_outcome(machine& m,
   forward_problem<Element> problem(m.where, s, seed);
   outcome out;
   out.result = m.launch(name, tile, problem.call(mask, score), blocks, how);
-  auto q = exact_of(problem.query);
-  auto k = exact_of(problem.key);
-  auto v = exact_of(problem.value);
-  exact o = q;
-  std::vector<double> lse(static_cast<std::size_t>(s.batch * s.heads * s.queries));
-  at::reference_forward(problem.p,
-                        {q.view(),
-                         k.view(),
-                         v.view(),
-                         o.view(),
-                         at::dense_rows(lse.data(), s.batch, s.heads, s.queries)},
-                        mask,
-                        score);
-  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
-  out.output = apart(problem.output.numbers(), o.numbers) / allowed.output;
-  out.lse = apart(problem.lse.numbers(), lse) / allowed.lse;
+  auto const errors = errors_of(problem, mask, score);
+  out.output = errors.output;
+  out.lse = errors.lse;
   return out;
 }
 

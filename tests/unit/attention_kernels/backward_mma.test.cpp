@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <random>
 #include <string>
 #include <vector>
 
@@ -89,13 +88,11 @@ void check_backward(char const* name,
 } // namespace
 
 TEST_CASE("backward: chunks of any length, at any offset, match the double reference") {
-  std::mt19937 random(2);
-  auto const any = [&](int least, int most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
-  };
-  for (unsigned seed = 0; seed < 3; ++seed) {
-    auto const queries = any(1, 150);
-    auto const before = any(0, 90);
+  unsigned seed = 0;
+  for (auto const& chunk : random_chunks(2, 3, 150, 90)) {
+    auto const queries = chunk.first;
+    auto const before = chunk.second;
+    ++seed;
     check_backward<__nv_bfloat16>(
       "64",
       for_64,
@@ -154,13 +151,7 @@ TEST_CASE("backward: queries that see nothing get 0 and give nothing") {
 
 TEST_CASE("backward: masks and scores, also a user's own") {
   auto& where = the_machine().where;
-  table<std::int32_t> const first(where, [] {
-    std::vector<std::int32_t> v(200);
-    for (std::int32_t i = 0; i < 200; ++i) {
-      v[static_cast<std::size_t>(i)] = i < 33 ? 0 : i < 90 ? 33 : 90;
-    }
-    return v;
-  }());
+  table<std::int32_t> const first(where, three_documents());
   check_backward<__half>("128_cap",
                          for_128_scored,
                          {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},

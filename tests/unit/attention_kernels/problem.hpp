@@ -22,6 +22,7 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "functors.hpp"
@@ -391,5 +392,50 @@ struct forward_tolerance {
   explicit forward_tolerance(std::vector<double> const& value, double largest_logit)
       : output(2 * rounding<Element> * largest(value) + 1e-5), lse(1e-5 + largest_logit * 1e-6) {}
 };
+
+//! Errors of O and of the log-sum-exp, over those allowed.
+struct forward_errors {
+  double output = 0;
+  double lse = 0;
+};
+
+//! Holds what a forward launch wrote against the double reference.
+template <class Element, class Mask, class Score = at::plain>
+forward_errors
+errors_of(forward_problem<Element> const& problem, Mask const& m, Score const& f = {}) {
+  auto const& p = problem.p;
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = q;
+  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.heads * p.query_length));
+  auto const rows = at::dense_rows(lse.data(), p.batch, p.heads, p.query_length);
+  at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows}, m, f);
+  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
+  return {apart(problem.output.numbers(), o.numbers) / allowed.output,
+          apart(problem.lse.numbers(), lse) / allowed.lse};
+}
+
+//! Lengths of chunks and of what comes before them, at random.
+inline std::vector<std::pair<std::int64_t, std::int64_t>>
+random_chunks(unsigned seed, int count, int most_queries, int most_before) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int64_t> queries(1, most_queries);
+  std::uniform_int_distribution<std::int64_t> before(0, most_before);
+  std::vector<std::pair<std::int64_t, std::int64_t>> chunks;
+  for (int n = 0; n < count; ++n) {
+    auto const length = queries(random);
+    chunks.emplace_back(length, before(random));
+  }
+  return chunks;
+}
+
+//! 200 positions of three documents, as at::document wants them.
+inline std::vector<std::int32_t> three_documents() {
+  std::vector<std::int32_t> first(200, 90);
+  std::fill_n(first.begin(), 90, 33);
+  std::fill_n(first.begin(), 33, 0);
+  return first;
+}
 
 } // namespace kernel_tests
