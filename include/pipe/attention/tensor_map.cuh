@@ -94,23 +94,34 @@ describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_
   return out;
 }
 
+namespace detail {
+
+//! cuTensorMapEncodeTiled. It is part of the driver and asked for by name, once, so that nobody has
+//! to link the driver.
+inline decltype(&cuTensorMapEncodeTiled) tensor_encoder() {
+  static auto const encoder = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult how{};
+    cuda::check(cudaGetDriverEntryPointByVersion(
+                  "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how),
+                "cudaGetDriverEntryPointByVersion");
+    if (found == nullptr || how != cudaDriverEntryPointSuccess) {
+      throw cuda::error("attention: the driver has no cuTensorMapEncodeTiled; kernels for Hopper "
+                        "need a driver of CUDA 12.0 or later",
+                        cudaErrorNotSupported);
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
+  return encoder;
+}
+
+} // namespace detail
+
 //! @brief Encodes a tensor for the copy engine, with 128-byte swizzle and zeros outside.
 //!
-//! The encoder is part of the driver and asked for by name, so that nobody has to link the driver.
 //! @throws cuda::error where the driver has no encoder or refuses
 template <class Element>
 [[nodiscard]] CUtensorMap encode_tensor(char const* name, tiled_tensor const& tensor) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult how{};
-  cuda::check(cudaGetDriverEntryPointByVersion(
-                "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &how),
-              "cudaGetDriverEntryPointByVersion");
-  if (found == nullptr || how != cudaDriverEntryPointSuccess) {
-    throw cuda::error("attention: the driver has no cuTensorMapEncodeTiled; kernels for Hopper "
-                      "need a driver of CUDA 12.0 or later",
-                      cudaErrorNotSupported);
-  }
-  auto const encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   constexpr auto type = std::is_same_v<std::remove_const_t<Element>, __nv_bfloat16>
                           ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -120,18 +131,18 @@ template <class Element>
   std::copy(std::begin(tensor.size), std::end(tensor.size), size);
   std::copy(std::begin(tensor.stride), std::end(tensor.stride), stride);
   CUtensorMap map;
-  auto const code = encode(&map,
-                           type,
-                           tiled_tensor::rank,
-                           tensor.base,
-                           size,
-                           stride,
-                           tensor.box,
-                           steps,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  auto const code = detail::tensor_encoder()(&map,
+                                             type,
+                                             tiled_tensor::rank,
+                                             tensor.base,
+                                             size,
+                                             stride,
+                                             tensor.box,
+                                             steps,
+                                             CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                             CU_TENSOR_MAP_SWIZZLE_128B,
+                                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS) {
     throw cuda::error("attention: cuTensorMapEncodeTiled refuses " + std::string(name) +
                         " with code " + std::to_string(static_cast<int>(code)),
