@@ -45,7 +45,11 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/diagnosis.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
+  timetable/places.hpp
+  timetable/report.hpp
   timetable/simulate.hpp
+  timetable/static_order.hpp
+  timetable/static_simulation.hpp
   timetable/static_timetable.hpp
   timetable/timetable.hpp
   timetable/verify.hpp

@@ -98,7 +98,11 @@
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/places.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/static_order.hpp>
+#include <pipe/timetable/static_simulation.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>

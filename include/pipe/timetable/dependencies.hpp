@@ -18,51 +18,54 @@ struct dependency_list {
 
 namespace detail {
 
-//! The strides of `pass_index`, worked out once for loops over many passes.
-struct pass_strides {
+//! The extents that the rules below ask for, worked out once for loops over many passes.
+struct pass_extents {
   int stages;
   int chunks;
-  int stage; //!< from a pass to that of the same unit on the next stage
-  int row;   //!< from a forward pass to its input gradient, and from that to the weights' gradient
+  int units;
 };
 
-[[nodiscard]] constexpr pass_strides strides_of(shape const& extents) noexcept {
-  return {stages(extents), extents.chunks, units(extents), stages(extents) * units(extents)};
+[[nodiscard]] constexpr pass_extents pass_extents_of(shape const& extents) noexcept {
+  return {stages(extents), extents.chunks, units(extents)};
 }
 
-//! No such pass.
-inline constexpr int no_pass = -1;
+//! No such line, or no such unit.
+inline constexpr int nothing_before = -1;
 
-//! A pass and its neighbours in the graph of dependencies, as values of `pass_index`.
+//! A pass and its neighbours in the graph of dependencies. A line is what `pass_index` counts
+//! before units: a row (forward, gradient of the input, gradient of the weights) of a stage.
 struct pass_links {
-  int index;       //!< of the pass itself
-  int input;       //!< what it waits for of its own unit, or `no_pass`
-  int input_stage; //!< the stage that runs `input`
-  int chunk;       //!< what it waits for of the neighbouring chunk on its own stage, or `no_pass`
+  int line;
+  int unit;
+  int input_line;  //!< of what it waits for of its own unit, or `nothing_before`
+  int input_stage; //!< the stage of `input_line`
+  int chunk_unit;  //!< what it waits for on its own line, or `nothing_before`
   int user_stage;  //!< the stage whose pass of the same unit waits for it; its own where none does
 };
 
-//! The rules of `dependencies` and `consumer_stage` in one call without inner calls: compilers take
-//! microseconds for each, and do this for every pass.
-[[nodiscard]] constexpr pass_links links_of(pass_strides const& strides,
+//! The rules of dependencies, in one call without inner calls: compilers take microseconds for
+//! each.
+[[nodiscard]] constexpr pass_links links_of(pass_extents const& extents,
                                             pass const& what) noexcept {
   int const stage = what.stage;
   int const chunk = what.chunk;
-  int const forward = stage * strides.stage + what.microbatch * strides.chunks + chunk;
+  int const unit = what.microbatch * extents.chunks + chunk;
   if (what.kind == pass_kind::forward)
-    return {forward,
-            stage > 0 ? forward - strides.stage : no_pass,
+    return {stage,
+            unit,
+            stage - 1, // nothing before the first stage
             stage - 1,
-            chunk > 0 ? forward - 1 : no_pass,
-            stage + 1 < strides.stages ? stage + 1 : stage};
-  int const gradient = forward + strides.row;
+            chunk > 0 ? unit - 1 : nothing_before,
+            stage + 1 < extents.stages ? stage + 1 : stage};
+  int const gradient = stage + extents.stages;
   if (what.kind == pass_kind::backward_weight)
-    return {gradient + strides.row, gradient, stage, no_pass, stage};
-  bool const last = stage + 1 == strides.stages;
+    return {gradient + extents.stages, unit, gradient, stage, nothing_before, stage};
+  bool const last = stage + 1 == extents.stages;
   return {gradient,
-          last ? forward : gradient + strides.stage,
+          unit,
+          last ? stage : gradient + 1,
           last ? stage : stage + 1,
-          chunk + 1 < strides.chunks ? gradient + 1 : no_pass,
+          chunk + 1 < extents.chunks ? unit + 1 : nothing_before,
           stage > 0 ? stage - 1 : 0};
 }
 
@@ -79,15 +82,15 @@ struct pass_links {
 //! @complexity O(1)
 [[nodiscard]] constexpr dependency_list dependencies(shape const& extents,
                                                      pass const& what) noexcept {
-  detail::pass_links const links = detail::links_of(detail::strides_of(extents), what);
+  detail::pass_links const links = detail::links_of(detail::pass_extents_of(extents), what);
   dependency_list result{};
-  if (links.input != detail::no_pass) {
-    result.index[result.count] = links.input;
+  if (links.input_line != detail::nothing_before) {
+    result.index[result.count] = links.input_line * units(extents) + links.unit;
     result.stage[result.count] = links.input_stage;
     ++result.count;
   }
-  if (links.chunk != detail::no_pass) {
-    result.index[result.count] = links.chunk;
+  if (links.chunk_unit != detail::nothing_before) {
+    result.index[result.count] = links.line * units(extents) + links.chunk_unit;
     result.stage[result.count] = what.stage;
     ++result.count;
   }
@@ -98,7 +101,7 @@ struct pass_links {
 //! is on this stage.
 //! @pre contains(extents, what)
 [[nodiscard]] constexpr int consumer_stage(shape const& extents, pass const& what) noexcept {
-  return detail::links_of(detail::strides_of(extents), what).user_stage;
+  return detail::links_of(detail::pass_extents_of(extents), what).user_stage;
 }
 
 } // namespace pipelining::inline v0_1

@@ -7,7 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/dependencies.hpp>
+#include <pipe/timetable/places.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -16,156 +16,147 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief The state of a simulation, on arrays of the caller. It can stop after any pass and go on
-//! later, which lets
-//!        the compiler take large timetables in several constant evaluations.
-struct simulation {
-  shape extents;
-  pass const* passes;    //!< [n], device after device
-  int const* offsets;    //!< [P + 1]
-  double* starts;        //!< [n], of the passes that have run
-  double* ends;          //!< [n], of the passes that have run
-  double* finished;      //!< [pass_indices(extents)], `never` until the pass has ended
-  int* next;             //!< [P], the entry that each device comes to next
-  double* free_from;     //!< [P], when each device has ended its last pass
-  int* runnable;         //!< [P], a stack of devices whose next pass may be able to start
-  unsigned char* queued; //!< [P], 1 for a device on that stack
-  int runnable_count = 0;
-};
-
-//! @brief Prepares the arrays of a simulation: nothing has run, every device may be able to start.
-constexpr void begin(simulation& state) noexcept {
-  // Nested, since compilers limit the iterations of one loop (g++: 262,144).
-  int const per_stage = units(state.extents);
-  int const all = pass_indices(state.extents);
-  for (int first = 0; first < all; first += per_stage)
-    for (int i = first; i < first + per_stage; ++i)
-      state.finished[i] = never;
-  state.runnable_count = 0;
-  for (int device = state.extents.devices - 1; device >= 0; --device) {
-    state.next[device] = state.offsets[device];
-    state.free_from[device] = 0;
-    state.runnable[state.runnable_count] = device;
-    state.queued[device] = 1;
-    ++state.runnable_count;
-  }
-}
-
 namespace detail {
 
-//! The earliest start of a pass for its dependencies alone, or `never` when one of them has not
-//! ended.
-[[nodiscard]] constexpr double ready_time(
-  simulation const& state, pass_links const& links, double latency, int device, int microbatch) {
-  double ready = 0;
-  if (links.input != no_pass) {
-    ready = state.finished[links.input];
-    if (ready < 0)
-      return never;
-    if (latency != 0 && device_of(state.extents, links.input_stage, microbatch) != device)
-      ready += latency;
+//! The times of some passes: those of every device from its entry `first` on. Those of entries
+//! before it are in the part `before`, which lets the compiler time large timetables in several
+//! constant evaluations, none of which copies what another has made.
+struct timed_part {
+  entry_number const* first;   //!< [P]
+  double const* const* starts; //!< [P]
+  double const* const* ends;   //!< [P]
+  timed_part const* before = nullptr;
+
+  //! The end of a pass that has been timed.
+  [[nodiscard]] constexpr double end_of(int device, entry_number entry) const noexcept {
+    timed_part const* part = this;
+    while (entry < part->first[device])
+      part = part->before;
+    return part->ends[device][entry - part->first[device]];
   }
-  if (links.chunk != no_pass) {
-    double const time = state.finished[links.chunk];
-    if (time < 0)
-      return never;
-    if (time > ready)
-      ready = time;
-  }
-  return ready;
-}
+};
 
-//! Puts a device on the stack of those whose next pass may be able to start.
-constexpr void wake(simulation& state, int device) noexcept {
-  if (state.queued[device] != 0)
-    return;
-  state.runnable[state.runnable_count] = device;
-  state.queued[device] = 1;
-  ++state.runnable_count;
-}
-
-//! Records a pass that has run and puts the device that may have waited for it on the stack.
-constexpr void finish(
-  simulation& state, pass_links const& links, int device, int entry, double start, double end) {
-  state.starts[entry] = start;
-  state.ends[entry] = end;
-  state.finished[links.index] = end;
-  pass const& what = state.passes[entry];
-  if (links.user_stage == what.stage)
-    return;
-  int const user = device_of(state.extents, links.user_stage, what.microbatch);
-  if (user != device)
-    wake(state, user);
-}
-
-//! Runs a device until a pass has to wait or about `budget` passes have run. Returns their number.
-template <cost_model Cost>
-constexpr int run_device(
-  simulation& state, pass_strides const& strides, Cost const& cost, int device, int budget) {
-  double const latency = cost.latency();
-  int const first = state.next[device];
-  int const last = state.offsets[device + 1];
-  int const stop = budget < last - first ? first + budget : last;
-  double free_from = state.free_from[device];
-  int entry = first;
-  while (entry < stop) {
-    pass const& what = state.passes[entry];
-    pass_links const links = links_of(strides, what);
-    double start = ready_time(state, links, latency, device, what.microbatch);
-    if (start < 0)
-      break;
-    if (free_from > start)
-      start = free_from;
-    if (entry + 1 == last || !state.passes[entry + 1].overlapped) {
-      free_from = start + cost.duration(what);
-      finish(state, links, device, entry, start, free_from);
-      ++entry;
-      continue;
+//! One part that is a whole timetable, on flat arrays of the caller.
+//! @tparam Time double, or double const for times that are only looked at.
+template <class Time>
+class whole_part {
+public:
+  constexpr whole_part(Time* starts, Time* ends, int const* offsets, int devices) {
+    auto const count = static_cast<std::size_t>(devices);
+    first_ = new entry_number[count]{};
+    starts_ = new Time*[count];
+    ends_ = new Time*[count];
+    for (int device = 0; device < devices; ++device) {
+      starts_[device] = starts + offsets[device];
+      ends_[device] = ends + offsets[device];
     }
-    pass const& half = state.passes[entry + 1];
-    pass_links const half_links = links_of(strides, half);
-    double const ready = ready_time(state, half_links, latency, device, half.microbatch);
-    if (ready < 0)
-      break;
-    if (ready > start)
-      start = ready;
-    free_from = start + pair_duration(cost, what, half);
-    finish(state, links, device, entry, start, free_from);
-    finish(state, half_links, device, entry + 1, start, free_from);
-    entry += 2;
+  }
+  constexpr ~whole_part() {
+    delete[] first_;
+    delete[] starts_;
+    delete[] ends_;
+  }
+  whole_part(whole_part const&) = delete;
+  whole_part& operator=(whole_part const&) = delete;
+
+  [[nodiscard]] constexpr timed_part view() const noexcept { return {first_, starts_, ends_}; }
+  [[nodiscard]] constexpr Time* const* starts() const noexcept { return starts_; }
+  [[nodiscard]] constexpr Time* const* ends() const noexcept { return ends_; }
+
+private:
+  entry_number* first_;
+  Time** starts_;
+  Time** ends_;
+};
+
+//! The state of a simulation, on arrays of the caller.
+struct simulation {
+  place_map map;
+  place_row const* rows;   //!< [P]
+  timed_part part;         //!< what is being written
+  double* const* starts;   //!< [P], that of `part`
+  double* const* ends;     //!< [P], that of `part`
+  entry_number* next;      //!< [P], the entry that each device comes to next
+  double* free_from;       //!< [P], when each device has ended its last pass
+  int* waits_for_device;   //!< [P], a device can go on when the row of this device
+  entry_number* waits_for; //!< [P], has come past this entry; `no_entry` is never
+  entry_number room;       //!< entries of each device in `part`
+};
+
+//! Runs a device until a pass has to wait or the part is full.
+template <cost_model Cost>
+constexpr void run_device(simulation& state, Cost const& cost, int device) {
+  place_row const row = state.rows[device];
+  entry_number const base = state.part.first[device];
+  entry_number const first = state.next[device];
+  entry_number const last = row.count - base > state.room ? base + state.room : row.count;
+  double const latency = cost.latency();
+  int const chunks = state.map.extents.chunks;
+  double* const starts = state.starts[device];
+  double* const ends = state.ends[device];
+  double free_from = state.free_from[device];
+  entry_number entry = first;
+  state.waits_for_device[device] = device;
+  state.waits_for[device] = no_entry;
+  for (; entry < last; ++entry) {
+    pass const what = row.passes[entry];
+    bool const pair = what.overlapped && entry > first && !row.passes[entry - 1].overlapped;
+    double start = pair ? starts[entry - 1 - base] : free_from;
+    int const input = row.inputs[entry];
+    if (input != nothing_before) {
+      int const source = state.map.holders[input];
+      entry_number const wanted =
+        state.map.entries[input][what.microbatch * chunks + what.chunk] - 1;
+      if (wanted >= state.next[source]) {
+        state.waits_for_device[device] = source;
+        state.waits_for[device] = wanted;
+        break;
+      }
+      double const ready = state.part.end_of(source, wanted) + latency;
+      start = ready > start ? ready : start;
+    }
+    free_from =
+      start + (pair ? pair_duration(cost, row.passes[entry - 1], what) : cost.duration(what));
+    if (pair) {
+      starts[entry - 1 - base] = start;
+      ends[entry - 1 - base] = free_from;
+    }
+    starts[entry - base] = start;
+    ends[entry - base] = free_from;
+  }
+  // The halves of a pair run together: the first half waits with the second.
+  if (entry > first && entry < row.count && row.passes[entry].overlapped &&
+      !row.passes[entry - 1].overlapped) {
+    --entry;
+    free_from = entry > first ? ends[entry - 1 - base] : state.free_from[device];
   }
   state.next[device] = entry;
   state.free_from[device] = free_from;
-  if (entry >= stop && entry < last)
-    wake(state, device);
-  return entry - first;
+}
+
+//! Runs passes as early as order, dependencies and messages allow, until nothing more can run or
+//! the part is full.
+//!
+//! Goes down the devices and up again, as the passes of a unit do. A device that waits is asked
+//! again only when the pass that it waits for has run.
+template <cost_model Cost>
+constexpr void advance(simulation& state, Cost const& cost) {
+  int const devices = state.map.extents.devices;
+  int idle = 0; // devices looked at since one ran
+  for (int round = 0; idle < devices; ++round)
+    for (int i = 0; i < devices && idle < devices; ++i) {
+      int const device = round % 2 == 0 ? i : devices - 1 - i;
+      ++idle;
+      if (round > 0 && state.next[state.waits_for_device[device]] <= state.waits_for[device])
+        continue;
+      entry_number const before = state.next[device];
+      run_device(state, cost, device);
+      if (state.next[device] != before)
+        idle = 0;
+    }
 }
 
 } // namespace detail
-
-//! @brief Runs passes as early as order, dependencies and messages allow.
-//! @param budget about how many passes to run at most.
-//! @return the number of passes that ran; less than `budget` when nothing more can run.
-//! @complexity O(1) per pass.
-template <cost_model Cost>
-constexpr int advance(simulation& state, Cost const& cost, int budget) {
-  detail::pass_strides const strides = detail::strides_of(state.extents);
-  int ran = 0;
-  while (state.runnable_count > 0 && ran < budget) {
-    --state.runnable_count;
-    int const device = state.runnable[state.runnable_count];
-    state.queued[device] = 0;
-    ran += detail::run_device(state, strides, cost, device, budget - ran);
-  }
-  return ran;
-}
-
-//! @brief Gives the passes that could not run, which wait in a circle, `never` as start and end.
-constexpr void give_up(simulation& state) noexcept {
-  for (int device = 0; device < state.extents.devices; ++device)
-    for (int i = state.next[device]; i < state.offsets[device + 1]; ++i)
-      state.starts[i] = state.ends[i] = never;
-}
 
 //! @brief Times an order: every pass starts as early as its device, its dependencies and the
 //! messages allow.
@@ -189,26 +180,26 @@ template <cost_model Cost>
                            std::move(orders.custom_devices)};
   if (result.extents.where == placement::custom)
     result.extents.custom_devices = result.custom_devices.data();
-  result.starts.resize(result.passes.size());
-  result.ends.resize(result.passes.size());
-  std::vector<double> finished(static_cast<std::size_t>(pass_indices(result.extents)));
-  std::vector<int> next(devices);
+  detail::entered_rows const entered(result.extents, result.passes.data(), result.offsets.data());
+  result.starts.assign(result.passes.size(), never);
+  result.ends.assign(result.passes.size(), never);
+  detail::whole_part<double> const part(
+    result.starts.data(), result.ends.data(), result.offsets.data(), result.extents.devices);
+  std::vector<detail::entry_number> next(devices);
   std::vector<double> free_from(devices);
-  std::vector<int> runnable(devices);
-  std::vector<unsigned char> queued(devices);
-  simulation state{result.extents,
-                   result.passes.data(),
-                   result.offsets.data(),
-                   result.starts.data(),
-                   result.ends.data(),
-                   finished.data(),
-                   next.data(),
-                   free_from.data(),
-                   runnable.data(),
-                   queued.data()};
-  begin(state);
-  advance(state, cost, static_cast<int>(result.passes.size()) + 1);
-  give_up(state);
+  std::vector<int> waits_for_device(devices);
+  std::vector<detail::entry_number> waits_for(devices);
+  detail::simulation state{entered.map(),
+                           entered.rows(),
+                           part.view(),
+                           part.starts(),
+                           part.ends(),
+                           next.data(),
+                           free_from.data(),
+                           waits_for_device.data(),
+                           waits_for.data(),
+                           detail::no_entry};
+  detail::advance(state, cost);
   result.extents.custom_devices = nullptr;
   return result;
 }

@@ -7,172 +7,91 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/timetable/dependencies.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/places.hpp>
+#include <pipe/timetable/report.hpp>
+#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <cstddef>
-#include <cstdint>
 #include <limits>
 
 namespace pipelining::inline v0_1 {
 
-//! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
-enum class rule : std::uint8_t {
-  none,           //!< nothing is wrong
-  unknown_pass,   //!< a stage, microbatch or chunk that the pipeline does not have
-  wrong_device,   //!< a pass on a device that does not hold its stage
-  lone_half,      //!< an overlapped pass that is not the second half of a forward and backward pair
-  repeated_pass,  //!< a pass that stands twice, or a fused backward beside one of its halves
-  missing_pass,   //!< a unit without its forward, or without its whole backward, on some stage
-  waits_for_ever, //!< a pass without a finite start and end: it waits, in a circle, for itself
-  overlaps,       //!< a pass that starts before the pass before it on the same device has ended
-  before_dependency, //!< a pass that starts before a pass it waits for has ended and its message
-                     //!< has arrived
-  over_memory        //!< a device that holds more activations than allowed
-};
-
-//! @brief The verdict of `verify`: the first broken rule, where it is broken, and the passes
-//! involved.
-struct report {
-  rule broken = rule::none;
-  int device = 0;
-  int entry = 0; //!< position in the device's row
-  pass what;     //!< the pass that breaks the rule
-  pass other;    //!< the pass it is in conflict with, where there is one
-  int held = 0;  //!< over_memory: the chunks of activations held
-
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == rule::none; }
-};
-
-//! @brief No limit on the activations of a device.
-inline constexpr int unlimited = 0x7fffffff;
-
 namespace detail {
 
-//! The end of a pass that no device has; differs from `never`, which a pass that waits for ever
-//! has.
-inline constexpr double absent = -2;
-
-//! What does not fit about one entry by itself.
-[[nodiscard]] constexpr rule entry_rule(timetable_view table, int device, int entry) noexcept {
-  pass const* const row = table.passes + table.offsets[device];
-  pass const& what = row[entry];
-  if (!contains(table.extents, what))
-    return rule::unknown_pass;
-  if (device_of(table.extents, what) != device)
-    return rule::wrong_device;
-  if (!what.overlapped)
-    return rule::none;
-  bool const pair =
-    entry > 0 && !row[entry - 1].overlapped &&
-    (row[entry - 1].kind == pass_kind::forward) != (what.kind == pass_kind::forward) &&
-    row[entry - 1].kind != pass_kind::backward_weight && what.kind != pass_kind::backward_weight;
-  return pair ? rule::none : rule::lone_half;
+//! The report on an entry that starts before a pass that it waits for has ended and arrived.
+[[nodiscard]] constexpr report starts_too_early(place_map const& map,
+                                                place_row const& row,
+                                                int device,
+                                                entry_number entry) noexcept {
+  pass const what = row.passes[entry];
+  shape const& extents = map.extents;
+  pass_links const links = links_of(pass_extents_of(extents), what);
+  int const direction =
+    what.microbatch >= first_from_end(extents) ? pass_classes * stages(extents) : 0;
+  bool blames_chunk = false;
+  if (links.chunk_unit != nothing_before && row.inputs[entry] == links.line + direction) {
+    entry_number const neighbour = map.entries[links.line + direction][links.chunk_unit] - 1;
+    blames_chunk = neighbour >= (what.overlapped ? entry - 1 : entry);
+  }
+  int const index = blames_chunk ? links.line * units(extents) + links.chunk_unit
+                                 : links.input_line * units(extents) + links.unit;
+  return {rule::before_dependency, device, static_cast<int>(entry), what, pass_at(extents, index)};
 }
 
-//! Prepares `ends`, [pass_indices]: no device has any pass.
-constexpr void enter_none(shape const& extents, double* ends) noexcept {
-  int const all = pass_indices(extents);
-  int const per_stage = units(extents);
-  for (int first = 0; first < all; first += per_stage)
-    for (int i = first; i < first + per_stage; ++i)
-      ends[i] = absent;
-}
-
-//! Enters the ends of the passes of one device into `ends`, [pass_indices], which starts out
-//! `absent`.
-constexpr report enter_device(timetable_view const& table, int device, double* ends) noexcept {
-  pass_strides const strides = strides_of(table.extents);
-  int const first = table.offsets[device];
-  int const last = table.offsets[device + 1];
-  int known_stage = -1; // one that this device holds for every microbatch
-  bool const same_for_all = table.extents.where != placement::bidirectional;
-  for (int i = first; i < last; ++i) {
-    pass const& what = table.passes[i];
-    if (what.stage != known_stage || what.overlapped ||
-        what.microbatch >= table.extents.microbatches || what.chunk >= strides.chunks) {
-      rule const broken = entry_rule(table, device, i - first);
-      if (broken != rule::none)
-        return {broken, device, i - first, what, {}};
-      known_stage = same_for_all ? what.stage : -1;
-    }
-    double const end = table.ends[i];
-    int const index = links_of(strides, what).index;
-    if (ends[index] != absent)
-      return {rule::repeated_pass, device, i - first, what, what};
-    ends[index] = end;
-    if (what.kind != pass_kind::backward)
+//! Checks times and dependencies of one device, from the first entry of a part to `last`, which is
+//! not looked at.
+//! @param free_from when the entry before has ended
+constexpr report check_times(place_map const& map,
+                             place_row const& row,
+                             timed_part const& part,
+                             double latency,
+                             int device,
+                             entry_number last,
+                             double free_from) noexcept {
+  entry_number const base = part.first[device];
+  double const* const starts = part.starts[device];
+  double const* const ends = part.ends[device];
+  for (entry_number i = base; i < last; ++i) {
+    pass const what = row.passes[i];
+    double const start = starts[i - base];
+    double const end = ends[i - base];
+    // Asked this way round so that no comparison with a NaN passes for a good one.
+    if (!(start >= 0 && end >= start && end <= std::numeric_limits<double>::max()))
+      return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
+    if (what.overlapped ? i == base || start != starts[i - 1 - base] || end != ends[i - 1 - base]
+                        : start < free_from)
+      return {
+        rule::overlaps, device, static_cast<int>(i), what, i > 0 ? row.passes[i - 1] : pass{}};
+    free_from = end;
+    int const input = row.inputs[i];
+    if (input == nothing_before)
       continue;
-    // a fused backward is its own backward_weight
-    if (ends[index + strides.row] != absent) {
-      pass half = what;
-      half.kind = pass_kind::backward_weight;
-      return {rule::repeated_pass, device, i - first, what, half};
-    }
-    ends[index + strides.row] = end;
+    int const source = map.holders[input];
+    if (source == device)
+      return starts_too_early(map, row, device, i);
+    entry_number const wanted =
+      map.entries[input][what.microbatch * map.extents.chunks + what.chunk] - 1;
+    double const arrival = part.end_of(source, wanted);
+    if (!(arrival >= 0 && start >= arrival + latency))
+      return starts_too_early(map, row, device, i);
   }
   return {};
 }
 
-//! Finds a pass that no device has, once all devices have entered theirs.
-constexpr report find_missing(shape const& extents, double const* ends) noexcept {
-  // Nested, since compilers limit the iterations of one loop (g++: 262,144).
-  int const all = pass_indices(extents);
-  int const per_stage = units(extents);
-  int missing = 0;
-  for (int next = per_stage; missing < all; next += per_stage) {
-    while (missing < next && ends[missing] != absent)
-      ++missing;
-    if (missing < next)
-      break;
-  }
-  if (missing == all)
-    return {};
-  pass const what = pass_at(extents, missing);
-  return {rule::missing_pass, device_of(extents, what), 0, what, {}};
-}
-
-//! Checks times, dependencies and memory of one device, once all devices have entered their passes.
-constexpr report check_device(timetable_view const& table,
-                              int device,
-                              double const* ends,
-                              int memory_limit) noexcept {
-  pass_strides const strides = strides_of(table.extents);
+//! Checks that a device never holds more activations than allowed.
+constexpr report
+check_memory(pass const* row, entry_number count, int device, int memory_limit) noexcept {
   int held = 0;
-  double free_from = 0;
-  int const first = table.offsets[device];
-  int const last = table.offsets[device + 1];
-  for (int i = first; i < last; ++i) {
-    int const entry = i - first;
-    pass const& what = table.passes[i];
-    double const start = table.starts[i];
-    double const end = table.ends[i];
-    // Asked this way round so that no comparison with a NaN passes for a good one.
-    if (!(start >= 0 && end >= start && end <= std::numeric_limits<double>::max()))
-      return {rule::waits_for_ever, device, entry, what, {}};
-    if (what.overlapped ? start != table.starts[i - 1] || end != free_from : start < free_from)
-      return {rule::overlaps, device, entry, what, entry > 0 ? table.passes[i - 1] : pass{}};
-    pass_links const links = links_of(strides, what);
-    if (links.input != no_pass) {
-      double arrival = ends[links.input];
-      bool const ended = arrival >= 0;
-      if (table.latency != 0 &&
-          device_of(table.extents, links.input_stage, what.microbatch) != device)
-        arrival += table.latency;
-      if (!ended || start < arrival)
-        return {rule::before_dependency, device, entry, what, pass_at(table.extents, links.input)};
-    }
-    if (links.chunk != no_pass && !(ends[links.chunk] >= 0 && start >= ends[links.chunk]))
-      return {rule::before_dependency, device, entry, what, pass_at(table.extents, links.chunk)};
+  for (entry_number i = 0; i < count; ++i) {
+    pass const what = row[i];
     if (what.kind == pass_kind::forward) {
       // What the first half of a pair frees is held until both have ended.
-      int const still = what.overlapped && frees_activation(table.passes[i - 1].kind) ? 1 : 0;
+      int const still = what.overlapped && frees_activation(row[i - 1].kind) ? 1 : 0;
       if (++held + still > memory_limit)
-        return {rule::over_memory, device, entry, what, {}, held + still};
+        return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
     } else if (what.kind != pass_kind::backward_input) {
       --held;
     }
-    free_from = end;
   }
   return {};
 }
@@ -189,17 +108,17 @@ constexpr report check_device(timetable_view const& table,
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
-  double* const ends = new double[static_cast<std::size_t>(pass_indices(table.extents))];
-  detail::enter_none(table.extents, ends);
-  report result;
   int const devices = table.extents.devices;
-  for (int device = 0; device < devices && result; ++device)
-    result = detail::enter_device(table, device, ends);
-  if (result)
-    result = detail::find_missing(table.extents, ends);
-  for (int device = 0; device < devices && result; ++device)
-    result = detail::check_device(table, device, ends, memory_limit);
-  delete[] ends;
+  detail::entered_rows const entered(table.extents, table.passes, table.offsets);
+  detail::whole_part<double const> const part(table.starts, table.ends, table.offsets, devices);
+  report result = entered.first();
+  for (int device = 0; device < devices && result; ++device) {
+    detail::place_row const& row = entered.rows()[device];
+    result =
+      detail::check_times(entered.map(), row, part.view(), table.latency, device, row.count, 0);
+    if (result && memory_limit != unlimited)
+      result = detail::check_memory(row.passes, row.count, device, memory_limit);
+  }
   return result;
 }
 
