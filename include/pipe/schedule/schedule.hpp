@@ -27,11 +27,16 @@ struct row_writer {
 
   constexpr void push(pass const& what) {
     if (count == capacity)
-      throw std::length_error(
-        "row_writer: the schedule gives a device more passes than its stages can have; "
-        "each unit has one forward and one backward, or one forward and the two halves");
+      refuse();
     passes[count] = what;
     ++count;
+  }
+  //! @brief Room for the next `number` passes, all of which the caller writes.
+  [[nodiscard]] constexpr pass* append(int number) {
+    if (number > capacity - count)
+      refuse();
+    count += number;
+    return passes + (count - number);
   }
   constexpr void forward(int stage, int microbatch, int chunk = 0) {
     push(make(pass_kind::forward, stage, microbatch, chunk));
@@ -46,6 +51,11 @@ struct row_writer {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
 
+  [[noreturn]] static void refuse() {
+    throw std::length_error(
+      "row_writer: the schedule gives a device more passes than its stages can have; "
+      "each unit has one forward and one backward, or one forward and the two halves");
+  }
   [[nodiscard]] static constexpr pass
   make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
     return {kind,

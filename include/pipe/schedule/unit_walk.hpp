@@ -45,6 +45,17 @@ public:
   [[nodiscard]] constexpr int microbatch() const noexcept { return microbatch_; }
   [[nodiscard]] constexpr int chunk() const noexcept { return chunk_; }
 
+  //! @brief The pass of this kind on the unit; goes to the next unit.
+  [[nodiscard]] constexpr pass take(pass_kind kind) noexcept {
+    pass const what{kind,
+                    false,
+                    static_cast<std::uint16_t>(stage_),
+                    static_cast<std::uint16_t>(microbatch_),
+                    static_cast<std::uint16_t>(chunk_)};
+    next();
+    return what;
+  }
+
   //! @brief Goes to the next unit; after the last one the walk must not be asked any more.
   constexpr void next() noexcept {
     if (chunk_ != last_chunk_) {
@@ -99,14 +110,13 @@ constexpr void one_forward_one_backward(
   int const before = std::min(warm_up, all);
   unit_walk forward(extents, device, direction::forward, groups);
   unit_walk backward(extents, device, direction::backward, groups);
-  for (int i = 0; i < before; ++i, forward.next())
-    out.forward(forward.stage(), forward.microbatch(), forward.chunk());
-  for (int i = 0; i < all; ++i, backward.next()) {
-    if (before + i < all) {
-      out.forward(forward.stage(), forward.microbatch(), forward.chunk());
-      forward.next();
-    }
-    out.backward(backward.stage(), backward.microbatch(), backward.chunk());
+  pass* at = out.append(2 * all);
+  for (int i = 0; i < before; ++i)
+    *at++ = forward.take(pass_kind::forward);
+  for (int i = 0; i < all; ++i) {
+    if (before + i < all)
+      *at++ = forward.take(pass_kind::forward);
+    *at++ = backward.take(pass_kind::backward);
   }
 }
 
@@ -120,21 +130,18 @@ constexpr void one_forward_split_backward(
   unit_walk forward(extents, device, direction::forward);
   unit_walk input(extents, device, direction::backward);
   unit_walk weight(extents, device, direction::backward);
-  for (int i = 0; i < before; ++i, forward.next())
-    out.forward(forward.stage(), forward.microbatch(), forward.chunk());
-  for (int i = 0; i < all; ++i, input.next()) {
-    if (before + i < all) {
-      out.forward(forward.stage(), forward.microbatch(), forward.chunk());
-      forward.next();
-    }
-    out.backward_input(input.stage(), input.microbatch(), input.chunk());
-    if (i >= behind) {
-      out.backward_weight(weight.stage(), weight.microbatch(), weight.chunk());
-      weight.next();
-    }
+  pass* at = out.append(3 * all);
+  for (int i = 0; i < before; ++i)
+    *at++ = forward.take(pass_kind::forward);
+  for (int i = 0; i < all; ++i) {
+    if (before + i < all)
+      *at++ = forward.take(pass_kind::forward);
+    *at++ = input.take(pass_kind::backward_input);
+    if (i >= behind)
+      *at++ = weight.take(pass_kind::backward_weight);
   }
-  for (int i = 0; i < behind; ++i, weight.next())
-    out.backward_weight(weight.stage(), weight.microbatch(), weight.chunk());
+  for (int i = 0; i < behind; ++i)
+    *at++ = weight.take(pass_kind::backward_weight);
 }
 
 } // namespace detail

@@ -11,6 +11,33 @@
 #include <pipe/schedule/v_workspace.hpp>
 
 namespace pipelining::inline v0_1 {
+
+//! @brief The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
+//! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
+inline constexpr offsets v_min_offsets{.forward_down = 1,
+                                       .forward_up = 1,
+                                       .backward_down = 1,
+                                       .backward_up = 1,
+                                       .forward_turn = 1,
+                                       .backward_turn = 1};
+
+//! @brief Half of 1F1B's memory: floor((P + 2) / 2) activations of a device's share of the model.
+//! The bubble stays bounded in M while W + 2 I >= 2 F and W + 2 F >= 2 I.
+inline constexpr offsets v_half_offsets{.forward_down = 2,
+                                        .forward_up = 1,
+                                        .backward_down = 2,
+                                        .backward_up = 1,
+                                        .forward_turn = 2,
+                                        .backward_turn = 1};
+
+//! @brief No bubble on the span with unit costs and M >= 2P - 1, at 1F1B's memory.
+inline constexpr offsets v_zero_bubble_offsets{.forward_down = 4,
+                                               .forward_up = 2,
+                                               .backward_down = 4,
+                                               .backward_up = 2,
+                                               .forward_turn = 1,
+                                               .backward_turn = 1};
+
 //! @brief Two stages per device in a V; the structural offsets of one microbatch set the memory.
 //!
 //! The block of one microbatch is repeated every interval, squeezed, and its warm-up and cool-down
@@ -51,6 +78,9 @@ struct VShape {
   constexpr void
   start(shape const& extents, detail::v_timeline& line, building_block& block) const {
     lay_out_smallest(Offsets, block);
+    // On two devices V-Min's own block leaves a slot open that another of its memory fills.
+    if (Offsets == v_min_offsets && extents.devices == 2)
+      static_cast<void>(detail::lay_out_largest(peak_of(block), block));
     detail::wait_for_sequence(block, extents.chunks);
     line.problem.limit = peak_of(block);
     detail::repeat(block, line);
@@ -58,32 +88,6 @@ struct VShape {
   template <int Devices, int Microbatches, class Cost>
   using slices = detail::v_slices<VShape, Devices, Microbatches, Cost>;
 };
-
-//! @brief The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
-//! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
-inline constexpr offsets v_min_offsets{.forward_down = 1,
-                                       .forward_up = 1,
-                                       .backward_down = 1,
-                                       .backward_up = 1,
-                                       .forward_turn = 1,
-                                       .backward_turn = 1};
-
-//! @brief Half of 1F1B's memory: floor((P + 2) / 2) activations of a device's share of the model.
-//! The bubble stays bounded in M while W + 2 I >= 2 F and W + 2 F >= 2 I.
-inline constexpr offsets v_half_offsets{.forward_down = 2,
-                                        .forward_up = 1,
-                                        .backward_down = 2,
-                                        .backward_up = 1,
-                                        .forward_turn = 2,
-                                        .backward_turn = 1};
-
-//! @brief No bubble on the span with unit costs and M >= 2P - 1, at 1F1B's memory.
-inline constexpr offsets v_zero_bubble_offsets{.forward_down = 4,
-                                               .forward_up = 2,
-                                               .backward_down = 4,
-                                               .backward_up = 2,
-                                               .forward_turn = 1,
-                                               .backward_turn = 1};
 
 using VMin = VShape<v_min_offsets>;
 using VHalf = VShape<v_half_offsets>;

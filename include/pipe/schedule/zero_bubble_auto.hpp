@@ -302,6 +302,66 @@ private:
   int* first_ = nullptr;           //!< a tournament of devices: the earliest is at 1
 };
 
+//! A span that no schedule reaches.
+inline constexpr double no_limit_on_span = std::numeric_limits<double>::infinity();
+
+//! Owns the times of the stages, those of microbatch 0.
+class zero_bubble_times {
+public:
+  template <cost_model Cost>
+  constexpr zero_bubble_times(int devices, Cost const& cost)
+      : devices_(devices), times_(new double[3 * static_cast<std::size_t>(devices)]) {
+    for (int d = 0; d < devices; ++d) {
+      times_[d] = cost.duration(row_writer::make(pass_kind::forward, d, 0));
+      times_[devices + d] = cost.duration(row_writer::make(pass_kind::backward_input, d, 0));
+      times_[2 * devices + d] = cost.duration(row_writer::make(pass_kind::backward_weight, d, 0));
+    }
+  }
+  constexpr ~zero_bubble_times() { delete[] times_; }
+  zero_bubble_times(zero_bubble_times const&) = delete;
+  zero_bubble_times& operator=(zero_bubble_times const&) = delete;
+
+  //! @param limit microbatches that a device may hold
+  template <class Schedule, cost_model Cost>
+  [[nodiscard]] constexpr zero_bubble_problem
+  problem(shape const& extents, int limit, Schedule const& schedule, Cost const& cost) const {
+    return {devices_,
+            extents.microbatches,
+            static_cast<double>(limit),
+            schedule.kept_for_weight,
+            static_cast<double>(cost.latency()),
+            times_,
+            times_ + devices_,
+            times_ + 2 * devices_};
+  }
+
+private:
+  int devices_;
+  double* times_;
+};
+
+//! The best list schedule so far.
+struct zero_bubble_choice {
+  static constexpr int policies = sizeof zero_bubble_policies / sizeof *zero_bubble_policies;
+
+  int best = 0;
+  zero_bubble_figures figures;
+
+  //! Tries a policy, unless what is there already is proven to be the best.
+  constexpr void consider(zero_bubble_problem const& problem, int policy) {
+    zero_bubble_figures const bound = zero_bubble_bound(problem);
+    if (figures.span <= bound.span * (1 + 1e-12) &&
+        figures.makespan <= bound.makespan * (1 + 1e-12))
+      return;
+    zero_bubble_run run(problem);
+    zero_bubble_figures const here = run(zero_bubble_policies[policy], figures.span, nullptr);
+    if (!here.better_than(figures))
+      return;
+    figures = here;
+    best = policy;
+  }
+};
+
 } // namespace detail
 
 //! @brief The automatic zero-bubble scheduler: split backward passes, ordered for the times of
@@ -346,43 +406,54 @@ struct ZeroBubbleAuto {
   //! @param rows [P]
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
-    int const devices = extents.devices;
-    double* const times = new double[3 * static_cast<std::size_t>(devices)];
-    for (int d = 0; d < devices; ++d) {
-      times[d] = cost.duration(row_writer::make(pass_kind::forward, d, 0));
-      times[devices + d] = cost.duration(row_writer::make(pass_kind::backward_input, d, 0));
-      times[2 * devices + d] = cost.duration(row_writer::make(pass_kind::backward_weight, d, 0));
-    }
-    int const limit = TimesDevices == dynamic ? memory_limit : TimesDevices * devices;
-    order({devices,
-           extents.microbatches,
-           static_cast<double>(limit),
-           kept_for_weight,
-           static_cast<double>(cost.latency()),
-           times,
-           times + devices,
-           times + 2 * devices},
-          rows);
-    delete[] times;
+    detail::zero_bubble_times const times(extents.devices, cost);
+    detail::zero_bubble_problem const problem = times.problem(extents, limit(extents), *this, cost);
+    detail::zero_bubble_choice choice;
+    for (int policy = 0; policy < detail::zero_bubble_choice::policies; ++policy)
+      choice.consider(problem, policy);
+    detail::zero_bubble_run run(problem);
+    run(detail::zero_bubble_policies[choice.best], detail::no_limit_on_span, rows);
   }
 
-private:
-  static constexpr void order(detail::zero_bubble_problem const& problem, row_writer* rows) {
-    detail::zero_bubble_figures const bound = detail::zero_bubble_bound(problem);
-    detail::zero_bubble_run run(problem);
-    detail::zero_bubble_policy const* best = nullptr;
-    detail::zero_bubble_figures figures;
-    for (detail::zero_bubble_policy const& policy : detail::zero_bubble_policies) {
-      detail::zero_bubble_figures const here = run(policy, figures.span, nullptr);
-      if (here.better_than(figures)) {
-        figures = here;
-        best = &policy;
+  //! @brief The same in several constant evaluations: one per list schedule, and one that writes.
+  template <int Devices, int Microbatches, class Cost>
+  struct slices {
+    static constexpr shape extents = ZeroBubbleAuto{}.arrange(Devices, Microbatches);
+    static constexpr int count = detail::zero_bubble_choice::policies + 1;
+
+    struct state {
+      detail::zero_bubble_choice choice;
+      pass passes[Devices * row_capacity(extents)];
+      int counts[Devices];
+    };
+    [[nodiscard]] static constexpr state start() { return {}; }
+    [[nodiscard]] static constexpr state go_on(state own, int step) {
+      ZeroBubbleAuto const plan;
+      detail::zero_bubble_times const times(Devices, Cost::value);
+      detail::zero_bubble_problem const problem =
+        times.problem(extents, plan.limit(extents), plan, Cost::value);
+      if (step < detail::zero_bubble_choice::policies) {
+        own.choice.consider(problem, step);
+        return own;
       }
-      if (figures.span <= bound.span * (1 + 1e-12) &&
-          figures.makespan <= bound.makespan * (1 + 1e-12))
-        break;
+      row_writer rows[Devices]{};
+      for (int device = 0; device < Devices; ++device)
+        rows[device] = {own.passes + device * row_capacity(extents), row_capacity(extents)};
+      detail::zero_bubble_run run(problem);
+      run(detail::zero_bubble_policies[own.choice.best], detail::no_limit_on_span, rows);
+      for (int device = 0; device < Devices; ++device)
+        own.counts[device] = rows[device].count;
+      return own;
     }
-    run(*best, std::numeric_limits<double>::infinity(), rows);
+    static constexpr void write_row(state const& own, int device, row_writer& out) {
+      for (int i = 0; i < own.counts[device]; ++i)
+        out.push(own.passes[device * row_capacity(extents) + i]);
+    }
+  };
+
+private:
+  [[nodiscard]] constexpr int limit(shape const& extents) const noexcept {
+    return TimesDevices == dynamic ? memory_limit : TimesDevices * extents.devices;
   }
 };
 

@@ -73,8 +73,10 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable
 make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  dynamic_timetable table = simulate(make_orders(plan, size, cost), cost);
-  if (report const verdict = verify(table); !verdict)
+  dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost.latency());
+  detail::entered_rows const entered = detail::enter(table);
+  detail::run(table, entered, cost);
+  if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
   return table;
 }

@@ -80,46 +80,54 @@ struct simulation {
   double* free_from;       //!< [P], when each device has ended its last pass
   int* waits_for_device;   //!< [P], a device can go on when the row of this device
   entry_number* waits_for; //!< [P], has come past this entry; `no_entry` is never
-  entry_number room;       //!< entries of each device in `part`
+  int chunks;
+  double latency;
+  entry_number room; //!< entries of each device in `part`
 };
 
-//! Runs a device until a pass has to wait or the part is full.
+//! Runs a device until a pass has to wait or the part is full. Without inner calls but for the
+//! cost, since compilers take microseconds for each.
 template <cost_model Cost>
 constexpr void run_device(simulation& state, Cost const& cost, int device) {
   place_row const row = state.rows[device];
   entry_number const base = state.part.first[device];
   entry_number const first = state.next[device];
   entry_number const last = row.count - base > state.room ? base + state.room : row.count;
-  double const latency = cost.latency();
-  int const chunks = state.map.extents.chunks;
   double* const starts = state.starts[device];
   double* const ends = state.ends[device];
   double free_from = state.free_from[device];
+  double start = free_from;
   entry_number entry = first;
   state.waits_for_device[device] = device;
   state.waits_for[device] = no_entry;
   for (; entry < last; ++entry) {
     pass const what = row.passes[entry];
     bool const pair = what.overlapped && entry > first && !row.passes[entry - 1].overlapped;
-    double start = pair ? starts[entry - 1 - base] : free_from;
+    if (!pair) // else from the start of the other half on
+      start = free_from;
     int const input = row.inputs[entry];
     if (input != nothing_before) {
       int const source = state.map.holders[input];
       entry_number const wanted =
-        state.map.entries[input][what.microbatch * chunks + what.chunk] - 1;
+        state.map.entries[input][what.microbatch * state.chunks + what.chunk] - 1;
       if (wanted >= state.next[source]) {
         state.waits_for_device[device] = source;
         state.waits_for[device] = wanted;
         break;
       }
-      double const ready = state.part.end_of(source, wanted) + latency;
-      start = ready > start ? ready : start;
+      timed_part const* part = &state.part;
+      while (wanted < part->first[source])
+        part = part->before;
+      double const ready = part->ends[source][wanted - part->first[source]] + state.latency;
+      if (ready > start)
+        start = ready;
     }
-    free_from =
-      start + (pair ? pair_duration(cost, row.passes[entry - 1], what) : cost.duration(what));
     if (pair) {
+      free_from = start + pair_duration(cost, row.passes[entry - 1], what);
       starts[entry - 1 - base] = start;
       ends[entry - 1 - base] = free_from;
+    } else {
+      free_from = start + cost.duration(what);
     }
     starts[entry - base] = start;
     ends[entry - base] = free_from;
@@ -128,6 +136,7 @@ constexpr void run_device(simulation& state, Cost const& cost, int device) {
   if (entry > first && entry < row.count && row.passes[entry].overlapped &&
       !row.passes[entry - 1].overlapped) {
     --entry;
+    starts[entry - base] = ends[entry - base] = never;
     free_from = entry > first ? ends[entry - 1 - base] : state.free_from[device];
   }
   state.next[device] = entry;
@@ -142,9 +151,9 @@ constexpr void run_device(simulation& state, Cost const& cost, int device) {
 template <cost_model Cost>
 constexpr void advance(simulation& state, Cost const& cost) {
   int const devices = state.map.extents.devices;
-  int idle = 0; // devices looked at since one ran
-  for (int round = 0; idle < devices; ++round)
-    for (int i = 0; i < devices && idle < devices; ++i) {
+  int idle = 0; // looks since one ran; down and up again sees all devices, wherever it begins
+  for (int round = 0; idle < 2 * devices; ++round)
+    for (int i = 0; i < devices; ++i) {
       int const device = round % 2 == 0 ? i : devices - 1 - i;
       ++idle;
       if (round > 0 && state.next[state.waits_for_device[device]] <= state.waits_for[device])
@@ -154,6 +163,51 @@ constexpr void advance(simulation& state, Cost const& cost) {
       if (state.next[device] != before)
         idle = 0;
     }
+}
+
+//! An order in the arrays of a timetable, in which nothing has run.
+[[nodiscard]] inline dynamic_timetable untimed(device_orders orders, double latency) {
+  dynamic_timetable result{orders.extents,
+                           latency,
+                           std::move(orders.passes),
+                           {},
+                           {},
+                           std::move(orders.offsets),
+                           std::move(orders.custom_devices)};
+  result.extents.custom_devices = nullptr;
+  result.starts.assign(result.passes.size(), never);
+  result.ends.assign(result.passes.size(), never);
+  return result;
+}
+
+//! The rows of a timetable, entered.
+[[nodiscard]] inline entered_rows enter(timetable_view table) {
+  return {table.extents, table.passes, table.offsets};
+}
+
+//! Times a whole timetable.
+template <cost_model Cost>
+void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
+  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  whole_part<double> const part(
+    table.starts.data(), table.ends.data(), table.offsets.data(), table.extents.devices);
+  std::vector<entry_number> next(devices);
+  std::vector<double> free_from(devices);
+  std::vector<int> waits_for_device(devices);
+  std::vector<entry_number> waits_for(devices);
+  simulation state{rows.map(),
+                   rows.rows(),
+                   part.view(),
+                   part.starts(),
+                   part.ends(),
+                   next.data(),
+                   free_from.data(),
+                   waits_for_device.data(),
+                   waits_for.data(),
+                   table.extents.chunks,
+                   table.latency,
+                   no_entry};
+  advance(state, cost);
 }
 
 } // namespace detail
@@ -170,37 +224,8 @@ constexpr void advance(simulation& state, Cost const& cost) {
 //! added.
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable simulate(device_orders orders, Cost const& cost) {
-  auto const devices = static_cast<std::size_t>(orders.extents.devices);
-  dynamic_timetable result{orders.extents,
-                           cost.latency(),
-                           std::move(orders.passes),
-                           {},
-                           {},
-                           std::move(orders.offsets),
-                           std::move(orders.custom_devices)};
-  if (result.extents.where == placement::custom)
-    result.extents.custom_devices = result.custom_devices.data();
-  detail::entered_rows const entered(result.extents, result.passes.data(), result.offsets.data());
-  result.starts.assign(result.passes.size(), never);
-  result.ends.assign(result.passes.size(), never);
-  detail::whole_part<double> const part(
-    result.starts.data(), result.ends.data(), result.offsets.data(), result.extents.devices);
-  std::vector<detail::entry_number> next(devices);
-  std::vector<double> free_from(devices);
-  std::vector<int> waits_for_device(devices);
-  std::vector<detail::entry_number> waits_for(devices);
-  detail::simulation state{entered.map(),
-                           entered.rows(),
-                           part.view(),
-                           part.starts(),
-                           part.ends(),
-                           next.data(),
-                           free_from.data(),
-                           waits_for_device.data(),
-                           waits_for.data(),
-                           detail::no_entry};
-  detail::advance(state, cost);
-  result.extents.custom_devices = nullptr;
+  dynamic_timetable result = detail::untimed(std::move(orders), cost.latency());
+  detail::run(result, detail::enter(result), cost);
   return result;
 }
 

@@ -169,6 +169,8 @@ struct static_simulation {
                      own.free_from,
                      waits_for_device,
                      waits_for,
+                     places::extents.chunks,
+                     Cost::value.latency(),
                      room};
     advance(state, Cost::value);
     own.done = true;

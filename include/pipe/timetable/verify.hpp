@@ -38,6 +38,8 @@ namespace detail {
   return {rule::before_dependency, device, static_cast<int>(entry), what, pass_at(extents, index)};
 }
 
+inline constexpr double longest_time = std::numeric_limits<double>::max();
+
 //! Checks times and dependencies of one device, from the first entry of a part to `last`, which is
 //! not looked at.
 //! @param free_from when the entry before has ended
@@ -56,7 +58,7 @@ constexpr report check_times(place_map const& map,
     double const start = starts[i - base];
     double const end = ends[i - base];
     // Asked this way round so that no comparison with a NaN passes for a good one.
-    if (!(start >= 0 && end >= start && end <= std::numeric_limits<double>::max()))
+    if (!(start >= 0 && end >= start && end <= longest_time))
       return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
     if (what.overlapped ? i == base || start != starts[i - 1 - base] || end != ends[i - 1 - base]
                         : start < free_from)
@@ -71,7 +73,10 @@ constexpr report check_times(place_map const& map,
       return starts_too_early(map, row, device, i);
     entry_number const wanted =
       map.entries[input][what.microbatch * map.extents.chunks + what.chunk] - 1;
-    double const arrival = part.end_of(source, wanted);
+    timed_part const* from = &part;
+    while (wanted < from->first[source])
+      from = from->before;
+    double const arrival = from->ends[source][wanted - from->first[source]];
     if (!(arrival >= 0 && start >= arrival + latency))
       return starts_too_early(map, row, device, i);
   }
@@ -96,6 +101,21 @@ check_memory(pass const* row, entry_number count, int device, int memory_limit) 
   return {};
 }
 
+//! `verify` for rows that have been entered.
+[[nodiscard]] constexpr report
+verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
+  int const devices = table.extents.devices;
+  whole_part<double const> const part(table.starts, table.ends, table.offsets, devices);
+  report result = entered.first();
+  for (int device = 0; device < devices && result; ++device) {
+    place_row const& row = entered.rows()[device];
+    result = check_times(entered.map(), row, part.view(), table.latency, device, row.count, 0);
+    if (result && memory_limit != unlimited)
+      result = check_memory(row.passes, row.count, device, memory_limit);
+  }
+  return result;
+}
+
 } // namespace detail
 
 //! @brief Checks every rule of a timetable and returns the first that is broken.
@@ -108,18 +128,8 @@ check_memory(pass const* row, entry_number count, int device, int memory_limit) 
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
-  int const devices = table.extents.devices;
   detail::entered_rows const entered(table.extents, table.passes, table.offsets);
-  detail::whole_part<double const> const part(table.starts, table.ends, table.offsets, devices);
-  report result = entered.first();
-  for (int device = 0; device < devices && result; ++device) {
-    detail::place_row const& row = entered.rows()[device];
-    result =
-      detail::check_times(entered.map(), row, part.view(), table.latency, device, row.count, 0);
-    if (result && memory_limit != unlimited)
-      result = detail::check_memory(row.passes, row.count, device, memory_limit);
-  }
-  return result;
+  return detail::verify_entered(table, entered, memory_limit);
 }
 
 } // namespace pipelining::inline v0_1

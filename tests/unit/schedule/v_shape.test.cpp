@@ -118,7 +118,7 @@ TEST_CASE("V shapes are shorter than their references where room was known") {
 }
 
 TEST_CASE("memory and bubble of V-Min, V-Half and ZB-V keep their closed forms for unit costs") {
-  for (int devices = 3; devices <= 32; ++devices) {
+  for (int devices = 2; devices <= 32; ++devices) {
     CAPTURE(devices);
     check_unit_costs<pp::VMin>(devices, 2 * ((devices + 4) / 3));
     check_unit_costs<pp::VHalf>(devices, 2 * ((devices + 2) / 2));
