@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Compares schedules with golden figures and orders. Header for golden_figures,
-//! golden_orders, check_figures and check_order.
+//! golden_orders, check_figures, check_order and check_looped.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -143,6 +143,29 @@ void check_order(Schedule const& plan,
       text += "." + std::to_string(what.chunk);
   }
   CHECK(text == expected.passes);
+}
+
+//! @brief Checks the lines of PyTorch's looped schedules that carry a name, keyed by devices,
+//! stages per device and microbatches.
+//! @param plan_of the schedule for a number of stages per device
+//! @param lines how many lines of figures and of orders carry the name
+template <class PlanOf>
+void check_looped(std::string const& name, PlanOf const& plan_of, int lines) {
+  std::string const path = "golden/interleaved/pytorch_figures.txt";
+  auto const costs = golden_costs(path);
+  int compared = 0;
+  for (figures const& expected : golden_figures(path, true, 3))
+    if (expected.name == name) {
+      check_figures(plan_of(expected.key[1]), {expected.key[0], expected.key[2]}, expected, costs);
+      ++compared;
+    }
+  for (golden_order const& expected :
+       golden_orders("golden/interleaved/pytorch_orders.txt", true, 3))
+    if (expected.name == name) {
+      check_order(plan_of(expected.key[1]), {expected.key[0], expected.key[2]}, expected);
+      ++compared;
+    }
+  CHECK(compared == lines);
 }
 
 } // namespace support

@@ -8,9 +8,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
-#include <string>
 #include <tests/support/golden_figures.hpp>
 
 namespace pp = pipelining;
@@ -133,26 +130,8 @@ TEST_CASE("interleaved 1F1B has the figures and orders of Megatron-LM") {
 }
 
 TEST_CASE("interleaved 1F1B has the figures and orders of PyTorch") {
-  std::string const figures = "golden/interleaved/pytorch_figures.txt";
-  int compared = 0;
-  for (auto const& expected : support::golden_figures(figures, true, 3)) {
-    if (expected.name != "interleaved")
-      continue;
-    support::check_figures(pp::Interleaved<>{expected.key[1]},
-                           {expected.key[0], expected.key[2]},
-                           expected,
-                           support::golden_costs(figures));
-    ++compared;
-  }
-  CHECK(compared == 48);
-  for (auto const& expected :
-       support::golden_orders("golden/interleaved/pytorch_orders.txt", true, 3))
-    if (expected.name == "interleaved") {
-      support::check_order(
-        pp::Interleaved<>{expected.key[1]}, {expected.key[0], expected.key[2]}, expected);
-      ++compared;
-    }
-  CHECK(compared == 48 + 46);
+  support::check_looped(
+    "interleaved", [](int held) { return pp::Interleaved<>{held}; }, 48 + 46);
 }
 
 TEST_CASE("parameters out of range are refused") {
