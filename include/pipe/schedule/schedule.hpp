@@ -51,7 +51,7 @@ struct row_writer {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
 
-  [[noreturn]] static void refuse() {
+  [[noreturn]] static void refuse() { //!< throws std::length_error: the row is full
     throw std::length_error(
       "row_writer: the schedule gives a device more passes than its stages can have; "
       "each unit has one forward and one backward, or one forward and the two halves");
