@@ -304,7 +304,7 @@ struct static_memory {
         return verdict;
     return {};
   }
-  static constexpr report verdict = first_of(std::make_integer_sequence<int, devices>{});
+  static constexpr report value = first_of(std::make_integer_sequence<int, devices>{});
 };
 
 //! Order and times in the flat arrays of a `timetable_view`.

@@ -79,7 +79,7 @@ template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbat
 verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
   using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
   if constexpr (MemoryLimit != unlimited && timed::verdict)
-    return detail::static_memory<typename timed::order, MemoryLimit>::verdict;
+    return detail::static_memory<typename timed::order, MemoryLimit>::value;
   else
     return timed::verdict;
 }
