@@ -23,6 +23,7 @@ struct over_budget {
   std::int64_t slot_bytes = 0; //!< of one of them
   std::int64_t arena_bytes = 0;
   pass peak{};
+  subject about = subject::pass; //!< of the step at the peak
 
   [[nodiscard]] constexpr bool fits() const noexcept { return device == nothing; }
 };
@@ -42,7 +43,9 @@ struct over_budget {
       found.largest = static_cast<slot_class>(of);
       found.slots = layout.count;
       found.slot_bytes = layout.bytes;
-      found.peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)].work;
+      item const& first = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
+      found.peak = first.work;
+      found.about = first.about;
     }
     return found;
   }

@@ -117,11 +117,15 @@ namespace pipelining::inline v0_1 {
 describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
   if (found.fits())
     return "plan: every arena fits";
+  item peak;
+  peak.work = found.peak;
+  peak.about = found.about;
+  peak.rows = 1;
   return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
          std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
          " bytes; most of it for class " + word(found.largest) + ", " +
          std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
-         " bytes, first in use together at the " + describe(found.peak, with_chunk) + ")";
+         " bytes, first in use together at the " + describe_subject(peak, with_chunk) + ")";
 }
 
 } // namespace pipelining::inline v0_1

@@ -181,6 +181,16 @@ TEST_CASE("tables show what follows the gradients") {
   CHECK(pp::count_calls(work).messages == 2 * (16 + 2 + 4));
 }
 
+TEST_CASE("a tied gradient that does not fit is named") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
+  CHECK_THROWS_WITH_AS(
+    pp::lower(table, both, {.memory_limit = 3000}),
+    "plan: an arena is over the memory limit (device 0: 3584 of 3000 bytes; most "
+    "of it for class tied_gradient, 2 slots of 1024 bytes, first in use together "
+    "at the tied gradient of stage 2)",
+    std::length_error);
+}
+
 TEST_CASE("two copies of every stage are refused") {
   auto const table = pp::make_timetable(pp::DualPipe<>{}, {2, 4});
   std::string const sentence =
