@@ -82,7 +82,8 @@ MUTANTS = [
     ("do not fork the lanes at the start", MACHINE, "board_.fork(captured);", ""),
     ("let the branches of a graph go in any order", MACHINE, "options_.one_message_stream || options_.graph ||",
      "options_.one_message_stream ||"),
-    ("wait without a deadline", PATIENCE, "if (Clock::now() >= end)", "if (false && Clock::now() >= end)"),
+    ("wait far beyond the deadline", PATIENCE, "auto const end = Clock::now() + deadline;",
+     "auto const end = Clock::now() + 1000 * deadline;"),
 ]
 
 # Mutated by hand above: events recorded again after the post would hide the early ones.

@@ -34,22 +34,35 @@ struct training_memory {
   void add(support::trained const& numbers, int last_stage, bool own) {
     training_kernel_stage stage{.last_stage = last_stage};
     if (own) {
-      memories.emplace_back(static_cast<std::int64_t>(sizeof numbers));
+      memories.emplace_back(static_cast<std::int64_t>(sizeof numbers + sizeof(float)));
       stage.numbers = reinterpret_cast<support::trained*>(memories.back().data());
+      stage.announced = reinterpret_cast<float*>(stage.numbers + 1);
       pp::cuda::check(cudaMemcpy(stage.numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
                       "cudaMemcpy");
     }
     model.push_back(stage);
   }
-  void read_into(support::trained* stages) const {
-    for (std::size_t s = 0; s < model.size(); ++s)
-      if (model[s].numbers != nullptr)
-        pp::cuda::check(
-          cudaMemcpy(
-            &stages[s], model[s].numbers, sizeof(support::trained), cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
+  void read_into(training_result& result, int first) const {
+    for (std::size_t s = 0; s < model.size(); ++s) {
+      if (model[s].numbers == nullptr)
+        continue;
+      auto const at = static_cast<std::size_t>(first) + s;
+      auto const read = [](void* to, void const* from, std::size_t bytes) {
+        pp::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+      };
+      read(&result.stages[at], model[s].numbers, sizeof(support::trained));
+      read(&result.announced[at], model[s].announced, sizeof(float));
+      result.announcements[at] = model[s].announcements;
+    }
   }
 };
+
+void make_room(training_result& result, int stages) {
+  auto const count = static_cast<std::size_t>(stages);
+  result.stages.resize(count);
+  result.announced.resize(count);
+  result.announcements.resize(count);
+}
 
 //! The line of a rank to its replica, made and ended together with it.
 class made_line {
@@ -121,7 +134,7 @@ void train_rank(training_case const& what,
     result.findings = standin::summary();
     store.barrier("seen", extents.devices, std::chrono::seconds(1));
   }
-  memory.read_into(result.stages.data() + replica * stages);
+  memory.read_into(result, replica * stages);
   result.passes_after_reduction += line ? line->line().passes_after : 0;
 }
 
@@ -131,7 +144,7 @@ training_result train_on_streams(training_case const& what) {
   pp::shape const extents = what.work.view().extents;
   int const stages = pp::stages(extents);
   training_result result;
-  result.stages.resize(static_cast<std::size_t>(stages));
+  make_room(result, stages);
   training_memory memory;
   auto const numbers = support::untrained(stages);
   for (int s = 0; s < stages; ++s) {
@@ -155,14 +168,14 @@ training_result train_on_streams(training_case const& what) {
     result.failure = failure.what();
   }
   result.findings = standin::summary();
-  memory.read_into(result.stages.data());
+  memory.read_into(result, 0);
   return result;
 }
 
 training_result train_on_ranks(training_case const& what) {
   pp::shape const extents = what.work.view().extents;
   training_result result;
-  result.stages.resize(static_cast<std::size_t>(what.replicas * pp::stages(extents)));
+  make_room(result, what.replicas * pp::stages(extents));
   memory_board boards[2];
   ncclUniqueId ids[8]{}; // of the machine's devices
   for (ncclUniqueId& id : ids)

@@ -23,6 +23,8 @@ struct training_case {
 
 struct training_result {
   std::vector<support::trained> stages{}; //!< [replicas][stages]
+  std::vector<float> announced{};   //!< [replicas][stages], gradients told to be complete last
+  std::vector<int> announcements{}; //!< [replicas][stages], how often the host told so
   std::string failure{};
   std::string findings{};         //!< of the stand-in after the last step
   int passes_after_reduction = 0; //!< enqueued after the first reduction of their step, all ranks

@@ -53,6 +53,30 @@ TEST_CASE("streams train as one device does, eagerly and as a graph, in every or
       }
 }
 
+TEST_CASE(
+  "a stage is told once a step when its gradients are complete, and nothing is added later") {
+  for (training_plan const& plan : training_plans()) {
+    pipelining::shape const extents = plan.work.view().extents;
+    auto last = support::untrained(pipelining::stages(extents));
+    support::train_sequentially(last, extents.microbatches, 8);
+    support::run_passes(last, 0, extents.microbatches);
+    for (bool const ranks : {false, true})
+      for (bool const graph : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(ranks);
+        CAPTURE(graph);
+        standin::configure({.execution = standin::order::random, .seed = 35});
+        training_case const what{.work = plan.work, .graph = graph};
+        auto const result = ranks ? train_on_ranks(what) : train_on_streams(what);
+        CHECK(result.failure == "");
+        for (std::size_t s = 0; s < last.size(); ++s) {
+          CHECK(result.announced[s] == last[s].gradient);
+          CHECK(result.announcements[s] == (graph ? 2 : 9)); // of a graph, while it is captured
+        }
+      }
+  }
+}
+
 TEST_CASE("hooks set nothing up after the warm-up, and devices may be several") {
   for (training_plan const& plan : training_plans())
     for (bool const graph : {false, true}) {

@@ -108,6 +108,8 @@ struct training_kernel_stage {
   int last_stage = 0;
   int first_microbatch = 0;
   replica_line* replicas = nullptr;
+  float* announced = nullptr; //!< on the device: its gradient when it was told that it is complete
+  int announcements = 0;
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
@@ -142,6 +144,11 @@ struct training_kernel_stage {
 
   //! The gradient that is not tied goes to the replica while other stages still run.
   void gradients_ready(pipelining::context const& where) {
+    ++announcements;
+    pipelining::cuda::check(
+      cudaMemcpyAsync(
+        announced, &numbers->gradient, sizeof(float), cudaMemcpyDeviceToDevice, stream(where)),
+      "cudaMemcpyAsync");
     if (replicas != nullptr)
       replicas->reduce(&numbers->gradient, stream(where));
   }
