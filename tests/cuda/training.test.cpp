@@ -58,7 +58,7 @@ TEST_CASE(
   for (training_plan const& plan : training_plans()) {
     pipelining::shape const extents = plan.work.view().extents;
     auto last = support::untrained(pipelining::stages(extents));
-    support::train_sequentially(last, extents.microbatches, 8);
+    support::train_sequentially(last, extents.microbatches, 6);
     support::run_passes(last, 0, extents.microbatches);
     for (bool const ranks : {false, true})
       for (bool const graph : {false, true}) {
@@ -66,12 +66,13 @@ TEST_CASE(
         CAPTURE(ranks);
         CAPTURE(graph);
         standin::configure({.execution = standin::order::random, .seed = 35});
-        training_case const what{.work = plan.work, .graph = graph};
+        training_case const what{.work = plan.work, .graph = graph, .steps = 7};
         auto const result = ranks ? train_on_ranks(what) : train_on_streams(what);
         CHECK(result.failure == "");
         for (std::size_t s = 0; s < last.size(); ++s) {
+          CHECK(support::finite(last[s].gradient));
           CHECK(result.announced[s] == last[s].gradient);
-          CHECK(result.announcements[s] == (graph ? 2 : 9)); // of a graph, while it is captured
+          CHECK(result.announcements[s] == (graph ? 2 : 7)); // of a graph, while it is captured
         }
       }
   }

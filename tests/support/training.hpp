@@ -112,7 +112,7 @@ struct training_rows {
 };
 
 //! One step of plain descent along the clipped gradient. After an overflow no stage moves, and the
-//! scale is halved; after three good steps it doubles.
+//! scale is halved; after three good steps it doubles, as far as it may.
 PIPELINING_HOST_DEVICE inline void step_of(trained& s, training_rows rows) {
   float squared = 0;
   int overflows = 0;
@@ -132,7 +132,7 @@ PIPELINING_HOST_DEVICE inline void step_of(trained& s, training_rows rows) {
     s.good_steps += 1;
     if (s.good_steps == 3) {
       s.good_steps = 0;
-      s.scale *= 2.0F;
+      s.scale = s.scale < 0x1p126F ? s.scale * 2.0F : s.scale;
     }
   } else {
     s.good_steps = 0;
