@@ -149,7 +149,7 @@ private:
       options_.name,
       rank_,
       std::min<std::chrono::nanoseconds>(options_.abort_deadline, std::chrono::seconds(2)));
-    report.tell(what, why, machine_ ? machine_->standing() : now_);
+    report.tell(what, why, machine_ ? machine_->standing(why.thrown) : now_);
     // Freeing would wait for streams that never end.
     bool const stuck = machine_ && !machine_->abort();
     if (stuck)

@@ -107,8 +107,10 @@ public:
   [[nodiscard]] cudaStream_t origin() const noexcept { return board_.compute(); }
 
   //! @brief Where this rank stands, for a report.
-  [[nodiscard]] rank_standing standing() {
-    rank_standing found = now_.text.empty() ? standing_in_program() : now_;
+  //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
+  //! is the one that the GPU has not ended.
+  [[nodiscard]] rank_standing standing(bool threw) {
+    rank_standing found = now_.text.empty() ? standing_in_program(threw) : now_;
     std::vector<int> const& suspects = messages_.suspects();
     found.waits_for.insert(found.waits_for.end(), suspects.begin(), suspects.end());
     return found;
@@ -141,7 +143,7 @@ private:
 
   [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_}; }
 
-  [[nodiscard]] rank_standing standing_in_program() {
+  [[nodiscard]] rank_standing standing_in_program(bool threw) {
     bool lost = false;
     try {
       board_.look(launched_);
@@ -150,18 +152,27 @@ private:
     }
     auto const steps = work_.program_of(rank_);
     int const count = static_cast<int>(steps.size());
-    int const at = std::min(board_.first_unfinished(), position_);
-    std::string const gpu = lost ? "has lost its GPU and " : "";
-    if (at == count)
-      return {gpu + "has ended all items of its program", {}};
-    item const& step = steps[static_cast<std::size_t>(at)];
-    rank_standing found{gpu + (at < launched_ ? "has not ended" : "was to enqueue") + " item " +
-                          std::to_string(at) + " of " + std::to_string(count) + ": " +
-                          describe(step, work_.extents.chunks > 1),
-                        {}};
-    if (step.what != operation::run)
-      found.waits_for = {step.peer};
-    return found;
+    int const unfinished = std::min(board_.first_unfinished(), position_);
+    auto const named = [&](int at) {
+      return " item " + std::to_string(at) + " of " + std::to_string(count) + ": " +
+             describe(steps[static_cast<std::size_t>(at)], work_.extents.chunks > 1);
+    };
+    std::string text;
+    if (threw && position_ < count)
+      text = "was to enqueue" + named(position_) + (lost ? ", and " : "");
+    if (lost)
+      text += "has lost its GPU";
+    if (text.empty() || (lost && unfinished < launched_)) {
+      text += lost ? ", which " : "";
+      if (unfinished == count)
+        text += "has ended all items of its program";
+      else
+        text += (unfinished < launched_ ? "has not ended" : "was to enqueue") + named(unfinished);
+    }
+    int const at = threw && position_ < count ? position_ : unfinished;
+    if (at < count && steps[static_cast<std::size_t>(at)].what != operation::run)
+      return {text, {steps[static_cast<std::size_t>(at)].peer}};
+    return {text, {}};
   }
 
   [[nodiscard]] bool one_stream() const {

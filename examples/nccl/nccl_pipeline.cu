@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What you learn: a pipeline over NCCL, one process per GPU, on one machine or several. How to run,
+// with two GPUs:
+//   mpirun -n 2 build/gcc/bin/nccl_pipeline
+// Expected output: step 1: loss ..., and a loss at the end that is a fraction of it;
+// docs/how_to/run_with_nccl.md
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <examples/nccl/train.cuh>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace {
+
+constexpr int default_port = 29511;
+
+constexpr char const* usage =
+  "usage: nccl_pipeline [--graph] [--steps N] [--microbatches N] [--deadline SECONDS]\n"
+  "                     [--fail-at STEP]\n"
+  "Start one process per GPU with mpirun, srun or torchrun. MASTER_ADDR and MASTER_PORT say where "
+  "rank 0 is.\n";
+
+int number(int count, char** words, int& at) {
+  std::string const name = words[at];
+  try {
+    if (at + 1 < count)
+      return std::stoi(words[++at]);
+  } catch (std::exception const&) { // said below
+  }
+  throw std::invalid_argument(name + " needs a whole number");
+}
+
+example::options read_options(int count, char** words) {
+  example::options chosen;
+  for (int at = 1; at < count; ++at) {
+    std::string_view const word = words[at];
+    if (word == "--graph")
+      chosen.graph = true;
+    else if (word == "--steps")
+      chosen.steps = number(count, words, at);
+    else if (word == "--microbatches")
+      chosen.microbatches = number(count, words, at);
+    else if (word == "--deadline")
+      chosen.deadline = std::chrono::seconds(number(count, words, at));
+    else if (word == "--fail-at")
+      chosen.failing_step = number(count, words, at) - 1;
+    else
+      throw std::invalid_argument("there is no option " + std::string(word) + "\n" + usage);
+  }
+  return chosen;
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  // A launcher that ends the other processes when one fails lets them report first.
+  (void)std::signal(SIGTERM, SIG_IGN);
+  int rank = 0;
+  try {
+    example::options const chosen = read_options(count, words);
+    pipelining::launch_environment here = pipelining::read_launch_environment();
+    rank = here.rank;
+    if (here.port == 0)
+      here.port = default_port;
+    else if (std::string_view(here.launcher) == "torchrun")
+      ++here.port; // torchrun itself serves on its port
+    auto const losses = example::train<pipelining::polling_clock>(here, chosen);
+    for (std::size_t step = 0; step < losses.size(); step += losses.size() < 10 ? 1 : 10)
+      std::printf("step %zu: loss %.3f\n", step + 1, static_cast<double>(losses[step]));
+    if (!losses.empty())
+      std::printf(
+        "after %zu steps: loss %.3f\n", losses.size(), static_cast<double>(losses.back()));
+    return 0;
+  } catch (std::exception const& failure) {
+    std::fprintf(stderr, "nccl_pipeline, rank %d: %s\n", rank, failure.what());
+    std::fflush(stderr);
+    std::_Exit(1); // destructors could wait for what never ends
+  }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The example for NCCL on the stand-in, with a store over TCP.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+#include <tests/cuda/example.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace {
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+} // namespace
+
+TEST_CASE("the example trains, and eagerly, as a graph and in every order to the same bits") {
+  std::vector<float> first;
+  for (bool const graph : {false, true})
+    for (auto const execution :
+         {standin::order::lazy, standin::order::eager, standin::order::random}) {
+      CAPTURE(graph);
+      CAPTURE(static_cast<int>(execution));
+      standin::configure({.execution = execution, .seed = 3});
+      auto const result = run_example({.ranks = 3, .graph = graph});
+      for (std::string const& failure : result.failures)
+        CHECK(failure == "");
+      CHECK(standin::summary() == "");
+      REQUIRE(result.losses.size() == 4);
+      CHECK(result.losses[3] < result.losses[0]);
+      if (first.empty())
+        first = result.losses;
+      CHECK(result.losses == first);
+    }
+}
+
+TEST_CASE("a stage of the example that throws is told by all ranks, through the store") {
+  for (bool const graph : {false, true}) {
+    standin::configure({});
+    // With a graph, step 2 is the one that is captured.
+    auto const result = run_example({.ranks = 3, .graph = graph, .failing_step = graph ? 2 : 1});
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      std::string const& text = result.failures[rank];
+      CAPTURE(text);
+      CHECK(has(text, "nccl: rank 2 failed: loss is not a number\n  rank 2 was to enqueue item "));
+      CHECK(has(text, ": run the forward of stage 2, microbatch 1"));
+      CHECK(has(text, "\n  rank " + std::to_string(rank) + ' '));
+    }
+  }
+}
+
+TEST_CASE("a rank whose process ends is seen through the store, and named by the others") {
+  int told = 0;
+  for (int const looks : {20, 40, 80, 160, 320})
+    for (int const gone : {0, 1, 2}) {
+      CAPTURE(looks);
+      CAPTURE(gone);
+      standin::configure({.faults = {{.function = "cudaGetDeviceCount",
+                                      .call = 1,
+                                      .rank = gone,
+                                      .action = standin::fault_action::death}}});
+      auto const result =
+        run_example({.ranks = 3, .steps = 3, .ending_rank = gone, .looks_before = looks});
+      for (int rank = 0; rank < 3; ++rank) {
+        std::string const& text = result.failures[static_cast<std::size_t>(rank)];
+        CAPTURE(rank);
+        CAPTURE(text);
+        if (rank == gone || standin::calls_of("cudaGetDeviceCount") == 0)
+          continue;
+        CHECK(has(text, "the process of rank " + std::to_string(gone) + " has ended"));
+        CHECK(has(text, "\n  rank " + std::to_string(rank) + ' '));
+        ++told;
+      }
+    }
+  CHECK(told >= 20);
+}
