@@ -181,7 +181,11 @@ std::vector<float> train(pp::launch_environment const& here, options const& chos
   pp::plan const plan = pp::lower<pp::communicator_per_pair>(
     table, pp::uniform_sizes{.message = 4 * numbers, .activation = 3 * 4 * numbers});
 
-  pp::cuda::current_device const gpu(here.local_rank);
+  // Some launchers show each process its own GPU only, which then has the number 0.
+  int visible = 0;
+  pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
+  int const gpu = here.local_rank % visible;
+  pp::cuda::current_device const current(gpu);
   own_layer const mine(here.rank);
   std::vector<layer> stages(static_cast<std::size_t>(here.size));
   layer& stage = stages[static_cast<std::size_t>(here.rank)] = mine.stage();
@@ -192,10 +196,7 @@ std::vector<float> train(pp::launch_environment const& here, options const& chos
     stages,
     line,
     here.rank,
-    {.gpu = here.local_rank,
-     .graph = chosen.graph,
-     .deadline = chosen.deadline,
-     .elements = "f32"});
+    {.gpu = gpu, .graph = chosen.graph, .deadline = chosen.deadline, .elements = "f32"});
   std::vector<float> losses;
   bool const last = here.rank == here.size - 1;
   for (int step = 0; step < chosen.steps; ++step) {

@@ -64,7 +64,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .warm_up = 1,
                         .deadline = what.deadline,
                         .abort_deadline = what.abort_deadline,
-                        .one_message_stream = what.one_message_stream});
+                        .one_message_stream = what.one_message_stream,
+                        .watched = what.watched});
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
         line.barrier("freeze", what.work.extents.devices, what.deadline);

@@ -17,6 +17,7 @@ struct nccl_case {
   pipelining::plan const* other_work = nullptr; //!< the plan of rank 1, if not `work`
   bool graph = false;
   bool one_message_stream = false;
+  bool watched = true;
   int steps = 3;
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);

@@ -142,6 +142,20 @@ TEST_CASE("a report names the item also inside a graph, by one node per pass and
   }
 }
 
+TEST_CASE("an iteration that is not watched has no nodes for it, and a report says so") {
+  auto const plans = test_plans();
+  standin::configure({.faults = {{.function = "cudaGraphLaunch",
+                                  .call = 1,
+                                  .rank = 1,
+                                  .action = standin::fault_action::death}}});
+  auto const result =
+    run_on_ranks({.work = plans[4].work, .graph = true, .watched = false, .steps = 2});
+  CHECK(standin::calls_of("cudaEventRecordWithFlags") == 0);
+  CAPTURE(result.ranks[0].failure);
+  CHECK(result.ranks[0].failure.find("\n  rank 0 is somewhere in its iteration, which is not "
+                                     "watched") != std::string::npos);
+}
+
 TEST_CASE("kernels without room on the GPU end at the deadline, with who stands where") {
   int stuck = 0;
   for (named_plan const& plan : test_plans()) {

@@ -165,7 +165,8 @@ private:
     if (text.empty() || (lost && unfinished < launched_)) {
       text += lost ? ", which " : "";
       if (unfinished == count)
-        text += "has ended all items of its program";
+        text += options_.watched ? "has ended all items of its program"
+                                 : "is somewhere in its iteration, which is not watched";
       else
         text += (unfinished < launched_ ? "has not ended" : "was to enqueue") + named(unfinished);
     }
@@ -188,6 +189,8 @@ private:
     std::string const key = options_.name + '/' + where + '/';
     line_.set(key + std::to_string(rank_), "here");
     for (int other = 0; other < work_.extents.devices; ++other) {
+      if (other == rank_)
+        continue;
       now_ = {"waits for rank " + std::to_string(other) + " to be " + where, {other}};
       (void)line_.get(key + std::to_string(other), options_.deadline);
     }

@@ -38,8 +38,8 @@ struct nccl_ranks {
   //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
   bool ranges = true;
   //! A report of a failure names the item at which a rank stood. That takes an event for every pass
-  //! and every group of messages, and as many nodes in a graph; off, a report names the last item
-  //! for which another item waits.
+  //! and every group of messages, and as many nodes in a graph; off, a report may not know
+  //! the item.
   bool watched = true;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};

@@ -221,7 +221,10 @@ private:
                 describe(view_.program_of(device)[static_cast<std::size_t>(at)],
                          view_.extents.chunks > 1);
     }
-    return text.empty() ? "\n  all devices have ended all items" : text;
+    if (!text.empty())
+      return text;
+    return options_.watched ? "\n  all devices have ended all items"
+                            : "\n  where devices stand is not watched";
   }
   //! The first device that has not ended, or `nothing`.
   [[nodiscard]] int first_unfinished() const {
