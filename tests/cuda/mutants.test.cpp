@@ -108,20 +108,22 @@ verdict after_failure(mutant const& what, named_plan const& plan) {
   return found;
 }
 
-//! A rank dies: the others end in time, and at once where NCCL notices.
+//! A rank dies at one of several calls: the others end in time, and at once where NCCL notices.
 verdict after_death(mutant const& what, named_plan const& plan, bool noticed) {
-  standin::configure({.peers_notice_death = noticed,
-                      .faults = {{.function = "ncclGroupEnd",
-                                  .call = 6,
-                                  .rank = 1,
-                                  .action = standin::fault_action::death}}});
-  auto const result = what.on_ranks({.work = plan.work});
-  if (standin::found(standin::finding::deadlock))
-    return "a rank never ends";
   auto const bound = std::chrono::milliseconds(noticed ? 800 : 5000);
-  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
-    if (rank != 1 && result.ranks[rank].end > standin::clock::time_point(bound))
-      return "a rank ends too late";
+  for (std::uint64_t call = 2; call <= 12; ++call) {
+    standin::configure({.peers_notice_death = noticed,
+                        .faults = {{.function = "ncclGroupEnd",
+                                    .call = call,
+                                    .rank = 1,
+                                    .action = standin::fault_action::death}}});
+    auto const result = what.on_ranks({.work = plan.work});
+    if (standin::found(standin::finding::deadlock))
+      return "a rank never ends";
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
+      if (rank != 1 && result.ranks[rank].end > standin::clock::time_point(bound))
+        return "a rank ends too late";
+  }
   return {};
 }
 
@@ -174,6 +176,7 @@ std::vector<killer> killers() {
     }
   named_plan const pair = plans[7];
   named_plan const edge = plans[8];
+  named_plan const two = plans[4];
   all.push_back({"late set-up", [=](mutant const& m) { return set_up_late(m, pair); }});
   all.push_back({"count of calls", [=](mutant const& m) { return miscounted(m, pair); }});
   all.push_back({"a stage that throws", [=](mutant const& m) { return after_failure(m, pair); }});
@@ -181,6 +184,9 @@ std::vector<killer> killers() {
     {"a death in silence", [=](mutant const& m) { return after_death(m, pair, false); }});
   all.push_back(
     {"a death that NCCL tells", [=](mutant const& m) { return after_death(m, pair, true); }});
+  // No third rank that could find it.
+  all.push_back({"a death that NCCL tells the other rank",
+                 [=](mutant const& m) { return after_death(m, two, true); }});
   all.push_back({"a stall on streams", [=](mutant const& m) { return after_stall(m, pair); }});
   all.push_back(
     {"a death in a graph", [=](mutant const& m) { return after_death_in_graph(m, pair); }});

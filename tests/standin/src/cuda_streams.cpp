@@ -144,7 +144,9 @@ cudaError_t event_query(model& m, event& e, bool block) {
   if (m.deadlocked && !op->done)
     return cudaErrorLaunchTimeout;
   auto in_time = [&] {
-    return op->done ? op->finished_at <= m.self().now : m.device_error(op->device) != 0;
+    // After a deadlock no clock moves any more.
+    return op->done ? m.deadlocked || op->finished_at <= m.self().now
+                    : m.device_error(op->device) != 0;
   };
   if (!m.poll(in_time))
     return cudaErrorNotReady;
@@ -174,7 +176,8 @@ cudaError_t stream_query(model& m, cudaStream_t handle, bool block) {
     return after_wait(m, s->device, ok);
   }
   auto in_time = [&] {
-    return last->done ? last->finished_at <= m.self().now : m.device_error(device) != 0;
+    return last->done ? m.deadlocked || last->finished_at <= m.self().now
+                      : m.device_error(device) != 0;
   };
   if (!m.poll(in_time))
     return cudaErrorNotReady;
