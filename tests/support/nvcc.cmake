@@ -23,8 +23,12 @@ function(pipelining_nvcc_object out source)
   cmake_path(GET source STEM name)
   string(MAKE_C_IDENTIFIER "${ARGN}" variant)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/${name}${variant}.cu.o")
+  set(optimised -O2)
+  if("${ARGN}" MATCHES "(^|;)-O")
+    set(optimised "") # nvcc warns of a second one
+  endif()
   add_custom_command(OUTPUT "${output}"
-    COMMAND "${PIPELINING_NVCC}" -std=c++20 -O2 -gencode arch=compute_80,code=compute_80 --no-compress
+    COMMAND "${PIPELINING_NVCC}" -std=c++20 ${optimised} -gencode arch=compute_80,code=compute_80 --no-compress
       -ccbin "${CMAKE_CXX_COMPILER}" -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
       ${pipelining_nccl_option} ${ARGN} -MD -MF "${output}.d" -c -o "${output}" "${input}"
     DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
