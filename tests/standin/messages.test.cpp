@@ -41,6 +41,29 @@ TEST_CASE("a message arrives, on every machine") {
     });
 }
 
+TEST_CASE("a message arrives with a changed bit, or as an earlier one, if the machine is made so") {
+  for (std::size_t const buffer : {0U, 4096U})
+    for (bool const earlier : {false, true}) {
+      standin::configuration how = rendezvous();
+      how.buffered_bytes = buffer;
+      how.corrupted = {{.from = 0, .to = 1, .message = 3, .byte = 255}};
+      if (earlier)
+        how.corrupted.front().instead = 1;
+      on_ranks(how, 2, 1, [&](rank_resources& r) {
+        for (std::size_t i = 0; i < 4; ++i)
+          CHECK((r.rank == 0 ? r.send(i, 1) : r.receive(i, 0)) == ncclSuccess);
+        CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+        for (int i = 0; i < 4; ++i) {
+          unsigned char const* const held = r.buffer[static_cast<std::size_t>(i)];
+          int const expected = r.rank == 1 && earlier && i == 2 ? 0 : i;
+          CHECK(int{held[0]} == expected);
+          CHECK(int{held[255]} == (r.rank == 1 && !earlier && i == 2 ? i ^ 4 : expected));
+        }
+      });
+      CHECK(standin::summary() == "");
+    }
+}
+
 // Both ends that send first hang with large messages and work with small ones.
 TEST_CASE("send before receive on both ends: hangs in rendezvous, passes when buffered") {
   auto const both = [](rank_resources& r) {

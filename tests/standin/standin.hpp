@@ -48,6 +48,15 @@ struct fault {
   int nccl_code = 2;   //!< ncclSystemError
 };
 
+//! @brief A message that does not arrive as it was sent.
+struct corruption {
+  int from = 0;              //!< device
+  int to = 1;                //!< device
+  std::uint64_t message = 1; //!< counts the messages from one to the other from 1, as they are sent
+  std::size_t byte = 0;      //!< that has one bit changed
+  std::uint64_t instead = 0; //!< or: what arrives is what this earlier one of equal size held
+};
+
 //! @brief Durations of the virtual clock.
 struct costs {
   std::chrono::nanoseconds call{500};       //!< of a call, on the host
@@ -82,6 +91,7 @@ struct configuration {
   bool reduce = true;         //!< explore(): branch only where orders do not commute
   costs cost{};
   std::vector<fault> faults{};
+  std::vector<corruption> corrupted{};
 };
 
 //! @brief Forgets everything and models a fresh machine.

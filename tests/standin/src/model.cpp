@@ -29,6 +29,8 @@ void model::configure(configuration chosen) {
   live.clear();
   ready.clear();
   messages.clear();
+  sent.clear();
+  kept.clear();
   resident.clear();
   finishable.clear();
   jobs.clear();

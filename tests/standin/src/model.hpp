@@ -225,6 +225,7 @@ struct communicator {
 struct message {
   end_of_message send{}, receive{};
   std::vector<end_of_message> collective{};
+  std::uint64_t number = 0; //!< among those from one device to the other, from 1; 0: not counted
 };
 
 //! @brief Work of NCCL's host side that waits for other ranks.
@@ -303,6 +304,8 @@ public:
   void fail_communicator(communicator& comm);
   [[nodiscard]] bool has_room(operation const& op) const;
   std::vector<message> messages{};
+  std::map<std::pair<int, int>, std::uint64_t> sent{}; //!< from one device to another, matched
+  std::map<std::tuple<int, int, std::uint64_t>, std::vector<char>> kept{}; //!< what those held
   std::map<int, int> resident{};
   std::vector<operation_ptr> finishable{};
   std::list<job> jobs{};

@@ -84,7 +84,7 @@ static void match(model& m, connection& line, int source, int target) {
                        *send.op->what + " sends " + size_of_part(s) + ", " + *receive.op->what +
                          " expects " + size_of_part(r));
     if (s.bytes == r.bytes)
-      m.messages.push_back({send, receive, {}});
+      m.messages.push_back({send, receive, {}, ++m.sent[{send.op->device, receive.op->device}]});
   }
 }
 
@@ -130,7 +130,7 @@ void model::post(operation_ptr const& op) {
                          size_of_part(ends.front().item()));
       }
       if (same)
-        messages.push_back({{}, {}, ends});
+        messages.push_back({{}, {}, ends, 0});
       for (end_of_message const& end : ends)
         end.item().partner = ends.front().op.get();
       comm.members->collectives.erase(index);
@@ -151,11 +151,33 @@ static void complete(model& m, end_of_message const& end) {
     m.finishable.push_back(end.op);
 }
 
+// What arrives in place of what was sent, if the configuration says so.
+static void corrupt(model& m, message const& item) {
+  if (m.config.corrupted.empty())
+    return;
+  part& r = item.receive.item();
+  int const from = item.send.op->device, to = item.receive.op->device;
+  for (corruption const& each : m.config.corrupted) {
+    if (each.from != from || each.to != to)
+      continue;
+    if (each.instead == item.number)
+      m.kept[{from, to, item.number}].assign(r.output, r.output + r.bytes);
+    if (each.message != item.number)
+      continue;
+    if (each.instead == 0 && each.byte < r.bytes)
+      r.output[each.byte] = static_cast<char>(r.output[each.byte] ^ 4);
+    auto const earlier = m.kept.find({from, to, each.instead});
+    if (earlier != m.kept.end() && earlier->second.size() == r.bytes)
+      std::copy(earlier->second.begin(), earlier->second.end(), r.output);
+  }
+}
+
 static void deliver_message(model& m, message const& item) {
   part &s = item.send.item(), &r = item.receive.item();
   operation &from = *item.send.op, &to = *item.receive.op;
   if (s.bytes != 0)
     std::memmove(r.output, s.buffered ? s.buffered->data() : s.input, s.bytes);
+  corrupt(m, item);
   to.clock.join(from.clock);
   auto const end = std::max(from.finished_at, to.finished_at) + duration(m, s.bytes);
   to.finished_at = end;
