@@ -204,7 +204,9 @@ set(PIPELINING_CUDA_HEADERS
 
 # Headers of pipelining::nccl. They need <nccl.h> too.
 set(PIPELINING_NCCL_HEADERS
+  cuda/checked_messages.cuh
   cuda/communicators.cuh
+  cuda/message_header.cuh
   cuda/nccl.cuh
   cuda/nccl_error.cuh
   cuda/nccl_failure.cuh

@@ -131,6 +131,7 @@ void break_ranks(deed const& what) {
     for (bool const graph : {false, true}) {
       nccl_case const work{.work = plan.work,
                            .graph = graph,
+                           .checked = has(plan.name, "Seq1F1B"),
                            .steps = 2,
                            .deadline = deadline,
                            .abort_deadline = abort_deadline,

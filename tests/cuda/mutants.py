@@ -12,7 +12,7 @@ import sys
 
 DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
 HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
-MACHINE, FAILURE = "nccl_machine.cuh", "nccl_failure.cuh"
+MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -52,9 +52,9 @@ MUTANTS = [
     ("leave 'not ready' as the last error", HANDLES, "(void)cudaGetLastError();\n    return false;", "return false;"),
     ("swap the slots of a group", MESSAGES, "own.slots().message(step).data, on);",
      "own.slots().message(group[group.size() - 1 - static_cast<std::size_t>(&step - group.data())]).data, on);"),
-    ("ungroup", MESSAGES, "bool const several = group.size() > 1;", "bool const several = false && group.size() > 1;"),
-    ("ungroup on one rank", MESSAGES, "bool const several = group.size() > 1;",
-     "bool const several = device_ != 1 && group.size() > 1;"),
+    ("ungroup", MESSAGES, "bool const several = group.size() > 1", "bool const several = false && group.size() > 1"),
+    ("ungroup on one rank", MESSAGES, "bool const several = group.size() > 1",
+     "bool const several = device_ != 1 && group.size() > 1"),
     ("send a word too few", MESSAGES, "static_cast<std::size_t>(step.in_bytes)",
      "static_cast<std::size_t>(step.in_bytes) - 8"),
     ("receive a word too few", MESSAGES, "static_cast<std::size_t>(step.out_bytes)",
@@ -78,12 +78,27 @@ MUTANTS = [
      "messages_.abort();\n      iteration_ = graph();"),
     ("keep a failure to oneself", FAILURE, "line_.abort(reason_);", "(void)0;"),
     ("do not look at communicators", MACHINE, "messages_.look();", ""),
-    ("do not join the lanes at the end", MACHINE, "board_.join();\n  }", "}"),
+    ("do not join the lanes at the end", MACHINE, "board_.join();\n    if (checks_)", "if (checks_)"),
     ("do not fork the lanes at the start", MACHINE, "board_.fork(captured);", ""),
     ("let the branches of a graph go in any order", MACHINE, "options_.one_message_stream || options_.graph ||",
      "options_.one_message_stream ||"),
     ("wait far beyond the deadline", PATIENCE, "auto const end = Clock::now() + deadline;",
      "auto const end = Clock::now() + 1000 * deadline;"),
+    ("compare no numbers of steps", HEADER, "if (expected.words[field] !=",
+     "if (field != 1 && expected.words[field] !="),
+    ("compare no senders", HEADER, "if (expected.words[field] !=", "if (field != 2 && expected.words[field] !="),
+    ("compare no numbers of messages", HEADER, "if (expected.words[field] !=",
+     "if (field != 4 && expected.words[field] !="),
+    ("compare no checksums", HEADER, "if (expected.words[field] !=", "if (field != 6 && expected.words[field] !="),
+    ("sum up half of a message", HEADER, "bool const aligned =", "bytes /= 2;\n  bool const aligned ="),
+    ("make headers beside the lane", MESSAGES, "checks_->seal(index, own.slots(), on);",
+     "checks_->seal(index, own.slots(), own.board.compute());"),
+    ("check messages beside the lane", MESSAGES, "checks_->compare(index, own.slots(), on);",
+     "checks_->compare(index, own.slots(), own.board.compute());"),
+    ("check nothing in a graph", MACHINE, "checks_->end(origin());", "if (!captured)\n        checks_->end(origin());"),
+    ("count no steps in a graph", MACHINE, "checks_->begin(origin());",
+     "if (!captured)\n        checks_->begin(origin());"),
+    ("do not look at what was found", MACHINE, "if (checks_)\n      trust_messages();", ""),
 ]
 
 # Mutated by hand above: events recorded again after the post would hide the early ones.

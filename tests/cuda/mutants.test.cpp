@@ -164,6 +164,36 @@ verdict miscounted(mutant const& what, named_plan const& plan) {
   return marks[1] - marks[0] == static_cast<std::uint64_t>(expected) ? "" : "calls not as planned";
 }
 
+//! Messages with headers: one is changed on the way, or is another one.
+verdict unnoticed(mutant const& what, named_plan const& plan, bool graph) {
+  for (standin::configuration const& how : machines()) {
+    standin::configure(how);
+    auto const whole = what.on_ranks({.work = plan.work, .graph = graph, .checked = true});
+    verdict const found =
+      first_of(first_finding(), first_of(failure_in(whole), compare(whole, plan.expected, 3)));
+    if (!found.empty())
+      return found;
+  }
+  // Rank 0 sends rank 1 three messages a step, each with its header behind it, after the first use.
+  using corruptions = std::vector<standin::corruption>;
+  std::uint64_t const message = 2 + 2 * (3 + 1);
+  auto const is_in_place = [&](std::uint64_t other) {
+    return corruptions{{.message = message, .instead = other},
+                       {.message = message + 1, .instead = other + 1}};
+  };
+  for (corruptions const& each : {corruptions{{.message = message, .byte = 0}},
+                                  corruptions{{.message = message, .byte = 23}},
+                                  corruptions{{.message = message + 1, .byte = 16}},
+                                  is_in_place(message - 6),
+                                  is_in_place(message - 2)}) {
+    standin::configure({.corrupted = each});
+    auto const result = what.on_ranks({.work = plan.work, .graph = graph, .checked = true});
+    if (failure_in(result).find(" failed: the message with ") == std::string::npos)
+      return "a corrupted message goes unnoticed";
+  }
+  return {};
+}
+
 std::vector<killer> killers() {
   auto const plans = test_plans();
   std::vector<killer> all;
@@ -192,6 +222,9 @@ std::vector<killer> killers() {
     {"a death in a graph", [=](mutant const& m) { return after_death_in_graph(m, pair); }});
   all.push_back(
     {"room for one kernel, graph", [=](mutant const& m) { return on_ranks(m, edge, true, 1); }});
+  for (bool const graph : {false, true})
+    all.push_back({graph ? "checked messages, graph" : "checked messages",
+                   [=](mutant const& m) { return unnoticed(m, two, graph); }});
   return all;
 }
 

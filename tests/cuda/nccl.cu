@@ -65,7 +65,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .deadline = what.deadline,
                         .abort_deadline = what.abort_deadline,
                         .one_message_stream = what.one_message_stream,
-                        .watched = what.watched});
+                        .watched = what.watched,
+                        .checked = what.checked && rank != what.unchecked_rank});
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
         line.barrier("freeze", what.work.extents.devices, what.deadline);

@@ -18,6 +18,8 @@ struct nccl_case {
   bool graph = false;
   bool one_message_stream = false;
   bool watched = true;
+  bool checked = false;
+  int unchecked_rank = -1; //!< a rank that does not agree to that
   int steps = 3;
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);

@@ -122,7 +122,8 @@ void train_rank(training_case const& what,
        .warm_up = 1,
        .deadline = std::chrono::seconds(1),
        .one_message_stream = what.one_message_stream,
-       .ranges = what.ranges});
+       .ranges = what.ranges,
+       .checked = what.checked});
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
         store.barrier("freeze", extents.devices, std::chrono::seconds(1));

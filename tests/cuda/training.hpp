@@ -14,6 +14,7 @@ struct training_case {
   pipelining::plan work{};
   bool graph = false;
   bool one_message_stream = false; //!< of ranks
+  bool checked = false;            //!< of ranks
   bool ranges = false;
   int replicas = 1;        //!< of ranks, 1 or 2
   int steps = 9;           //!< the first of them eager

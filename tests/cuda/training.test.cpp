@@ -118,6 +118,18 @@ TEST_CASE("ranks train as one device does, on every machine, eagerly and as a gr
         });
 }
 
+TEST_CASE("rows of the totals and tied gradients are checked like other messages") {
+  for (training_plan const& plan : training_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({.execution = standin::order::random, .seed = 3});
+      check_equal(train_on_ranks({.work = plan.work, .graph = graph, .checked = true}),
+                  plan.expected);
+      CHECK(standin::summary() == "");
+    }
+}
+
 TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
   for (training_plan const& plan : training_plans()) {
     pipelining::shape const extents = plan.work.view().extents;

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace pipelining::inline v0_1 {
@@ -128,6 +129,22 @@ public:
 
 private:
   std::byte* data_ = nullptr;
+};
+
+//! @brief Memory of the host that devices copy to and from without the host, zeroed once.
+class pinned_memory {
+public:
+  explicit pinned_memory(std::size_t bytes) {
+    check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
+    std::memset(data_, 0, bytes);
+  }
+  pinned_memory(pinned_memory const&) = delete;
+  pinned_memory& operator=(pinned_memory const&) = delete;
+  ~pinned_memory() { (void)cudaFreeHost(data_); }
+  [[nodiscard]] void* data() const noexcept { return data_; }
+
+private:
+  void* data_ = nullptr;
 };
 
 //! @brief A graph that can be launched.

@@ -60,7 +60,12 @@ public:
       check_options(stages);
       if (rank > 0)
         now_ = {"compares its plan with that of rank 0", {0}};
-      agree_on_plan(line_, view_, rank_, options_.elements, options_.name, options_.deadline);
+      agree_on_plan(line_,
+                    view_,
+                    rank_,
+                    (options_.checked ? "checked " : "") + options_.elements,
+                    options_.name,
+                    options_.deadline);
       current_device const scope(options_.gpu);
       machine_ = std::make_unique<machine>(view_, stages, line_, rank_, options_, now_);
       machine_->connect();

@@ -5,7 +5,9 @@
 //! @brief What one rank of a plan has of CUDA and NCCL, and what it does with it. Header for
 //! pipelining::cuda::nccl_machine.
 
+#include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
@@ -23,6 +25,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,7 +70,10 @@ public:
                rank,
                options.gpu,
                {one_stream(), options.watched, options.watched && options.graph, options.ranges}),
-        messages_(work, rank) {}
+        checks_(options.checked
+                  ? std::make_unique<message_checks>(work, rank, detail::kernels_for_checks())
+                  : nullptr),
+        messages_(work, rank, checks_.get()) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
@@ -94,6 +101,8 @@ public:
       return iteration_end_.happened();
     });
     now_.waits_for.clear();
+    if (checks_)
+      trust_messages();
     now_.text = "is between two steps";
   }
 
@@ -153,10 +162,7 @@ private:
     auto const steps = work_.program_of(rank_);
     int const count = static_cast<int>(steps.size());
     int const unfinished = std::min(board_.first_unfinished(), position_);
-    auto const named = [&](int at) {
-      return " item " + std::to_string(at) + " of " + std::to_string(count) + ": " +
-             describe(steps[static_cast<std::size_t>(at)], work_.extents.chunks > 1);
-    };
+    auto const named = [&](int at) { return item_in_words(at); };
     std::string text;
     if (threw && position_ < count)
       text = "was to enqueue" + named(position_) + (lost ? ", and " : "");
@@ -174,6 +180,21 @@ private:
     if (at < count && steps[static_cast<std::size_t>(at)].what != operation::run)
       return {text, {steps[static_cast<std::size_t>(at)].peer}};
     return {text, {}};
+  }
+
+  [[nodiscard]] std::string item_in_words(int at) const {
+    auto const steps = work_.program_of(rank_);
+    return " item " + std::to_string(at) + " of " + std::to_string(steps.size()) + ": " +
+           describe(steps[static_cast<std::size_t>(at)], work_.extents.chunks > 1);
+  }
+
+  //! Ends the run if a message of the step that has ended was not as expected.
+  void trust_messages() {
+    std::optional<message_checks::mismatch> const found = checks_->first_mismatch();
+    if (!found)
+      return;
+    now_.text = "has found it at" + item_in_words(found->item_index);
+    throw detail::stop{found->text};
   }
 
   [[nodiscard]] bool one_stream() const {
@@ -213,6 +234,8 @@ private:
   }
 
   void enqueue(bool captured) {
+    if (checks_)
+      checks_->begin(origin());
     board_.fork(captured);
     patience_type const patient = waiting();
     enqueuing_device own{{work_, rank_, board_, stages_, messages_}, patient};
@@ -222,6 +245,8 @@ private:
       launched_ = captured ? 0 : position_;
     }
     board_.join();
+    if (checks_)
+      checks_->end(origin());
   }
 
   [[nodiscard]] graph capture() {
@@ -253,6 +278,7 @@ private:
   rank_standing& now_;
   device_board board_;
   event iteration_end_;
+  std::unique_ptr<message_checks> checks_;
   transport messages_;
   graph iteration_;
   int position_ = 0; // the item to enqueue next

@@ -4,8 +4,10 @@
 //! @file
 //! @brief Messages through NCCL. Header for pipelining::cuda::nccl_messages.
 
+#include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/communicators.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/patience.cuh>
 #include <pipe/plan/connect.hpp>
@@ -37,7 +39,9 @@ class nccl_messages {
 public:
   using patience_type = patience<Store, Clock>;
 
-  nccl_messages(plan_view const& work, int device) : work_(work), device_(device) {}
+  //! @param checks makes and compares the headers of messages; null where they have none.
+  nccl_messages(plan_view const& work, int device, message_checks* checks)
+      : work_(work), device_(device), checks_(checks) {}
 
   //! @brief Makes the communicators, in the order that all ranks share; the lowest member makes the
   //! id of each and hands it out through the store.
@@ -95,18 +99,25 @@ public:
     few_bytes_.reset();
   }
 
-  //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane.
+  //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
+  //! with its header behind it if it has one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     communicator& lane = *by_lane_[static_cast<std::size_t>(group.front().lane)];
     cudaStream_t const on = own.board.stream_for(group.front());
-    bool const several = group.size() > 1;
+    bool const several = group.size() > 1 || checks_ != nullptr;
+    if (checks_ != nullptr)
+      for_each_message(
+        operation::send, first, group, [&](int index) { checks_->seal(index, own.slots(), on); });
     watch(lane, [&] {
       if (several)
         check(ncclGroupStart(), "ncclGroupStart");
       try {
-        for (item const& step : group)
+        for (item const& step : group) {
           enqueue(lane, step, own.slots().message(step).data, on);
+          if (checks_ != nullptr)
+            enqueue_header(lane, first + static_cast<int>(&step - group.data()), step, on);
+        }
       } catch (...) {
         if (several)
           (void)ncclGroupEnd(); // leaves no open group in this thread
@@ -116,6 +127,10 @@ public:
         check(ncclGroupEnd(), "ncclGroupEnd");
     });
     settle(own.waiting, lane, "a group of messages");
+    if (checks_ != nullptr)
+      for_each_message(operation::receive, first, group, [&](int index) {
+        checks_->compare(index, own.slots(), on);
+      });
     for (std::size_t k = 0; k < group.size(); ++k)
       own.board.complete(first + static_cast<int>(k), on);
   }
@@ -215,6 +230,18 @@ private:
         "ncclRecv");
   }
 
+  void enqueue_header(communicator const& lane, int index, item step, cudaStream_t on) {
+    step.in_bytes = step.out_bytes = sizeof(message_header);
+    enqueue(lane, step, checks_->header_of(index), on);
+  }
+  template <class Calls>
+  static void
+  for_each_message(operation what, int first, std::span<item const> group, Calls calls) {
+    for (std::size_t k = 0; k < group.size(); ++k)
+      if (group[k].what == what)
+        calls(first + static_cast<int>(k));
+  }
+
   void
   first_use(patience_type const& waiting, int peer, bool sends, bool receives, cudaStream_t on) {
     communicator const& lane = carrying(sends, peer);
@@ -236,6 +263,7 @@ private:
 
   plan_view work_;
   int device_;
+  message_checks* checks_;
   std::vector<std::unique_ptr<communicator>> all_;
   std::vector<communicator*> by_lane_;
   std::vector<int> suspects_;

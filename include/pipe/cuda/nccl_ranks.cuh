@@ -41,6 +41,11 @@ struct nccl_ranks {
   //! and every group of messages, and as many nodes in a graph; off, a report may not know
   //! the item.
   bool watched = true;
+  //! Every message has a header with its name, the number of the step and a checksum, and what
+  //! arrives is compared with it on the GPU: a message that was corrupted or is another one ends
+  //! the step with a report. For debugging: a kernel and a small message more at both ends of each
+  //! message. The same on all ranks; needs the runner to be compiled by nvcc.
+  bool checked = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
