@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every schedule type with every parameter: P up to 12, M up to 30, V up to 4, C up to 6. The full
-// range takes some minutes: PIPELINING_ALL_SIZES=1 in the environment asks for it; else some sizes
-// stand for all.
+// range takes some minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for it, else some
+// sizes stand for all.
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -32,7 +32,7 @@ namespace pp = pipelining;
 namespace {
 
 bool all_sizes() {
-  return std::getenv("PIPELINING_ALL_SIZES") != nullptr;
+  return std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
 }
 
 // Counts what it verifies and says so at the end.

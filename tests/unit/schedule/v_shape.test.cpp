@@ -52,9 +52,9 @@ pp::dynamic_timetable make(golden const& row) {
     pp::VAuto<>{.memory_limit = static_cast<double>(row.peak)}, row.size, row.cost);
 }
 
-// A search takes some 50 ms. PIPELINING_ALL_GOLDEN=1 in the environment asks for all lines.
+// A search takes some 50 ms. PIPELINING_TEST_EVERYTHING=1 in the environment asks for all lines.
 bool wanted(golden const& row) {
-  static bool const all = std::getenv("PIPELINING_ALL_GOLDEN") != nullptr;
+  static bool const all = std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
   bool const unit = row.cost.forward == row.cost.backward_weight && row.cost.communication == 0;
   bool const headline = row.size.devices == 8 && row.size.microbatches == 16 &&
                         row.cost.backward_input == 12 && row.cost.communication == 0 &&
