@@ -36,8 +36,7 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
   ring_place<shape::stages> key;
   ring_place<shape::stages> value;
   std::uint32_t query_parity = 1;
-  int const length = static_cast<int>(c.p.key_length);
-  int const tiles = (length + shape::keys - 1) / shape::keys;
+  int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
   each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
     wait_for(memory.query_empty(), query_parity);
     query_parity ^= 1;
@@ -48,24 +47,11 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
                 {work.first + consumer * shape::rows, work.head, work.batch},
                 memory.query_full());
     }
-    int const begin = static_cast<int>(c.p.query_offset) + work.first;
-    tile_position at{work.batch, work.head, begin, begin + work.rows, 0, 0};
-    // Backwards: where a mask is causal, the partial tiles come first.
-    int const begin_of_split = tiles * work.split / splits.count;
-#pragma unroll 1
-    for (int tile = tiles * (work.split + 1) / splits.count - 1; tile >= begin_of_split; --tile) {
-      int const end = min(length, (tile + 1) * shape::keys);
-      at.key_begin = static_cast<int>(c.p.key_offset) + tile * shape::keys;
-      at.key_end = static_cast<int>(c.p.key_offset) + end;
-      auto const covered = cover(c.m, at);
-      if (covered == tile_cover::skip) {
-        continue;
-      }
-      bool const complete = end == (tile + 1) * shape::keys &&
-                            (std::is_same_v<Score, plain> || work.rows == shape::queries);
+    int const begin = tiles * work.split / splits.count;
+    int const end = tiles * (work.split + 1) / splits.count;
+    each_key_tile<shape::queries, shape::keys>(c, work, begin, end, [&](int tile, bool whole) {
       wait_for(memory.key_empty(key.stage), key.parity ^ 1);
-      write_slot(memory.slot(key.stage),
-                 2 * tile + (covered == tile_cover::full && complete ? 0 : 1));
+      write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
       arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
       load_tile(memory.key(key.stage),
                 maps.key,
@@ -79,7 +65,7 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
                 {tile * shape::keys, work.key_head, work.batch},
                 memory.value_full(value.stage));
       value.advance();
-    }
+    });
     wait_for(memory.key_empty(key.stage), key.parity ^ 1);
     write_slot(memory.slot(key.stage), no_more_tiles);
     arrive(memory.key_full(key.stage));

@@ -2,10 +2,12 @@
 #pragma once
 
 //! @file
-//! @brief What the two roles of the forward kernel for Hopper share: tile sizes, shared memory, the
-//! rings of stages and the order of work.
+//! @brief Tile sizes and shared memory of the forward kernel for Hopper, and what it shares with
+//! backward: the rings of stages, the order of work and of tiles.
 
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
 
 #include <cuda.h>
 
@@ -149,6 +151,31 @@ __device__ __forceinline__ void each_work(parameters const& p, int splits, Visit
                       min(Queries, length - first),
                       n % splits});
   });
+}
+
+//! Calls visit(tile, whole) for the tiles of keys begin ... end - 1 that the queries of a piece of
+//! work see, last first: where a mask is causal, the partial tiles come first. Of whole tiles no
+//! pair has to be asked for.
+template <int Queries, int Keys, class Call, class Visit>
+__device__ __forceinline__ void
+each_key_tile(Call const& c, hopper_work const& work, int begin, int end, Visit const& visit) {
+  int const length = static_cast<int>(c.p.key_length);
+  int const query = static_cast<int>(c.p.query_offset) + work.first;
+  tile_position at{work.batch, work.head, query, query + work.rows, 0, 0};
+#pragma unroll 1
+  for (int tile = end - 1; tile >= begin; --tile) {
+    int const key_end = min(length, (tile + 1) * Keys);
+    at.key_begin = static_cast<int>(c.p.key_offset) + tile * Keys;
+    at.key_end = static_cast<int>(c.p.key_offset) + key_end;
+    auto const covered = cover(c.m, at);
+    if (covered == tile_cover::skip) {
+      continue;
+    }
+    // Rows that do not exist only matter to scores, which may read tables of positions.
+    bool const complete = key_end == (tile + 1) * Keys &&
+                          (std::is_same_v<decltype(c.f), plain> || work.rows == Queries);
+    visit(tile, covered == tile_cover::full && complete);
+  }
 }
 
 } // namespace detail

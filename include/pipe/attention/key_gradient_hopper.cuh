@@ -178,22 +178,32 @@ struct key_gradient_consumer {
     }
   }
 
-  //! All tiles of queries from the first one on.
-  __forceinline__ __device__ void visit_tiles(hopper_key_work const& work, int told) {
-    float s[shape::step / 2];
-    float d[shape::step / 2];
+  //! Gradients of the logits of a tile whose logits s, and then d, are under way; adds to dV.
+  __forceinline__ __device__ void make_gradients(std::uint32_t (&gradients)[shape::step / 4],
+                                                 float (&s)[shape::step / 2],
+                                                 float (&d)[shape::step / 2],
+                                                 hopper_key_work const& work,
+                                                 int stage,
+                                                 int told) {
     std::uint32_t weights[shape::step / 4];
-    std::uint32_t gradients[shape::step / 4];
-    int stage = walk.take();
-    before_products();
-    walk.template start<Element>(s, 0, stage);
-    walk.template start<Element>(d, 1, stage);
     wait_for_products<1>(s);
     weigh(s, weights, work, stage, told);
     before_products();
     start_sum<Element>(of_value, weights, walk.memory.step(1, stage));
     wait_for_products<still_open>(d);
     make_hopper_gradients<Element>(gradients, s, d, numbers(stage, 1));
+  }
+
+  //! All tiles of queries from the first one on.
+  __forceinline__ __device__ void visit_tiles(hopper_key_work const& work, int told) {
+    float s[shape::step / 2];
+    float d[shape::step / 2];
+    std::uint32_t gradients[shape::step / 4];
+    int stage = walk.take();
+    before_products();
+    walk.template start<Element>(s, 0, stage);
+    walk.template start<Element>(d, 1, stage);
+    make_gradients(gradients, s, d, work, stage, told);
     for (told = walk.next_tile(); told != no_more_tiles; told = walk.next_tile()) {
       int const next = walk.take();
       before_products();
@@ -204,12 +214,7 @@ struct key_gradient_consumer {
       stage = next;
       before_products();
       walk.template start<Element>(d, 1, stage);
-      wait_for_products<1>(s);
-      weigh(s, weights, work, stage, told);
-      before_products();
-      start_sum<Element>(of_value, weights, walk.memory.step(1, stage));
-      wait_for_products<still_open>(d);
-      make_hopper_gradients<Element>(gradients, s, d, numbers(stage, 1));
+      make_gradients(gradients, s, d, work, stage, told);
     }
     before_products();
     start_sum<Element>(of_key, gradients, walk.memory.step(0, stage));

@@ -22,7 +22,6 @@
 #include <pipe/attention/query_statistics.cuh>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace pipelining::inline v0_1::attention::detail {
 
@@ -35,8 +34,7 @@ copy_for_queries(backward_call<Element, Mask, Score> const& c,
   using shape = hopper_query_gradient_shape<Dim, Score>;
   ring_place<shape::stages> place;
   std::uint32_t own_parity = 1;
-  int const length = static_cast<int>(c.p.key_length);
-  int const tiles = (length + shape::step - 1) / shape::step;
+  int const tiles = (static_cast<int>(c.p.key_length) + shape::step - 1) / shape::step;
   each_work<shape::own>(c.p, 1, [&](hopper_work const& work) {
     wait_for(memory.own_empty(), own_parity);
     own_parity ^= 1;
@@ -46,30 +44,15 @@ copy_for_queries(backward_call<Element, Mask, Score> const& c,
       load_tile(memory.own(0, consumer), maps.query_tile, at, memory.own_full());
       load_tile(memory.own(1, consumer), maps.output_gradient_tile, at, memory.own_full());
     }
-    int const begin = static_cast<int>(c.p.query_offset) + work.first;
-    tile_position at{work.batch, work.head, begin, begin + work.rows, 0, 0};
-    // Backwards: where a mask is causal, the partial tiles come first.
-#pragma unroll 1
-    for (int tile = tiles - 1; tile >= 0; --tile) {
-      int const end = min(length, (tile + 1) * shape::step);
-      at.key_begin = static_cast<int>(c.p.key_offset) + tile * shape::step;
-      at.key_end = static_cast<int>(c.p.key_offset) + end;
-      auto const covered = cover(c.m, at);
-      if (covered == tile_cover::skip) {
-        continue;
-      }
-      // Rows that do not exist only matter to scores, which may read tables of positions.
-      bool const complete = end == (tile + 1) * shape::step &&
-                            (std::is_same_v<Score, plain> || work.rows == shape::own);
+    each_key_tile<shape::own, shape::step>(c, work, 0, tiles, [&](int tile, bool whole) {
       wait_for(memory.empty(place.stage), place.parity ^ 1);
-      write_slot(memory.slot(place.stage),
-                 2 * tile + (covered == tile_cover::full && complete ? 0 : 1));
+      write_slot(memory.slot(place.stage), 2 * tile + (whole ? 0 : 1));
       arrive_expecting(memory.full(place.stage), 2 * shape::tile_bytes);
       tile_place const from{tile * shape::step, work.key_head, work.batch};
       load_tile(memory.step(0, place.stage), maps.key_step, from, memory.full(place.stage));
       load_tile(memory.step(1, place.stage), maps.value_step, from, memory.full(place.stage));
       place.advance();
-    }
+    });
     wait_for(memory.empty(place.stage), place.parity ^ 1);
     write_slot(memory.slot(place.stage), no_more_tiles);
     arrive(memory.full(place.stage));
