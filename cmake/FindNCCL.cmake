@@ -5,8 +5,9 @@
 find_package(CUDAToolkit QUIET)
 find_path(NCCL_INCLUDE_DIR nccl.h
   HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 # as in the packages of Python
-  HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}" PATH_SUFFIXES lib lib64)
+# The library beside the header, if there is one: NAMES_PER_DIR, since packages of Python have libnccl.so.2 alone.
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
+  HINTS "${NCCL_INCLUDE_DIR}/.." "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}" PATH_SUFFIXES lib lib64)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)

@@ -9,9 +9,14 @@ set(PIPELINING_HEADERS_ROOT
 )
 
 set(PIPELINING_HEADERS_CORE
+  core/array_of.hpp
+  core/declare.hpp
+  core/flow.hpp
   core/pass.hpp
+  core/pipeline.hpp
   core/ratio.hpp
   core/shape.hpp
+  core/training.hpp
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
@@ -22,16 +27,16 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/grouped.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
+  schedule/repeat.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
-  schedule/unit_walk.hpp
-  schedule/v_hand_order.hpp
+  schedule/timeline.hpp
   schedule/v_one_f_one_b.hpp
   schedule/v_search.hpp
   schedule/v_shape.hpp
-  schedule/v_timeline.hpp
-  schedule/v_workspace.hpp
+  schedule/walk.hpp
+  schedule/with_recompute.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
@@ -40,12 +45,12 @@ set(PIPELINING_HEADERS_SCHEDULE
 
 set(PIPELINING_HEADERS_TIMETABLE
   timetable/cost.hpp
-  timetable/dependencies.hpp
   timetable/describe.hpp
   timetable/diagnosis.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
   timetable/places.hpp
+  timetable/pool_effect.hpp
   timetable/report.hpp
   timetable/simulate.hpp
   timetable/static_order.hpp
@@ -55,11 +60,28 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/verify.hpp
 )
 
+set(PIPELINING_HEADERS_MODEL
+  model/device_memory.hpp
+  model/gpu.hpp
+  model/predict.hpp
+  model/read_shape.hpp
+  model/transformer.hpp
+)
+
 set(PIPELINING_HEADERS_SEARCH
+  search/bound_paths.hpp
+  search/bounds.hpp
   search/continuous_offsets.hpp
+  search/exact.hpp
+  search/exact_bound.hpp
+  search/exact_search.hpp
+  search/exact_state.hpp
+  search/frontier.hpp
+  search/layer_partition.hpp
   search/sequence_partition.hpp
   search/v_auto.hpp
   search/v_continuous.hpp
+  search/with_offload.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION
@@ -88,11 +110,12 @@ set(PIPELINING_HEADERS_PLAN
   plan/fingerprint.hpp
   plan/global_order.hpp
   plan/hooks.hpp
+  plan/instance.hpp
   plan/item.hpp
   plan/lower.hpp
   plan/lower_device.hpp
   plan/memory.hpp
-  plan/message.hpp
+  plan/other_slots.hpp
   plan/plan.hpp
   plan/policy.hpp
   plan/program.hpp
@@ -115,6 +138,11 @@ set(PIPELINING_HEADERS_IO
   io/append.hpp
   io/csv.hpp
   io/details.hpp
+  io/figures.hpp
+  io/html.hpp
+  io/html_control.hpp
+  io/html_model.hpp
+  io/html_view.hpp
   io/json.hpp
   io/pytorch_actions.hpp
   io/pytorch_messages.hpp
@@ -133,8 +161,12 @@ set(PIPELINING_HEADERS_RUN
   run/context.hpp
   run/error.hpp
   run/execute.hpp
+  run/guards.hpp
+  run/launch_address.hpp
   run/launch_environment.hpp
+  run/null_access.hpp
   run/plan_agreement.hpp
+  run/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp
   run/socket.hpp
@@ -142,6 +174,8 @@ set(PIPELINING_HEADERS_RUN
   run/standing.hpp
   run/store.hpp
   run/store_file.hpp
+  run/store_protocol.hpp
+  run/store_server.hpp
   run/threads.hpp
 )
 
@@ -150,6 +184,7 @@ set(PIPELINING_CORE_HEADERS
   ${PIPELINING_HEADERS_CORE}
   ${PIPELINING_HEADERS_SCHEDULE}
   ${PIPELINING_HEADERS_TIMETABLE}
+  ${PIPELINING_HEADERS_MODEL}
   ${PIPELINING_HEADERS_SEARCH}
   ${PIPELINING_HEADERS_ATTENTION}
   ${PIPELINING_HEADERS_PLAN}
@@ -161,6 +196,7 @@ set(PIPELINING_CORE_HEADERS
 set(PIPELINING_MPI_HEADERS
   run/mpi.hpp
   run/mpi_device.hpp
+  run/mpi_patience.hpp
   run/mpi_store.hpp
 )
 
@@ -192,6 +228,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/tensor_map.cuh
   attention/warp_matrix.cuh
   cuda.cuh
+  cuda/device_guards.cuh
   cuda/error.cuh
   cuda/handles.cuh
   cuda/patience.cuh
@@ -205,6 +242,7 @@ set(PIPELINING_CUDA_HEADERS
 # Headers of pipelining::nccl. They need <nccl.h> too.
 set(PIPELINING_NCCL_HEADERS
   cuda/checked_messages.cuh
+  cuda/communicator_guard.cuh
   cuda/communicators.cuh
   cuda/message_header.cuh
   cuda/nccl.cuh

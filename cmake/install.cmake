@@ -7,7 +7,12 @@ if(PROJECT_VERSION_MAJOR GREATER 0)
 endif()
 
 set(package_directory "${CMAKE_INSTALL_DATADIR}/cmake/pipelining")
-install(TARGETS pipelining_core pipelining_pipelining EXPORT pipelining FILE_SET HEADERS)
+foreach(header IN LISTS PIPELINING_CORE_HEADERS PIPELINING_MPI_HEADERS PIPELINING_CUDA_HEADERS PIPELINING_NCCL_HEADERS)
+  get_filename_component(folder "pipe/${header}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/include/pipe/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+endforeach()
+target_include_directories(pipelining_core INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+install(TARGETS pipelining_core pipelining_pipelining EXPORT pipelining)
 install(EXPORT pipelining NAMESPACE pipelining:: FILE pipeliningTargets.cmake DESTINATION "${package_directory}")
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/pipeliningConfig.cmake.in" "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake"
@@ -17,4 +22,9 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/pipeliningConfigVersion.
 install(FILES "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake" "${PROJECT_BINARY_DIR}/pipeliningConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
   DESTINATION "${package_directory}")
+# For builds without CMake: pkg-config --cflags pipelining. Found from the place of the file, so a tree can be moved.
+set(pkgconfig_directory "${CMAKE_INSTALL_DATADIR}/pkgconfig")
+file(RELATIVE_PATH prefix_from_pkgconfig "/p/${pkgconfig_directory}" "/p")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/pipelining.pc.in" "${PROJECT_BINARY_DIR}/pipelining.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/pipelining.pc" DESTINATION "${pkgconfig_directory}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/pipelining")

@@ -8,11 +8,8 @@ add_library(pipelining::core ALIAS pipelining_core)
 set_target_properties(pipelining_core PROPERTIES EXPORT_NAME core)
 target_compile_features(pipelining_core INTERFACE cxx_std_20)
 target_link_libraries(pipelining_core INTERFACE Threads::Threads)
-set(core_header_paths ${PIPELINING_CORE_HEADERS} ${PIPELINING_MPI_HEADERS}
-  ${PIPELINING_CUDA_HEADERS} ${PIPELINING_NCCL_HEADERS})
-list(TRANSFORM core_header_paths PREPEND "${PROJECT_SOURCE_DIR}/include/pipe/")
-target_sources(pipelining_core INTERFACE
-  FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${core_header_paths})
+# Not a FILE_SET, which consumers with CMake before 3.23 and Meson do not understand.
+target_include_directories(pipelining_core INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>")
 
 # Everything that needs no other package, under one name.
 add_library(pipelining_pipelining INTERFACE)

@@ -5,7 +5,7 @@
 //! @brief From times of passes to the figures that the benchmark of the stream runner prints.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/timetable/dependencies.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -34,9 +34,9 @@ inline pp::dynamic_timetable measured(pp::dynamic_timetable plan, std::vector<st
   std::uint64_t first = ~std::uint64_t{0};
   for (pp::pass const& what : plan.passes)
     first =
-      std::min(first, ran[static_cast<std::size_t>(pp::pass_index(plan.extents, what))].start);
+      std::min(first, ran[static_cast<std::size_t>(pp::pass_index(plan.over(), what))].start);
   for (std::size_t i = 0; i < plan.passes.size(); ++i) {
-    stamp const& at = ran[static_cast<std::size_t>(pp::pass_index(plan.extents, plan.passes[i]))];
+    stamp const& at = ran[static_cast<std::size_t>(pp::pass_index(plan.over(), plan.passes[i]))];
     plan.starts[i] = static_cast<double>(at.start - first) / 1000;
     plan.ends[i] = static_cast<double>(at.end - first) / 1000;
   }
@@ -50,22 +50,22 @@ struct delays {
 };
 
 inline delays delays_of(pp::timetable_view ran) {
-  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(ran.extents)), -1);
+  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(ran.over())), -1);
   for (int i = 0; i < ran.size(); ++i)
-    entries[static_cast<std::size_t>(pp::pass_index(ran.extents, ran.passes[i]))] = i;
+    entries[static_cast<std::size_t>(pp::pass_index(ran.over(), ran.passes[i]))] = i;
   std::vector<double> own;
   std::vector<double> message;
   for (int device = 0; device < ran.extents.devices; ++device)
     for (int i = ran.offsets[device]; i < ran.offsets[device + 1]; ++i) {
       double before = i > ran.offsets[device] ? ran.ends[i - 1] : -1;
       bool crossed = false;
-      pp::dependency_list const needed = pp::dependencies(ran.extents, ran.passes[i]);
+      pp::dependency_list const needed = pp::dependencies(ran.over(), ran.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const entry = entries[static_cast<std::size_t>(needed.index[k])];
         if (entry < 0 || ran.ends[entry] <= before)
           continue;
         before = ran.ends[entry];
-        crossed = pp::device_of(ran.extents, needed.stage[k], ran.passes[i].microbatch) != device;
+        crossed = pp::device_of(ran, needed.stage[k], ran.passes[i].microbatch) != device;
       }
       if (before >= 0)
         (crossed ? message : own).push_back(ran.starts[i] - before);

@@ -188,7 +188,7 @@ private:
   span_with_messages(pp::dynamic_timetable const& plan, pp::uniform_cost cost, double message) {
     cost.communication = message;
     return pp::span_of(
-      pp::simulate({plan.extents, plan.passes, plan.offsets, plan.custom_devices}, cost));
+      pp::simulate({plan.extents, plan.passes, plan.offsets, plan.tables}, cost));
   }
 
   void draw(std::string const& name,

@@ -76,7 +76,7 @@ private:
                         static_cast<std::uint16_t>(at.microbatch),
                         static_cast<std::uint16_t>(at.chunk)};
     spin_kernel<<<1, 1, 0, static_cast<cudaStream_t>(at.stream)>>>(
-      stamps + pp::pass_index(extents, what), static_cast<unsigned>(1000 * cost.duration(what)));
+      stamps + pp::pass_index({extents}, what), static_cast<unsigned>(1000 * cost.duration(what)));
     pp::cuda::check(cudaGetLastError(), "a launch");
   }
 };
@@ -94,7 +94,7 @@ struct spinning_pipeline {
   pp::cuda::stream_runner<std::vector<spinning_stage>, machine::clock> runner;
 
   spinning_pipeline(spin_case const& what, pp::uniform_cost const& cost)
-      : memory(pp::pass_indices(what.work.extents) * static_cast<std::int64_t>(sizeof(stamp))),
+      : memory(pp::pass_indices(pp::plan_view(what.work).over()) * static_cast<std::int64_t>(sizeof(stamp))),
         model(static_cast<std::size_t>(pp::stages(what.work.extents)),
               spinning_stage{what.work.extents, cost, reinterpret_cast<stamp*>(memory.data())}),
         runner(what.work, model, {.graph = what.graph, .warm_up = warm_up}) {
@@ -109,7 +109,7 @@ spin_times run_spinning(spin_case const& what) {
   spin_times times;
   {
     spinning_pipeline spinning(what, what.cost);
-    std::vector<stamp> read(static_cast<std::size_t>(pp::pass_indices(what.work.extents)));
+    std::vector<stamp> read(static_cast<std::size_t>(pp::pass_indices(pp::plan_view(what.work).over())));
     for (int repeat = 0; repeat < what.repeats; ++repeat) {
       spinning.runner.step();
       pp::cuda::check(

@@ -8,12 +8,13 @@
 
 #include <pipe/core/shape.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/io/text.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include <system_error>
 #include <thread>
 
+#include "../support/split_words.hpp"
 #include "options.hpp"
 #include "prediction.hpp"
 #include "report.hpp"
@@ -70,10 +72,15 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
   std::string text;
   pp::write_text(text, table, about);
   std::fputs(text.c_str(), stdout);
-  std::printf("\npredicted with unit costs: bubble %.1f %% of the span, peak activations %.3g "
-              "microbatches on a device's share of the model\n\n",
-              100 * pp::bubble_rate(table),
-              peak_share(table));
+  auto const found = pp::figures_of(table, about);
+  std::printf(
+    "\npredicted with unit costs: bubble %.1f %% of the span, %.1f %% of the makespan; peak "
+    "activations %.3g and weight\ninputs %.3g microbatches on a device's share of the "
+    "model\n\n",
+    100 * found.bubble_rate,
+    100 * found.makespan_bubble_rate,
+    found.peak_activations / table.extents.stages_per_device,
+    found.peak_weight_inputs / table.extents.stages_per_device);
 }
 
 int run(options const& o) {
@@ -101,8 +108,17 @@ int run(options const& o) {
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
   report_time(o, result, own_cores, shared, cores);
+  if (result.interrupted) {
+    write_files(o, text, result, table, about, own_cores, cost);
+    std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
+                result.losses.size(),
+                static_cast<long long>(o.steps));
+    check_output();
+    return 128 + SIGINT;
+  }
   bool const good = report_schedules(o, text, result);
-  write_files(o, text, result, table, about, own_cores);
+  write_files(o, text, result, table, about, own_cores, cost);
+  check_output();
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
     return 1;
@@ -114,9 +130,10 @@ int run(options const& o) {
 
 int main(int count, char** words) {
   try {
-    auto const chosen = read_options({words + 1, words + count});
+    auto const chosen = read_options(examples::split_words(count, words));
     if (chosen.help) {
       std::fputs(usage, stdout);
+      check_output();
       return 0;
     }
     return run(chosen);

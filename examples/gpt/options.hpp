@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -22,7 +23,12 @@ struct options {
   std::string schedule = "seq1f1b";
   std::int64_t devices = 8;
   std::int64_t microbatches = 16;
-  std::int64_t chunks = 0; //!< of the chosen schedule; 0: as many as it has by itself
+  std::int64_t chunks = 0;            //!< of the chosen schedule; 0: as many as it has by itself
+  std::int64_t stages_per_device = 0; //!< of the chosen schedule, likewise
+  std::int64_t group = 0;             //!< of the chosen schedule, likewise
+  std::int64_t memory_limit = 0;      //!< in microbatches of one stage; 0: none given
+  bool eager = false;
+  bool unfused = false;
   std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
@@ -32,15 +38,18 @@ struct options {
 };
 
 inline constexpr char const* usage =
-  "usage: gpt [OPTION VALUE]...\n"
+  "usage: gpt [OPTION [VALUE]]...\n"
   "Trains a byte-level GPT in a pipeline of threads and compares what happens with the plan.\n\n"
-  "  --schedule NAME    gpipe 1f1b seq1f1b v-min v-half v-zb, or any that `timetable --list` "
-  "names\n"
-  "                     (seq1f1b)\n"
+  "  --schedule NAME    any that `timetable --list` names (seq1f1b), but for dualpipe, which "
+  "would\n"
+  "                     keep two copies of each stage, and breadth-first, which adds gradients up\n"
+  "                     in another order than one device\n"
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
-  "  --steps N          steps of training (80)\n"
+  "  --stages-per-device V, --group N, --memory-limit X, --eager, --unfused\n"
+  "                     of the schedules that have these options: see `timetable --list`\n"
+  "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
   "  --heads H          heads of attention (4)\n"
@@ -48,7 +57,7 @@ inline constexpr char const* usage =
   "  --sequence T       bytes of a sequence (128)\n"
   "  --seed S           seed of weights and batches (1)\n"
   "  --text FILE        the text to learn (a licence of this machine, or the README)\n"
-  "  --output FOLDER    where timetable.svg, loss.svg and trace.json go (gpt-demo)\n"
+  "  --output FOLDER    where timeline.html, timetable.svg, loss.svg and trace.json go (gpt-demo)\n"
   "  --help             this text\n";
 
 namespace detail {
@@ -69,6 +78,46 @@ namespace detail {
   return value;
 }
 
+//! Refuses what a small machine cannot train: too many parameters, too much to keep, or steps that
+//! take longer than anyone watches.
+//! @throws std::invalid_argument with one line for the user
+inline void check_effort(model_size const& size, std::int64_t microbatches) {
+  auto const width = static_cast<double>(size.width);
+  auto const layers = static_cast<double>(size.layers);
+  auto const tokens = static_cast<double>(size.sequence * microbatches);
+  double const parameters = 12 * width * width * layers + 2.0 * vocabulary * width;
+  // Forward and backward, per token: every parameter, and half of the sequence in attention.
+  double const work =
+    3 * tokens * (parameters + layers * width * static_cast<double>(size.sequence));
+  double const kept = tokens * layers * 12 * width * sizeof(float); // under GPipe
+  struct bound {
+    char const* what;
+    double value;
+    double most;
+    char const* remedy;
+  };
+  for (bound const& each :
+       {bound{"a model of %.3g parameters", parameters, 1e8, "fewer --layers or less --width"},
+        bound{"a step of %.3g multiplications",
+              work,
+              1e13,
+              "a shorter --sequence, fewer --microbatches or a smaller model"},
+        bound{"a step that keeps %.3g bytes",
+              kept,
+              8e9,
+              "a shorter --sequence, fewer --microbatches or a smaller model"}}) {
+    if (each.value > each.most) {
+      char text[64];
+      std::snprintf(text, sizeof text, each.what, each.value);
+      char most[32];
+      std::snprintf(most, sizeof most, "%.0e", each.most);
+      throw std::invalid_argument(std::string(text) +
+                                  " is too much for this example, which takes " + most +
+                                  " at most; choose " + each.remedy);
+    }
+  }
+}
+
 } // namespace detail
 
 //! Reads the command line.
@@ -83,6 +132,9 @@ namespace detail {
   number_option const numbers[] = {{"--devices", &chosen.devices, 64},
                                    {"--microbatches", &chosen.microbatches, 4096},
                                    {"--chunks", &chosen.chunks, 1024},
+                                   {"--stages-per-device", &chosen.stages_per_device, 64},
+                                   {"--group", &chosen.group, 4096},
+                                   {"--memory-limit", &chosen.memory_limit, 1000000},
                                    {"--steps", &chosen.steps, 1000000},
                                    {"--layers", &chosen.size.layers, 1024},
                                    {"--width", &chosen.size.width, 4096},
@@ -101,6 +153,10 @@ namespace detail {
     auto const name = words[i];
     if (name == "--help" || name == "-h") {
       chosen.help = true;
+      continue;
+    }
+    if (name == "--eager" || name == "--unfused") {
+      (name == "--eager" ? chosen.eager : chosen.unfused) = true;
       continue;
     }
     number_option const* number = nullptr;
@@ -130,6 +186,9 @@ namespace detail {
     chosen.size.key_heads = chosen.size.heads;
   }
   check(chosen.size);
+  if (!chosen.help) {
+    detail::check_effort(chosen.size, chosen.microbatches);
+  }
   return chosen;
 }
 

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "model.hpp"
@@ -67,8 +68,32 @@ struct message_sizes {
 //! @throws std::invalid_argument for pipelines that keep two copies of each stage
 inline void check_one_copy(pp::shape const& extents) {
   if (extents.where == pp::placement::bidirectional) {
-    throw std::invalid_argument("this schedule keeps two copies of each stage, whose gradients "
-                                "would have to be added up; the example has one copy");
+    throw std::invalid_argument(
+      "dualpipe keeps two copies of each stage, whose gradients would have "
+      "to be added up; the example has one copy: take dualpipe-v");
+  }
+}
+
+//! Stages add gradients up in the order of microbatches, last chunk first, as one device does:
+//! other sums would have other bits.
+//! @throws std::invalid_argument for a timetable whose backward passes come in another order
+inline void check_order(pp::timetable_view table, std::string const& name) {
+  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
+  // [2, S]: how many units have had their gradients of inputs, and of weights.
+  std::vector<int> done(2 * stages, 0);
+  for (int i = 0; i < table.size(); ++i) {
+    pp::pass const& what = table.passes[i];
+    int const unit = what.microbatch * table.extents.chunks + table.extents.chunks - 1 - what.chunk;
+    for (bool const weights : {false, true}) {
+      pp::pass_kind const half =
+        weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
+      bool const counts = what.kind == pp::pass_kind::backward || what.kind == half;
+      if (counts && done[(weights ? stages : 0) + what.stage]++ != unit) {
+        throw std::invalid_argument(name +
+                                    " adds up the gradients of microbatches in another order than "
+                                    "one device, with which the example compares every bit");
+      }
+    }
   }
 }
 

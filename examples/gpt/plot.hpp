@@ -49,12 +49,12 @@ line_from(double x1, double y1, double x2, double y2, char const* style) {
 [[nodiscard]] inline std::string
 loss_plot(std::vector<double> const& losses, double unigram, std::string const& title) {
   using namespace detail;
-  double const left = 62, right = 780, top = 44, bottom = 370;
+  double const left = 62, right = 700, top = 44, bottom = 370;
   double const low = std::min(unigram, *std::min_element(losses.begin(), losses.end()));
   double const high = std::max(unigram, *std::max_element(losses.begin(), losses.end()));
   double const tick = round_step(std::max(high - low, 0.1), 6);
   double const floor = tick * std::floor(low / tick);
-  double const ceiling = tick * std::ceil(high / tick);
+  double const ceiling = std::max(tick * std::ceil(high / tick), floor + tick);
   auto const count = static_cast<double>(losses.size());
   auto const x_of = [&](double step) {
     return left + (right - left) * (count > 1 ? step / (count - 1) : 0.5);
@@ -81,18 +81,24 @@ loss_plot(std::vector<double> const& losses, double unigram, std::string const& 
          ") rotate(-90)\" text-anchor=\"middle\" fill=\"#555\">loss, nats per byte</text>\n";
   svg += line_from(
     left, y_of(unigram), right, y_of(unigram), "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
-  svg += text_at(left + 8,
-                 y_of(unigram) - 6,
-                 "start",
-                 "#c44",
-                 "unigram entropy of the text, " + decimals(unigram, 3));
+  // Words stand beside the ends of their lines, where no curve is, and apart from each other.
+  double const last = y_of(losses.back());
+  double entropy = y_of(unigram);
+  double const least = 38; // between the middle of two lines of words and that of one
+  if (std::abs(entropy - last) < least) {
+    bool const below = entropy >= last ? last + least < bottom : last - least < top;
+    entropy = below ? last + least : last - least;
+  }
+  svg += text_at(right + 8, entropy - 4, "start", "#c44", "unigram");
+  svg += text_at(right + 8, entropy + 12, "start", "#c44", "entropy " + decimals(unigram, 3));
   svg += "<polyline fill=\"none\" stroke=\"#2462a8\" stroke-width=\"2\" points=\"";
   for (std::size_t step = 0; step < losses.size(); ++step) {
     svg +=
       decimals(x_of(static_cast<double>(step)), 1) + ',' + decimals(y_of(losses[step]), 1) + ' ';
   }
   svg += "\"/>\n";
-  svg += text_at(right, y_of(losses.back()) - 10, "end", "#2462a8", decimals(losses.back(), 3));
+  double const end = count > 1 ? right : x_of(0);
+  svg += text_at(end + 8, last + 4, "start", "#2462a8", "loss " + decimals(losses.back(), 3));
   return svg + "</svg>\n";
 }
 

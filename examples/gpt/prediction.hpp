@@ -5,8 +5,9 @@
 //! @brief What a timetable should take on this machine: times of passes, measured one by one, and a
 //! simulation for fewer cores than devices.
 
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/timetable/dependencies.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "single_device.hpp"
@@ -33,14 +35,41 @@ struct measured_cost {
   [[nodiscard]] double duration(pp::pass const& what) const {
     auto const i = static_cast<std::size_t>(what.stage * chunks + what.chunk);
     switch (what.kind) {
-    case pp::pass_kind::forward: return forward[i];
+    case pp::pass_kind::forward:
+    case pp::pass_kind::checkpointed_forward:
+    case pp::pass_kind::offloaded_forward:
+    case pp::pass_kind::recompute: return forward[i];
     case pp::pass_kind::backward: return backward_input[i] + backward_weight[i];
     case pp::pass_kind::backward_input: return backward_input[i];
     case pp::pass_kind::backward_weight: return backward_weight[i];
+    case pp::pass_kind::copy_out:
+    case pp::pass_kind::copy_in:
+    case pp::pass_kind::copy_request: return 0; // beside the passes
     }
     return 0;
   }
   [[nodiscard]] static double latency() { return 0; }
+
+  //! In another unit: all times multiplied.
+  [[nodiscard]] measured_cost scaled(double factor) const {
+    measured_cost result = *this;
+    for (auto* const times : {&result.forward, &result.backward_input, &result.backward_weight}) {
+      for (double& time : *times) {
+        time *= factor;
+      }
+    }
+    return result;
+  }
+
+  //! The means over stages and chunks.
+  [[nodiscard]] pp::uniform_cost mean() const {
+    auto const of = [](std::vector<double> const& times) {
+      return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+    };
+    return {.forward = of(forward),
+            .backward_input = of(backward_input),
+            .backward_weight = of(backward_weight)};
+  }
 };
 
 //! Runs the stages of a timetable on this thread alone and takes the fastest of a few microbatches
@@ -81,8 +110,8 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
                                std::vector<double>(entries, pp::never),
                                std::vector<double>(entries, pp::never),
                                {table.offsets, table.offsets + devices + 1},
-                               {}};
-  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.extents)), pp::never);
+                               pp::copy_tables(table)};
+  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over())), pp::never);
   std::vector<double> device_free(devices, 0.0);
   std::vector<double> core_free(static_cast<std::size_t>(std::max(cores, 1)), 0.0);
   std::vector<int> next(table.offsets, table.offsets + devices);
@@ -93,7 +122,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
       return pp::never;
     }
     double time = device_free[device];
-    auto const needed = pp::dependencies(table.extents, table.passes[next[device]]);
+    auto const needed = pp::dependencies(table.over(), table.passes[next[device]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index[i])];
       if (end < 0) {
@@ -119,7 +148,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     double const end = start + cost.duration(table.passes[entry]);
     shared.starts[entry] = start;
     shared.ends[entry] = end;
-    done[static_cast<std::size_t>(pp::pass_index(table.extents, table.passes[entry]))] = end;
+    done[static_cast<std::size_t>(pp::pass_index(table.over(), table.passes[entry]))] = end;
     device_free[chosen] = end;
     *core = end;
   }

@@ -6,19 +6,23 @@
 //! files.
 
 #include <pipe/io/details.hpp>
+#include <pipe/io/html.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,11 +48,22 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   choice.name = name;
   choice.devices = static_cast<int>(o.devices);
   choice.microbatches = static_cast<int>(o.microbatches);
-  if (o.chunks != 0 && name == o.schedule) {
-    choice.chunks = static_cast<int>(o.chunks);
+  if (name == o.schedule) {
+    auto const given = [](std::int64_t value) {
+      return value == 0 ? std::optional<int>() : static_cast<int>(value);
+    };
+    choice.chunks = given(o.chunks);
+    choice.stages_per_device = given(o.stages_per_device);
+    choice.group = given(o.group);
+    if (o.memory_limit != 0) {
+      choice.memory_limit = static_cast<double>(o.memory_limit);
+    }
+    choice.eager = o.eager;
+    choice.unfused = o.unfused;
   }
   auto table = examples::make_named_timetable(choice, pp::uniform_cost{});
   check_one_copy(table.extents);
+  check_order(table, name);
   (void)cut_for(o.size, table.extents); // refuses more chunks than tokens
   return table;
 }
@@ -191,8 +206,9 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
 inline void write_file(std::string const& path, std::string const& content) {
   std::ofstream file(path, std::ios::binary);
   file << content;
-  if (!file.flush()) {
-    throw std::runtime_error("cannot write " + path);
+  file.close();
+  if (!file) {
+    throw std::runtime_error("cannot write " + path + ": " + std::strerror(errno));
   }
 }
 
@@ -201,7 +217,8 @@ inline void write_files(options const& o,
                         training const& run,
                         pp::timetable_view plan,
                         pp::timetable_details const& about,
-                        pp::timetable_view own_cores) {
+                        pp::timetable_view own_cores,
+                        measured_cost const& cost) {
   std::string picture;
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
@@ -216,11 +233,19 @@ inline void write_files(options const& o,
     }
   }
   std::string trace;
-  pp::write_trace(trace, own_cores, about, measured, {.planned_unit = 1e6});
+  pp::write_trace(
+    trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  std::printf("\nwrote %s/timetable.svg, %s/loss.svg and %s/trace.json (for ui.perfetto.dev)\n",
-              o.output.c_str(),
-              o.output.c_str(),
+  auto const milliseconds = cost.scaled(1e3);
+  pp::timetable_details const in_milliseconds{o.schedule, milliseconds.mean(), {}, {}};
+  auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
+  line.measured = measured;
+  line.measured_unit = 1e3;
+  std::string page;
+  pp::write_html(page, std::span(&line, 1), {title, "ms", false});
+  write_file(o.output + "/timeline.html", page);
+  std::printf("\nwrote into %s: timeline.html (planned and measured, to zoom into), timetable.svg, "
+              "loss.svg and trace.json (for ui.perfetto.dev)\n",
               o.output.c_str());
 }
 

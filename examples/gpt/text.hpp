@@ -5,14 +5,18 @@
 //! @brief The text to learn: loading it, its unigram entropy, and batches of random pieces of it.
 
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <ios>
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace gpt {
@@ -20,11 +24,31 @@ namespace gpt {
 //! The bytes of a file.
 //! @throws std::runtime_error where it cannot be read
 [[nodiscard]] inline std::vector<std::uint8_t> load_text(std::string const& path) {
+  auto const refuse = [&path](std::string const& reason) {
+    throw std::runtime_error("cannot read any text from " + path + ": " + reason);
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    refuse("it is a folder");
+  }
   std::ifstream file(path, std::ios::binary);
-  std::vector<std::uint8_t> bytes{std::istreambuf_iterator<char>(file),
-                                  std::istreambuf_iterator<char>()};
-  if (!file || bytes.empty()) {
-    throw std::runtime_error("cannot read any text from " + path);
+  if (!file) {
+    refuse(std::strerror(errno));
+  }
+  constexpr std::size_t most = std::size_t{64} << 20;
+  std::vector<std::uint8_t> bytes;
+  std::vector<char> part(std::size_t{1} << 16);
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
+    bytes.insert(bytes.end(), part.data(), part.data() + file.gcount());
+    if (bytes.size() > most) {
+      refuse("it has more than 64 MiB; a piece of it will do");
+    }
+  }
+  if (file.bad()) {
+    refuse(std::strerror(errno));
+  }
+  if (bytes.empty()) {
+    refuse("it is empty");
   }
   return bytes;
 }

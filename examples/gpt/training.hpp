@@ -8,11 +8,17 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <unistd.h>
 #include <vector>
 
@@ -25,6 +31,7 @@ namespace gpt {
 //! What training leaves for the report.
 struct training {
   std::vector<double> losses;
+  bool interrupted = false; //!< by Ctrl-C
   double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
   std::vector<double> idle; //!< share of the step, by device, mean likewise
   pp::dynamic_timetable last_trace;
@@ -34,6 +41,36 @@ struct training {
 //! Share of a step in which a device runs no pass.
 inline double idle_share(pp::timetable_view table, int device) {
   return 1 - pp::busy(table, device) / pp::makespan(table);
+}
+
+//! Set by Ctrl-C: the step that runs is the last. A second Ctrl-C ends the program at once.
+inline std::atomic<bool> stop_wanted{false};
+
+//! While it lives, Ctrl-C sets `stop_wanted`.
+class interruption {
+public:
+  interruption() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { stop_wanted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~interruption() { sigaction(SIGINT, &before_, nullptr); }
+  interruption(interruption const&) = delete;
+  interruption& operator=(interruption const&) = delete;
+
+private:
+  struct sigaction before_ {};
+};
+
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+//! What has been printed so far has arrived.
+//! @throws std::runtime_error where it has not, on a full disk for example
+inline void check_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    throw std::runtime_error(std::string("cannot write the output: ") + std::strerror(errno));
+  }
 }
 
 //! One line that is written over on terminals, and now and then elsewhere.
@@ -51,7 +88,7 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
               loss,
               tokens_per_second,
               terminal && !last ? "   " : "\n");
-  std::fflush(stdout);
+  check_output();
 }
 
 inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
@@ -64,25 +101,32 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
   training result;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
   std::int64_t const warm_up = std::min<std::int64_t>(3, o.steps - 1);
-  for (std::int64_t step = 0; step < o.steps; ++step) {
+  std::int64_t measured = 0;
+  interruption const watched;
+  for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
     std::chrono::duration<double> const took = clock::now() - start;
     model.update(optimizer, step);
     std::chrono::duration<double> const whole = clock::now() - start;
-    if (step >= warm_up) {
+    result.interrupted = stop_wanted && step + 1 < o.steps;
+    if (step >= warm_up || result.interrupted) {
       auto const trace = model.trace();
-      result.step_seconds += took.count() / static_cast<double>(o.steps - warm_up);
+      result.step_seconds += took.count();
       for (int device = 0; device < table.extents.devices; ++device) {
-        result.idle[static_cast<std::size_t>(device)] +=
-          idle_share(trace, device) / static_cast<double>(o.steps - warm_up);
+        result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
       }
+      ++measured;
     }
     show_progress(step,
                   o.steps,
                   result.losses.back(),
                   static_cast<double>(o.microbatches * o.size.sequence) / whole.count());
+  }
+  result.step_seconds /= static_cast<double>(measured);
+  for (double& idle : result.idle) {
+    idle /= static_cast<double>(measured);
   }
   result.last_trace = model.trace();
   result.peaks = model.peak_bytes();

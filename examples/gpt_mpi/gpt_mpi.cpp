@@ -15,6 +15,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +32,8 @@
 #include "../gpt/options.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/text.hpp"
+#include "../support/split_words.hpp"
+#include "../support/termination.hpp"
 #include "comparison.hpp"
 #include "rank_model.hpp"
 
@@ -61,15 +64,16 @@ rank_options read_rank_options(int count, char** words, int ranks) {
   rank_options chosen;
   std::string const devices = std::to_string(ranks);
   std::vector<std::string_view> rest{"--devices", devices};
-  for (int i = 1; i < count; ++i) {
-    std::string_view const word = words[i];
+  auto const given = examples::split_words(count, words);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    std::string_view const word = given[i];
     if (word == "--check") {
       chosen.check = true;
-    } else if (word == "--deadline" && i + 1 < count) {
+    } else if (word == "--deadline" && i + 1 < given.size()) {
       chosen.deadline =
-        std::chrono::seconds(gpt::detail::whole_number(word, words[++i], 1, 1000000));
-    } else if (word == "--reports" && i + 1 < count) {
-      chosen.reports = words[++i];
+        std::chrono::seconds(gpt::detail::whole_number(word, given[++i], 1, 1000000));
+    } else if (word == "--reports" && i + 1 < given.size()) {
+      chosen.reports = given[++i];
     } else if (word == "--devices" || word == "--output") {
       throw std::invalid_argument(std::string(word) +
                                   " is not for gpt_mpi: mpirun -n says how many devices there are, "
@@ -115,6 +119,9 @@ train_and_check(rank_options const& chosen, int rank, pp::store& line, std::int6
   optimizer.steps = o.steps;
   std::mt19937_64 random(seed);
   for (step = 0; step < o.steps; ++step) {
+    if (example::asked_to_end(line)) {
+      model.fail("was told to end (SIGTERM)");
+    }
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
     auto const start = std::chrono::steady_clock::now();
     model.step(pieces);
@@ -166,9 +173,9 @@ exit_status run(rank_options const& chosen, int rank) {
 } // namespace
 
 int main(int count, char** words) {
-  // When a process dies, mpirun sends this to all others at once, and a second later what nobody
+  // When a process dies, mpirun sends SIGTERM to all others at once, and a second later what nobody
   // can ignore. That second is for their reports.
-  (void)std::signal(SIGTERM, SIG_IGN);
+  example::keep_termination_for_later();
   int provided = 0;
   MPI_Init_thread(&count, &words, MPI_THREAD_FUNNELED, &provided);
   int rank = 0;

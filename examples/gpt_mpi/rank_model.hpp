@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,9 @@ public:
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     runner_.step();
   }
+
+  //! Ends the run on all ranks.
+  [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
 
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {

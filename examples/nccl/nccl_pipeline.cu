@@ -4,18 +4,18 @@
 //   mpirun -n 2 build/gcc/bin/nccl_pipeline
 // Expected output: step 1: loss ..., and a loss at the end that is a fraction of it;
 // docs/how_to/run_with_nccl.md
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <examples/nccl/train.cuh>
+#include <examples/support/split_words.hpp>
+#include <examples/support/termination.hpp>
 #include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
-
-constexpr int default_port = 29511;
 
 constexpr char const* usage =
   "usage: nccl_pipeline [--graph] [--steps N] [--microbatches N] [--deadline SECONDS]\n"
@@ -23,30 +23,30 @@ constexpr char const* usage =
   "Start one process per GPU with mpirun, srun or torchrun. MASTER_ADDR and MASTER_PORT say where "
   "rank 0 is.\n";
 
-int number(int count, char** words, int& at) {
-  std::string const name = words[at];
+int number(std::vector<std::string_view> const& words, std::size_t& at) {
+  std::string const name(words[at]);
   try {
-    if (at + 1 < count)
-      return std::stoi(words[++at]);
+    if (at + 1 < words.size())
+      return std::stoi(std::string(words[++at]));
   } catch (std::exception const&) { // said below
   }
   throw std::invalid_argument(name + " needs a whole number");
 }
 
-example::options read_options(int count, char** words) {
+example::options read_options(std::vector<std::string_view> const& words) {
   example::options chosen;
-  for (int at = 1; at < count; ++at) {
+  for (std::size_t at = 0; at < words.size(); ++at) {
     std::string_view const word = words[at];
     if (word == "--graph")
       chosen.graph = true;
     else if (word == "--steps")
-      chosen.steps = number(count, words, at);
+      chosen.steps = number(words, at);
     else if (word == "--microbatches")
-      chosen.microbatches = number(count, words, at);
+      chosen.microbatches = number(words, at);
     else if (word == "--deadline")
-      chosen.deadline = std::chrono::seconds(number(count, words, at));
+      chosen.deadline = std::chrono::seconds(number(words, at));
     else if (word == "--fail-at")
-      chosen.failing_step = number(count, words, at) - 1;
+      chosen.failing_step = number(words, at) - 1;
     else
       throw std::invalid_argument("there is no option " + std::string(word) + "\n" + usage);
   }
@@ -56,17 +56,12 @@ example::options read_options(int count, char** words) {
 } // namespace
 
 int main(int count, char** words) {
-  // A launcher that ends the other processes when one fails lets them report first.
-  (void)std::signal(SIGTERM, SIG_IGN);
+  example::keep_termination_for_later();
   int rank = 0;
   try {
-    example::options const chosen = read_options(count, words);
-    pipelining::launch_environment here = pipelining::read_launch_environment();
+    example::options const chosen = read_options(examples::split_words(count, words));
+    pipelining::launch_environment const here = pipelining::read_launch_environment();
     rank = here.rank;
-    if (here.port == 0)
-      here.port = default_port;
-    else if (std::string_view(here.launcher) == "torchrun")
-      ++here.port; // torchrun itself serves on its port
     auto const losses = example::train<pipelining::polling_clock>(here, chosen);
     for (std::size_t step = 0; step < losses.size(); step += losses.size() < 10 ? 1 : 10)
       std::printf("step %zu: loss %.3f\n", step + 1, static_cast<double>(losses[step]));

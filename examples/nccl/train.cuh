@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <examples/support/termination.hpp>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -170,7 +171,7 @@ private:
 template <class Clock>
 std::vector<float> train(pp::launch_environment const& here, options const& chosen) {
   // Ranks find each other through a small server in rank 0. It tells all of them what has failed.
-  pp::store_address const address{here.address.empty() ? "127.0.0.1" : here.address, here.port};
+  pp::store_address const address = pp::store_address_of(here);
   std::optional<pp::store_server> server;
   if (here.rank == 0 && chosen.serves)
     server.emplace(address);
@@ -201,6 +202,13 @@ std::vector<float> train(pp::launch_environment const& here, options const& chos
   bool const last = here.rank == here.size - 1;
   for (int step = 0; step < chosen.steps; ++step) {
     stage.fails = last && step == chosen.failing_step;
+    if (asked_to_end(line)) {
+      std::string const who = "rank " + std::to_string(here.rank);
+      pp::tell_standing(
+        line, "run", here.rank, {"was between two steps", {}, pp::failure_cause::own});
+      line.abort(who + " was told to end (SIGTERM)");
+      throw std::runtime_error(who + " was told to end (SIGTERM)");
+    }
     runner.step();
     float const rate = 0.05F / static_cast<float>(chosen.microbatches * rows);
     update_kernel<<<features, features, 0, runner.origin()>>>(stage.w, stage.dw, rate);

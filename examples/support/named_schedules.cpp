@@ -121,24 +121,32 @@ std::vector<named_schedule> const& schedules() {
                                             .chunks = c.chunks.value_or(4),
                                             .group = c.group.value_or(0)};
           }),
+    named("seq1f1b-zb-interleaved",
+          "Seq1F1B with the split backward of ZB-H1 on interleaved stages; 4 chunks, 2 stages per "
+          "device",
+          option::chunks | option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::Seq1F1BZeroBubbleInterleaved<>{
+              .stages_per_device = c.stages_per_device.value_or(2), .chunks = c.chunks.value_or(4)};
+          }),
     named("seq1f1b-zb-h1",
-          "Seq1F1B with the split backward of ZB-H1, the memory of Seq1F1B; 4 chunks",
+          "Seq1F1B with the split backward of ZB-H1, the activations of Seq1F1B; 4 chunks",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH1<>{.chunks = c.chunks.value_or(4)};
           }),
     named("seq1f1b-zb-h2",
-          "Seq1F1B with the split backward of ZB-H2, no bubble in steady state; 4 chunks",
+          "Seq1F1B with the split backward of ZB-H2, no bubble on the span; 4 chunks",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
           }),
     named("zb-h1",
-          "ZB-H1: split backward, the memory of 1F1B",
+          "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
           [](schedule_choice const&) { return pp::ZeroBubbleH1{}; }),
     named("zb-h2",
-          "ZB-H2: split backward, twice the memory, no bubble in steady state",
+          "ZB-H2: split backward, about twice of both, no bubble on the span",
           option::none,
           [](schedule_choice const&) { return pp::ZeroBubbleH2{}; }),
     named("zb-interleaved",
@@ -156,26 +164,26 @@ std::vector<named_schedule> const& schedules() {
               .memory_limit = static_cast<int>(c.memory_limit.value_or(c.devices))};
           }),
     named("v-min",
-          "two stages per device in a V, a third of the memory of 1F1B",
+          "two stages per device in a V, a third of the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
-            return pp::VShape<pp::v_min_offsets, pp::dynamic>{.chunks = c.chunks.value_or(1)};
+            return pp::VMinChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
     named("v-half",
-          "two stages per device in a V, half the memory of 1F1B",
+          "two stages per device in a V, half the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::VShape<pp::v_half_offsets, pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
     named("v-zb",
-          "two stages per device in a V, the memory of 1F1B, no bubble in steady state",
+          "two stages per device in a V, the activations of 1F1B, no bubble on the span",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{.chunks =
                                                                         c.chunks.value_or(1)};
           }),
     named("v-1f1b",
-          "1F1B on a V, backward in one piece, two thirds of the memory of 1F1B",
+          "1F1B on a V, backward in one piece, two thirds of the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::OneFOneBVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};

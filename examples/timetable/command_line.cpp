@@ -11,7 +11,9 @@ namespace examples {
 namespace {
 
 constexpr std::string_view formats[] = {
-  "text", "csv", "json", "svg", "trace", "pytorch", "pytorch-comms", "calls", "memory"};
+  "text", "csv", "json", "svg", "html", "trace", "pytorch", "pytorch-comms", "calls", "memory"};
+
+constexpr std::string_view torch_versions[] = {"2.10", "2.11", "2.12", "2.13", "2.14", "2.15"};
 
 template <class Number>
 Number read_number(std::string_view option, std::string_view word, char const* wanted) {
@@ -155,6 +157,7 @@ constexpr option_reader options[] = {
      double const pair = c.cost.overlapped_pair;
      c.cost = read_cost(option, word);
      c.cost.overlapped_pair = pair;
+     c.cost_given = true;
    }},
   {"--tokens",
    true,
@@ -175,6 +178,29 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.format = read_format(option, word);
    }},
+  {"--against",
+   true,
+   [](command& c, std::string_view, std::string_view word) {
+     c.against = find_schedule(word).name;
+   }},
+  {"--torch",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     if (std::find(std::begin(torch_versions), std::end(torch_versions), word) ==
+         std::end(torch_versions))
+       throw usage_error(std::string(option) + " wants a version from 2.10 to 2.15, not " +
+                         quoted(word));
+     c.torch = word;
+   }},
+  {"--limit-seconds",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     double const seconds = read_number<double>(option, word, "a number");
+     if (!(seconds > 0) || seconds > 1e6)
+       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
+                         quoted(word));
+     c.limit_seconds = seconds;
+   }},
   {"--policy",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -184,6 +210,7 @@ constexpr option_reader options[] = {
    true,
    [](command& c, std::string_view option, std::string_view word) {
      c.sizes = read_sizes(option, word);
+     c.sizes_given = true;
    }},
   {"--width",
    true,
@@ -210,36 +237,70 @@ option_reader const& find_option(std::string_view word) {
 void check_file_options(std::vector<std::string_view> const& given) {
   for (std::string_view const name : given)
     if (name != "--cost" && name != "--pair-cost" && name != "--format" && name != "--width" &&
-        name != "--policy" && name != "--bytes")
+        name != "--policy" && name != "--bytes" && name != "--torch")
       throw usage_error("csv does not have the option " + std::string(name) +
                         ": the file says all but the costs");
 }
 
-void check(command const& result, std::vector<std::string_view> const& given) {
-  auto const has_option = [&given](std::string_view name) {
-    return std::find(given.begin(), given.end(), name) != given.end();
-  };
-  if (has_option("--width") && result.format != "text")
-    throw usage_error("--width is for the format text only");
-  if (has_option("--policy") && result.format != "calls" && result.format != "memory")
-    throw usage_error("--policy is for the formats calls and memory only");
-  if (has_option("--bytes") && result.format != "calls" && result.format != "memory")
-    throw usage_error("--bytes is for the formats calls and memory only");
-  if (result.choice.name == "csv")
-    return check_file_options(given);
-  named_schedule const& schedule = find_schedule(result.choice.name);
-  for (std::string_view const name : {"--devices", "--microbatches"})
-    if (!has_option(name))
-      throw usage_error(std::string(name) + " is missing; see --help");
-  for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})
-    if (has_option(name) && !has(schedule.takes, option::chunks))
-      throw usage_error(std::string(schedule.name) +
-                        " has no chunks, so it does not have the option " + std::string(name));
+//! An option that only some formats have.
+struct format_option {
+  std::string_view option;
+  char const* formats;
+  bool (*fits)(std::string const& format);
+};
+
+constexpr format_option format_options[] = {
+  {"--width", "format text", [](std::string const& f) { return f == "text"; }},
+  {"--policy",
+   "formats calls and memory",
+   [](std::string const& f) { return f == "calls" || f == "memory"; }},
+  {"--bytes",
+   "formats calls, memory and html",
+   [](std::string const& f) { return f == "calls" || f == "memory" || f == "html"; }},
+  {"--against", "format html", [](std::string const& f) { return f == "html"; }},
+  {"--torch", "format pytorch-comms", [](std::string const& f) { return f == "pytorch-comms"; }},
+};
+
+void check_tokens(command const& result) {
   if (result.tokens.has_value() != result.attention_ratio.has_value() ||
       (result.even && !result.tokens))
     throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
-  if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost))
-    throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
+}
+
+void check(command& result, std::vector<std::string_view> const& given) {
+  auto const has_option = [&given](std::string_view name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  for (format_option const& each : format_options)
+    if (has_option(each.option) && !each.fits(result.format))
+      throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
+  if (result.choice.name == "csv")
+    return check_file_options(given);
+  for (std::string_view const name : {"--devices", "--microbatches"})
+    if (!has_option(name))
+      throw usage_error(std::string(name) + " is missing; see --help");
+  bool const compares = result.what == command::task::compare;
+  if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
+    throw usage_error("compare has the formats text, csv and json");
+  if (compares && has_option("--width"))
+    throw usage_error("compare does not have the option --width");
+  if (!compares) {
+    named_schedule const& schedule = find_schedule(result.choice.name);
+    for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})
+      if (has_option(name) && !has(schedule.takes, option::chunks))
+        throw usage_error(std::string(schedule.name) +
+                          " has no chunks, so it does not have the option " + std::string(name));
+    if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost) &&
+        result.against.empty())
+      throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
+  }
+  check_tokens(result);
+  if (result.tokens && !result.cost_given) {
+    // The times that the work itself has, for a forward pass of 1.
+    double const ratio = result.attention_ratio.value();
+    result.cost.backward_input = (1 + 2.5 * ratio) / (1 + ratio);
+    result.cost.backward_weight = 1 / (1 + ratio);
+  }
 }
 
 } // namespace
@@ -280,6 +341,8 @@ command read_command_line(int count, char const* const* words) {
   if (names.empty())
     throw usage_error("the name of a schedule is missing; --list shows all, --help the options");
   result.choice.name = std::string(names[0]);
+  if (names[0] == "compare")
+    result.what = command::task::compare;
   std::size_t const wanted = names[0] == "csv" ? 2 : 1;
   if (names.size() < wanted)
     throw usage_error("csv needs the name of a file");
@@ -294,10 +357,16 @@ command read_command_line(int count, char const* const* words) {
 std::string help_text() {
   return "usage: timetable NAME --devices P --microbatches M [option ...]\n"
          "       timetable csv FILE [option ...]\n"
+         "       timetable compare --devices P --microbatches M [option ...]\n"
+         "       timetable choose --help\n"
+         "       timetable gaps --devices P --microbatches M [--cost F,I,W[,COMM]]\n"
          "       timetable --list\n"
          "\n"
          "Prints the timetable of a pipeline schedule: which device runs which pass when. FILE is\n"
          "a schedule in the format of torch.distributed.pipelining, with or without messages.\n"
+         "compare prints one line of figures for every schedule; its costs, limits and peaks are\n"
+         "those of a device's share of the model for a whole microbatch, so that all do the same\n"
+         "work.\n"
          "\n"
          "  --devices P            devices of the pipeline\n"
          "  --microbatches M       microbatches of one step\n"
@@ -306,22 +375,28 @@ std::string help_text() {
          "                         chunks), and of one message; a fused backward takes I + W;\n"
          "                         default 1,1,1,0\n"
          "  --format FORMAT        text (default), csv (one line per pass), json, svg,\n"
+         "                         html (a page to zoom into, with sliders for the times),\n"
          "                         trace (for ui.perfetto.dev and chrome://tracing), pytorch or\n"
          "                         pytorch-comms (a FILE without and with messages), calls (of\n"
          "                         CUDA and NCCL), or memory (slots and where they lie)\n"
+         "  --against NAME         of html: a second schedule below, with the same work\n"
+         "  --torch VERSION        of pytorch-comms: the version that reads the file, 2.10 to\n"
+         "                         2.15 (default)\n"
          "  --policy POLICY        of calls and memory: one communicator for the pipeline, for\n"
          "                         each pair of devices (default) or for each directed edge\n"
-         "  --bytes M[,A,W,S,G,T,R] of calls and memory: sizes of a message, an activation, what\n"
-         "                         is kept for the weights, the state of a sequence and its\n"
+         "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
+         "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"
+         "  --limit-seconds N      give a search up after this time\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
          "\n"
          "Options of some schedules (--list says which and what the default is):\n"
          "\n"
          "  --chunks C             chunks of a sequence\n"
-         "  --tokens S             tokens of a sequence; chunks get equal work, --cost is the "
-         "mean\n"
-         "                         over them, and their lengths are printed; with\n"
+         "  --tokens S             tokens of a sequence; chunks get equal work, --cost is the\n"
+         "                         mean over them (by default 1 for a forward pass, and what\n"
+         "                         the work takes for the others), and their lengths are\n"
+         "                         printed; with\n"
          "  --attention-ratio A    forward work of attention over that of all else, for S tokens\n"
          "  --even                 chunks of equal length instead\n"
          "  --stages-per-device V  stages of the model on each device\n"

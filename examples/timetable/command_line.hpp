@@ -17,18 +17,23 @@ namespace examples {
 
 //! What the user asked for.
 struct command {
-  enum class task { timetable, help, list };
+  enum class task { timetable, compare, help, list };
   task what = task::timetable;
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
   pipelining::uniform_cost cost;
+  bool cost_given = false;
   std::optional<int> tokens;
   std::optional<double> attention_ratio;
   bool even = false; //!< chunks of equal length instead of equal work
   std::string format = "text";
+  std::string against;             //!< the second schedule of the format html
+  std::string torch = "2.15";      //!< of the format pytorch-comms
+  double limit_seconds = 0;        //!< bound of a search, 0 for none
   std::string policy = "pair";     //!< which messages share a communicator, of the format calls
-  pipelining::uniform_sizes sizes; //!< of the formats calls and memory
-  int width = 0;                   //!< columns of text, 0 for those of the terminal
+  pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
+  bool sizes_given = false;
+  int width = 0; //!< columns of text, 0 for those of the terminal
 };
 
 //! A command line that cannot be followed: one line for the user.

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Prints the timetable of a schedule as text, CSV, JSON or SVG. `timetable --help` says how.
+// Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
 #include <pipe/io/csv.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/html.hpp>
 #include <pipe/io/json.hpp>
-#include <pipe/io/read_pytorch_csv.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/tables.hpp>
-#include <pipe/search/sequence_partition.hpp>
-#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
 
-#include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
-#include <memory>
 #include <new>
 #include <string>
 #include <string_view>
@@ -30,7 +26,11 @@
 #include <vector>
 
 #include "../support/named_schedules.hpp"
+#include "choose.hpp"
 #include "command_line.hpp"
+#include "compare.hpp"
+#include "gaps.hpp"
+#include "make.hpp"
 
 namespace pp = pipelining;
 
@@ -40,27 +40,6 @@ namespace {
 struct standard_output {
   void append(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 };
-
-//! Timetables beyond this take more memory than a small machine has, pictures more than a viewer.
-constexpr std::int64_t most_passes = std::int64_t{1} << 25;
-constexpr std::int64_t most_cells = std::int64_t{1} << 19;
-constexpr std::int64_t most_planned = std::int64_t{1} << 21;
-
-void check_size(pp::shape const& extents, std::string const& format) {
-  if (pp::pass_indices(extents) > most_passes)
-    throw examples::usage_error("this timetable would have up to " +
-                                std::to_string(pp::pass_indices(extents)) + " passes; at most " +
-                                std::to_string(most_passes) + " are made here");
-  bool const planned = format == "calls" || format == "memory";
-  if (planned && pp::pass_indices(extents) > most_planned)
-    throw examples::usage_error("a plan of up to " + std::to_string(pp::pass_indices(extents)) +
-                                " passes is too large for a table; at most " +
-                                std::to_string(most_planned) + " are planned here");
-  if (format == "svg" && pp::pass_indices(extents) > most_cells)
-    throw examples::usage_error("a picture of up to " + std::to_string(pp::pass_indices(extents)) +
-                                " passes opens in no viewer; at most " +
-                                std::to_string(most_cells) + " are drawn");
-}
 
 pp::text_options terminal(int width) {
   pp::text_options options;
@@ -74,13 +53,6 @@ pp::text_options terminal(int width) {
   return options;
 }
 
-//! A timetable, and its chunks where their lengths matter.
-struct result {
-  pp::dynamic_timetable table;
-  std::vector<int> chunk_lengths;
-  std::vector<double> chunk_shares;
-};
-
 pp::plan lower(examples::command const& asked, pp::timetable_view table) {
   if (asked.policy == "pipeline")
     return pp::lower<pp::one_communicator>(table, asked.sizes);
@@ -89,23 +61,77 @@ pp::plan lower(examples::command const& asked, pp::timetable_view table) {
   return pp::lower<pp::communicator_per_pair>(table, asked.sizes);
 }
 
-void write(examples::command const& asked, result const& made) {
+//! Sizes of the slots of a schedule whose devices have the same share of the model as those of
+//! `first`, for which the sizes are given: activations shrink with stages and chunks, messages with
+//! chunks, the state of a sequence with stages.
+std::vector<double>
+slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape const& here) {
+  double const chunks = static_cast<double>(first.chunks) / here.chunks;
+  double const pieces =
+    static_cast<double>(examples::pieces_of_share(first)) / examples::pieces_of_share(here);
+  std::vector<double> result;
+  constexpr int classes = 8; // those that passes use and pages show
+  for (int of = 0; of < classes; ++of) {
+    auto const which = static_cast<pp::slot_class>(of);
+    bool const kept = which == pp::slot_class::activation || which == pp::slot_class::weight_input;
+    bool const state =
+      which == pp::slot_class::sequence || which == pp::slot_class::sequence_gradient;
+    result.push_back(static_cast<double>(sizes.bytes(which, pp::pass{})) * (kept ? pieces
+                                                                            : state
+                                                                              ? pieces / chunks
+                                                                              : chunks));
+  }
+  return result;
+}
+
+//! The page, with the second schedule where one is asked for.
+void write_page(examples::command const& asked, examples::made_table const& made) {
+  standard_output out;
+  std::vector<examples::made_table> all{made};
+  if (!asked.against.empty())
+    all.push_back(examples::make_like(asked, asked.against, examples::work_of_share(made)));
+  std::vector<pp::html_timeline> lines;
+  std::string title;
+  for (examples::made_table const& each : all) {
+    lines.push_back(pp::make_html_timeline(each.table, each.about(), each.model));
+    title += (title.empty() ? "" : " and ") + each.name;
+    if (asked.sizes_given)
+      lines.back().slot_sizes = slot_sizes(asked.sizes, made.table.extents, each.table.extents);
+    else if (lines.size() > 1)
+      lines.back().slot_sizes =
+        slot_sizes({1, 1, 1, 1, 1, 0, 0}, made.table.extents, each.table.extents);
+  }
+  pp::write_html(out, lines, {title, "", asked.sizes_given});
+}
+
+pp::pytorch_release torch_of(std::string const& version) {
+  return version == "2.15" ? pp::pytorch_release::v2_15 : pp::pytorch_release::v2_10;
+}
+
+void write(examples::command const& asked, examples::made_table const& made) {
   standard_output out;
   pp::timetable_view const table = made.table;
-  pp::timetable_details const about{
-    asked.choice.name, asked.cost, made.chunk_shares, made.chunk_lengths};
+  pp::timetable_details about = made.about();
+  if (asked.format == "text" || asked.format == "json") {
+    pp::time_bounds const least = examples::bounds_of(made);
+    about.least_makespan = least.makespan.least();
+    about.least_span = least.span.least();
+  }
   if (asked.format == "csv")
     pp::write_csv(out, table);
   else if (asked.format == "json")
     pp::write_json(out, table, about);
   else if (asked.format == "svg")
     pp::write_svg(out, table, about);
+  else if (asked.format == "html")
+    write_page(asked, made);
   else if (asked.format == "trace")
-    pp::write_trace(out, table, about, {}, {.arrows = true});
+    pp::write_trace(out, table, about, {}, {.arrows = true, .memory = true});
   else if (asked.format == "pytorch")
     pp::write_pytorch_csv(out, table);
   else if (asked.format == "pytorch-comms")
-    pp::write_pytorch_csv(out, table, pp::pytorch_content::passes_and_messages);
+    pp::write_pytorch_csv(
+      out, table, pp::pytorch_content::passes_and_messages, torch_of(asked.torch));
   else if (asked.format == "calls")
     out.append(pp::describe_calls(lower(asked, table)));
   else if (asked.format == "memory")
@@ -127,54 +153,6 @@ void write_list() {
   }
 }
 
-//! The text of a file.
-std::string read_file(std::string const& name) {
-  constexpr std::size_t most = std::size_t{1} << 28;
-  auto const fail = [&name](char const* reason) {
-    return examples::usage_error("cannot read " + examples::quoted(name) + ": " + reason);
-  };
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file)
-    throw fail(std::strerror(errno));
-  std::string text;
-  char part[1 << 16];
-  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
-    text.append(part, count);
-    if (text.size() > most)
-      throw fail("the file is larger than 256 MiB");
-  }
-  if (std::ferror(file.get()) != 0)
-    throw fail(std::strerror(errno));
-  return text;
-}
-
-//! The chunks of a sequence, of equal work or of equal length, and the timetable with their costs.
-result make_with_tokens(examples::command const& asked, pp::shape const& extents) {
-  int const tokens = asked.tokens.value();
-  pp::sequence_work const work = pp::work_of_attention_ratio(asked.attention_ratio.value(), tokens);
-  result made;
-  made.chunk_lengths = asked.even ? pp::even_partition(tokens, extents.chunks)
-                                  : pp::balanced_partition(tokens, extents.chunks, work);
-  made.chunk_shares = pp::token_shares(made.chunk_lengths);
-  made.table = examples::make_named_timetable(
-    asked.choice, pp::chunk_costs(extents, made.chunk_lengths, work, asked.cost));
-  return made;
-}
-
-result make(examples::command const& asked) {
-  if (asked.choice.name == "csv") {
-    pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
-    check_size(file.orders.extents, asked.format);
-    return {pp::make_timetable(file, asked.cost), {}, {}};
-  }
-  pp::shape const extents = examples::arrange(asked.choice);
-  check_size(extents, asked.format);
-  if (asked.tokens)
-    return make_with_tokens(asked, extents);
-  return {examples::make_named_timetable(asked.choice, asked.cost), {}, {}};
-}
-
 void follow(examples::command const& asked) {
   if (asked.what == examples::command::task::help) {
     standard_output().append(examples::help_text());
@@ -184,24 +162,40 @@ void follow(examples::command const& asked) {
     write_list();
     return;
   }
-  write(asked, make(asked));
+  if (asked.what == examples::command::task::compare) {
+    standard_output().append(examples::compare(asked));
+    return;
+  }
+  write(asked, examples::make(asked));
+}
+
+//! Ends the program without waiting for searches that were given up.
+[[noreturn]] void leave(int status) {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  std::_Exit(status);
 }
 
 } // namespace
 
 int main(int count, char** words) {
   try {
-    follow(examples::read_command_line(count, words));
+    if (count > 1 && std::string_view(words[1]) == "choose")
+      examples::choose(count - 2, words + 2);
+    else if (count > 1 && std::string_view(words[1]) == "gaps")
+      examples::gaps(count - 2, words + 2);
+    else
+      follow(examples::read_command_line(count, words));
   } catch (std::bad_alloc const&) {
     std::fprintf(stderr, "timetable: not enough memory for a timetable of this size\n");
     return 2;
   } catch (std::exception const& error) {
     std::fprintf(stderr, "timetable: %s\n", error.what());
-    return 2;
+    leave(2);
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     std::fprintf(stderr, "timetable: could not write the output\n");
-    return 1;
+    leave(1);
   }
-  return 0;
+  leave(0);
 }

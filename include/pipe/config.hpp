@@ -7,6 +7,10 @@
 
 #include <pipe/version.hpp>
 
+#if __cplusplus < 202002L
+#error "pipelining needs C++20: compile with -std=c++20, or link the target pipelining::core"
+#endif
+
 //! Marks a function that host and device code both call. Empty where the compiler knows no devices.
 #if defined(__CUDACC__)
 #define PIPELINING_HOST_DEVICE __host__ __device__

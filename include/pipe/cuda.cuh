@@ -4,6 +4,9 @@
 //! @file
 //! @brief The executor on CUDA streams. What needs NCCL too is <pipe/cuda/nccl.cuh>.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
@@ -11,3 +14,4 @@
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/cuda/wait.cuh>
+#endif

@@ -4,13 +4,26 @@
 //! @file
 //! @brief Everything that needs a host compiler only. Includes nothing but the other headers.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
+#include <pipe/core/array_of.hpp>
+#include <pipe/core/declare.hpp>
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
+#include <pipe/io/html.hpp>
+#include <pipe/io/html_control.hpp>
+#include <pipe/io/html_model.hpp>
+#include <pipe/io/html_view.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/pytorch_actions.hpp>
 #include <pipe/io/pytorch_messages.hpp>
@@ -20,6 +33,11 @@
 #include <pipe/io/text.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/model/device_memory.hpp>
+#include <pipe/model/gpu.hpp>
+#include <pipe/model/predict.hpp>
+#include <pipe/model/read_shape.hpp>
+#include <pipe/model/transformer.hpp>
 #include <pipe/plan/bill.hpp>
 #include <pipe/plan/budget.hpp>
 #include <pipe/plan/calls.hpp>
@@ -31,11 +49,12 @@
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/hooks.hpp>
+#include <pipe/plan/instance.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/lower_device.hpp>
 #include <pipe/plan/memory.hpp>
-#include <pipe/plan/message.hpp>
+#include <pipe/plan/other_slots.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/program.hpp>
@@ -58,8 +77,12 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/guards.hpp>
+#include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/null_access.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/run_item.hpp>
 #include <pipe/run/socket.hpp>
@@ -67,6 +90,8 @@
 #include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/store_file.hpp>
+#include <pipe/run/store_protocol.hpp>
+#include <pipe/run/store_server.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
@@ -75,30 +100,39 @@
 #include <pipe/schedule/grouped.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
-#include <pipe/schedule/unit_walk.hpp>
-#include <pipe/schedule/v_hand_order.hpp>
+#include <pipe/schedule/timeline.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/v_timeline.hpp>
-#include <pipe/schedule/v_workspace.hpp>
+#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/bound_paths.hpp>
+#include <pipe/search/bounds.hpp>
 #include <pipe/search/continuous_offsets.hpp>
+#include <pipe/search/exact.hpp>
+#include <pipe/search/exact_bound.hpp>
+#include <pipe/search/exact_search.hpp>
+#include <pipe/search/exact_state.hpp>
+#include <pipe/search/frontier.hpp>
+#include <pipe/search/layer_partition.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/places.hpp>
+#include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/static_order.hpp>
@@ -107,3 +141,4 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports
+#endif

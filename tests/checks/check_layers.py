@@ -9,7 +9,7 @@ import re
 import sys
 
 # A folder includes itself and folders of a lower number. version.hpp and config.hpp are below them all.
-LAYERS = {"core": 0, "schedule": 1, "timetable": 2, "attention": 2, "search": 3, "plan": 3, "io": 3, "run": 4, "cuda": 5}
+LAYERS = {"core": 0, "schedule": 1, "timetable": 2, "attention": 2, "model": 3, "search": 3, "plan": 3, "io": 3, "run": 4, "cuda": 5}
 KERNELS = 6  # attention/*.cuh: kernels and their launches stand on cuda/, the host's attention does not
 BASE = ["version.hpp", "config.hpp"]
 UMBRELLAS = ["pipe.hpp", "cuda.cuh"]

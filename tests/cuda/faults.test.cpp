@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +84,21 @@ void check_place(std::string const& report, std::string const& who, bool in_step
          has(line, "waits for rank") || has(line, "communicator")));
 }
 
+// Nobody has waited for ever, but for a rank whose own GPU does not answer while it makes its
+// memory.
+void check_no_deadlock(standin::fault const& fault) {
+  std::string const own = "rank " + std::to_string(fault.rank) + " waits in cudaStreamSynchronize";
+  for (standin::report const& found : standin::reports()) {
+    if (found.kind != standin::finding::deadlock)
+      continue;
+    CAPTURE(found.text);
+    CHECK(fault.action == fault_action::stall);
+    CHECK(std::all_of(found.waits.begin(), found.waits.end(), [&](std::string const& line) {
+      return line.find(own) == 0 || has(line, " is stalled by an injected fault");
+    }));
+  }
+}
+
 // All ranks end in bounded time. The others, if they have not done all that they were to do, fail
 // for the same reason, say where they stood, and with whom it began.
 void check_ranks(nccl_result const& result, standin::fault const& fault, tally& sum) {
@@ -154,6 +170,7 @@ void break_ranks(deed const& what) {
           standin::configure({.peers_notice_death = what.noticed, .faults = {fault}});
           auto const result = run_on_ranks(work);
           check_ranks(result, fault, sum);
+          check_no_deadlock(fault);
         }
     }
   std::printf("ranks, %-22s %6d runs, %6d told, %6d to the rank, %6d to a circle with it\n",

@@ -112,6 +112,7 @@ struct kernel_stage {
   word weight = 0;
   int chunks = 1;
   int fails_at = -1;    //!< the forward pass of this microbatch throws
+  int overruns_at = -1; //!< the forward pass of this microbatch writes beyond its activation
   word* sums = nullptr; //!< [2] on the stage's device: gradient, losses
   int stride = 0;       //!< from the sums of one device to those of the next, where several share
 
@@ -120,6 +121,9 @@ struct kernel_stage {
       throw std::domain_error("loss is not a number");
     kernel_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
     check_launch();
+    if (where.microbatch == overruns_at)
+      (void)cudaMemsetAsync(
+        where.activation.data + where.activation.bytes + 4, 1, 4, stream(where));
   }
   void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     kernel_stage_detail::backward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));

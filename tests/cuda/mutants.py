@@ -13,6 +13,7 @@ import sys
 DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
 HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
+GUARD = "communicator_guard.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -71,19 +72,27 @@ MUTANTS = [
      "                     static_cast<int>(lane.members().devices.size());"),
     ("do not connect before the first step", MACHINE, "if (board_.stream_count() > 1)",
      "if (board_.stream_count() > 1000)"),
-    ("leave the graph when closing", MACHINE, "iteration_ = graph();\n    messages_.close",
+    ("leave the graph when closing", MACHINE, "iteration_.destroy();\n    messages_.close",
      "messages_.close"),
-    ("abort before the graph is destroyed", MACHINE,
-     "iteration_ = graph();\n      messages_.abort();",
-     "messages_.abort();\n      iteration_ = graph();"),
+    ("abort before the graph is destroyed", MACHINE, "iteration_ = graph();\n      if (!messages_.abort",
+     "if (!messages_.abort"),
     ("keep a failure to oneself", FAILURE, "line_.abort(reason_);", "(void)0;"),
     ("do not look at communicators", MACHINE, "messages_.look();", ""),
     ("do not join the lanes at the end", MACHINE, "board_.join();\n    if (checks_)", "if (checks_)"),
     ("do not fork the lanes at the start", MACHINE, "board_.fork(captured);", ""),
     ("let the branches of a graph go in any order", MACHINE, "options_.one_message_stream || options_.graph ||",
      "options_.one_message_stream ||"),
-    ("wait far beyond the deadline", PATIENCE, "auto const end = Clock::now() + deadline;",
-     "auto const end = Clock::now() + 1000 * deadline;"),
+    ("wait far beyond the deadline", PATIENCE, "std::min(Clock::now() + deadline, latest);",
+     "Clock::now() + 1000 * deadline;"),
+    ("do not wait until a group is launched", MESSAGES, 'settle(own.waiting, lane, "a group of messages");', ""),
+    ("abort one communicator after the other", GUARD, "note(ncclCommAbort(each.handle));",
+     "{\n        note(ncclGroupEnd());\n        note(ncclCommAbort(each.handle));\n"
+     "        note(ncclGroupStart());\n      }"),
+    ("wait for the abort far beyond its deadline", GUARD, "auto const latest = Clock::now() + patience;",
+     "auto const latest = Clock::now() + 20 * patience;"),
+    ("run ahead without bound", MACHINE, "if (board_.has_room_for(position_))", "if (true)"),
+    ("leave a late step to itself", MACHINE, "messages_.arm(", "(void)("),
+    ("destroy a graph without looking", MACHINE, "iteration_.destroy();", "iteration_ = graph();"),
     ("compare no numbers of steps", HEADER, "if (expected.words[field] !=",
      "if (field != 1 && expected.words[field] !="),
     ("compare no senders", HEADER, "if (expected.words[field] !=", "if (field != 2 && expected.words[field] !="),

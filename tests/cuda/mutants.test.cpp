@@ -133,8 +133,66 @@ verdict after_death_in_graph(mutant const& what, named_plan const& plan) {
                                   .call = 1,
                                   .rank = 1,
                                   .action = standin::fault_action::death}}});
-  (void)what.on_ranks({.work = plan.work, .graph = true});
+  auto const result = what.on_ranks({.work = plan.work, .graph = true});
+  for (rank_report const& rank : result.ranks)
+    if (rank.failure.find("still busy") != std::string::npos)
+      return "streams are left behind";
   return standin::found(standin::finding::misuse) ? "misuse" : "";
+}
+
+//! A queue of launches that a dead peer or an endless pass fills: all ranks still end, in time.
+verdict after_full_queue(mutant const& what, named_plan const& plan, int run_ahead, bool dies) {
+  for (std::uint64_t call = 2; call <= 10; call += 2) {
+    standin::configure(
+      {.launch_depth = 16,
+       .faults = {{.function = "cudaLaunchKernel",
+                   .call = call,
+                   .rank = 1,
+                   .action = dies ? standin::fault_action::death : standin::fault_action::stall}}});
+    auto const result = what.on_ranks({.work = plan.work, .run_ahead = run_ahead});
+    if (standin::found(standin::finding::deadlock))
+      return "a rank never ends";
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+      rank_report const& report = result.ranks[rank];
+      if (dies && rank == 1)
+        continue;
+      if (report.failure.empty())
+        return "a rank has not noticed";
+      if (report.end > standin::clock::time_point(std::chrono::seconds(4)))
+        return "a rank ends too late";
+      if (dies && report.failure.find("still busy") != std::string::npos)
+        return "streams are left behind";
+    }
+  }
+  return {};
+}
+
+//! The first rank dies at its last pass, when all others have ended theirs.
+verdict after_late_death(mutant const& what, named_plan const& plan) {
+  standin::configure({});
+  (void)what.on_ranks({.work = plan.work, .steps = 1});
+  auto const passes =
+    standin::calls_of("cudaLaunchKernel") / static_cast<std::uint64_t>(plan.work.extents.devices);
+  standin::configure({.faults = {{.function = "cudaLaunchKernel",
+                                  .call = passes,
+                                  .rank = 0,
+                                  .action = standin::fault_action::death}}});
+  auto const result = what.on_ranks({.work = plan.work, .steps = 1, .end_together = false});
+  for (std::size_t rank = 1; rank < result.ranks.size(); ++rank)
+    if (result.ranks[rank].failure.empty())
+      return "a rank closes as if all had ended";
+  return {};
+}
+
+//! A graph cannot be destroyed: communicators would wait for it for ever.
+verdict after_lasting_graph(mutant const& what, named_plan const& plan) {
+  standin::configure({.faults = {{.function = "cudaGraphExecDestroy", .call = 1, .rank = 1}}});
+  auto const result = what.on_ranks({.work = plan.work, .graph = true, .end_together = false});
+  if (standin::found(standin::finding::deadlock))
+    return "a rank never ends";
+  return result.ranks[1].failure.find("cudaGraphExecDestroy") == std::string::npos
+           ? "the call that has failed is not told"
+           : "";
 }
 
 //! A kernel that never ends: the step ends at its deadline.
@@ -213,6 +271,17 @@ std::vector<killer> killers() {
   all.push_back(
     {"a death in silence", [=](mutant const& m) { return after_death(m, pair, false); }});
   all.push_back(
+    {"a death in silence, per edge", [=](mutant const& m) { return after_death(m, edge, false); }});
+  all.push_back({"a death and a full queue",
+                 [=](mutant const& m) { return after_full_queue(m, edge, 2, true); }});
+  all.push_back({"a death and a full queue, without bound",
+                 [=](mutant const& m) { return after_full_queue(m, edge, 1000, true); }});
+  all.push_back({"an endless pass and a full queue",
+                 [=](mutant const& m) { return after_full_queue(m, edge, 2, false); }});
+  all.push_back({"a late death", [=](mutant const& m) { return after_late_death(m, pair); }});
+  all.push_back(
+    {"a graph that stays", [=](mutant const& m) { return after_lasting_graph(m, pair); }});
+  all.push_back(
     {"a death that NCCL tells", [=](mutant const& m) { return after_death(m, pair, true); }});
   // No third rank that could find it.
   all.push_back({"a death that NCCL tells the other rank",
@@ -234,6 +303,8 @@ std::string alike(std::string const& name) {
     return "both ends of a message are enqueued one right after the other";
   if (name == "start devices before the origin")
     return "step() waits for the end of the step before";
+  if (name == "wait far beyond the deadline")
+    return "the thread beside the one that waits ends the step at its deadline";
   return {};
 }
 

@@ -6,9 +6,13 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/nccl.hpp>
@@ -24,6 +28,7 @@ using runner_type = pp::cuda::nccl_runner<model_type, memory_store, standin::clo
 struct rank_memory {
   std::vector<pp::cuda::device_memory> sums{};
   model_type model{};
+  pp::cuda::device_memory spare{16};
 
   rank_memory(pp::shape const& extents, int rank) {
     for (int s = 0; s < pp::stages(extents); ++s) {
@@ -50,10 +55,48 @@ struct rank_memory {
   }
 };
 
+//! A communicator of the program's own. Its calls block, as a program's may.
+ncclComm_t all_ranks(memory_store const& line, int rank, int ranks) {
+  ncclUniqueId id{};
+  if (rank == 0) {
+    pp::cuda::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    line.set("sums", std::string(id.internal, sizeof id.internal));
+  }
+  std::string const text = line.get("sums", std::chrono::seconds(1));
+  std::copy(text.begin(), text.end(), id.internal);
+  ncclComm_t made = nullptr;
+  pp::cuda::check(ncclCommInitRank(&made, ranks, id, rank), "ncclCommInitRank");
+  return made;
+}
+
+class kept_after_failure {
+public:
+  explicit kept_after_failure(std::unique_ptr<rank_memory>& what) : what_(what) {}
+  kept_after_failure(kept_after_failure const&) = delete;
+  kept_after_failure& operator=(kept_after_failure const&) = delete;
+  ~kept_after_failure() {
+    if (std::uncaught_exceptions() > 0)
+      (void)what_.release();
+  }
+
+private:
+  std::unique_ptr<rank_memory>& what_;
+};
+
 void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result& result) {
   pp::cuda::current_device const scope(rank);
-  rank_memory memory(what.work.view().extents, rank);
+  auto own = std::make_unique<rank_memory>(what.work.view().extents, rank);
+  rank_memory& memory = *own;
   memory_store line{board, rank};
+  ncclComm_t sums = nullptr;
+  std::vector<pp::cuda::registered_communicator> known;
+  if (what.all_reduce) {
+    sums = all_ranks(line, rank, what.work.extents.devices);
+    if (what.registered)
+      known.push_back({sums, 4});
+  }
+  // A process that has failed ends: to free memory would wait for a GPU that may be busy for ever.
+  kept_after_failure const keep(own);
   {
     runner_type runner(what.other_work != nullptr && rank == 1 ? *what.other_work : what.work,
                        memory.model,
@@ -66,7 +109,13 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .abort_deadline = what.abort_deadline,
                         .one_message_stream = what.one_message_stream,
                         .watched = what.watched,
-                        .checked = what.checked && rank != what.unchecked_rank});
+                        .checked = what.checked && rank != what.unchecked_rank,
+                        .run_ahead = what.run_ahead,
+                        .communicators = known,
+                        .world_ranks = what.world_ranks,
+                        .guarded = what.guarded});
+    if (what.overrunning_stage >= 0)
+      memory.model[static_cast<std::size_t>(what.overrunning_stage)].overruns_at = 1;
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
         line.barrier("freeze", what.work.extents.devices, what.deadline);
@@ -76,10 +125,21 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
       for (std::size_t s = 0; s < memory.model.size(); ++s)
         memory.model[s].fails_at =
           step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+      if (what.all_reduce)
+        pp::cuda::check(ncclAllReduce(memory.spare.data(),
+                                      memory.spare.data(),
+                                      2,
+                                      ncclUint64,
+                                      ncclSum,
+                                      sums,
+                                      runner.origin()),
+                        "ncclAllReduce");
       runner.step();
     }
     if (!what.end_together) {
       runner.close();
+      if (sums != nullptr)
+        pp::cuda::check(ncclCommDestroy(sums), "ncclCommDestroy");
       return;
     }
     line.barrier("ended", what.work.extents.devices, what.deadline);

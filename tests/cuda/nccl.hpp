@@ -16,17 +16,24 @@ struct nccl_case {
   pipelining::plan work{};
   pipelining::plan const* other_work = nullptr; //!< the plan of rank 1, if not `work`
   bool graph = false;
+  bool guarded = false; //!< the checked mode
+  int overrunning_stage =
+    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation
   bool one_message_stream = false;
   bool watched = true;
   bool checked = false;
   int unchecked_rank = -1; //!< a rank that does not agree to that
+  int run_ahead = 16;
   int steps = 3;
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);
   int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in step `failing_step`
   int failing_step = 1;
   bool end_together = true; //!< before they close, ranks wait for each other outside of the runner
-  int freeze_after = -1;    //!< the step after which nothing may be set up any more
+  bool all_reduce = false;  //!< a communicator of the program sums over all ranks before each step
+  bool registered = true;   //!< and the runner knows of it
+  std::vector<int> world_ranks{};
+  int freeze_after = -1; //!< the step after which nothing may be set up any more
 };
 
 //! @brief What one rank has to tell.

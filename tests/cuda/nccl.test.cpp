@@ -50,6 +50,24 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
         });
 }
 
+TEST_CASE("a stage that writes beyond its activation ends the run in the checked mode") {
+  for (named_plan const& plan : test_plans())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({.execution = standin::order::random, .seed = 9});
+      check_equal(
+        run_on_ranks({.work = plan.work, .graph = graph, .guarded = true}), plan.expected, 3);
+      standin::configure({});
+      auto const result = run_on_ranks(
+        {.work = plan.work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 1});
+      CHECK(result.ranks[1].failure.find("nccl: rank 1 failed: a pass of device 1 has written "
+                                         "beyond slot ") == 0);
+      CHECK(result.ranks[1].failure.find(" of class activation, first at byte 260; these had it: "
+                                         "the forward of stage ") != std::string::npos);
+    }
+}
+
 TEST_CASE(
   "after the warm-up nothing is set up any more, and calls are those that the plan counts") {
   for (named_plan const& plan : test_plans())

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/streams.hpp>
 #include <tests/standin/standin.hpp>
@@ -48,6 +49,7 @@ streams_result run_on_streams(streams_case const& what) {
     sums.emplace_back(static_cast<std::int64_t>(sum_bytes));
     model[s] = {.weight = s + 3,
                 .chunks = extents.chunks,
+                .overruns_at = static_cast<int>(s) == what.overrunning_stage ? 1 : -1,
                 .sums = reinterpret_cast<std::uint64_t*>(sums.back().data()),
                 .stride = what.gpus.empty() ? 2 : 0};
   }
@@ -58,8 +60,11 @@ streams_result run_on_streams(streams_case const& what) {
     {.gpus = what.gpus,
      .graph = what.graph,
      .warm_up = 1,
+     .guarded = what.guarded,
      .deadline = std::chrono::nanoseconds(what.deadline_ns)});
   streams_result result;
+  for (auto const& [one, other] : runner.through_host())
+    result.through_host += std::to_string(one) + '-' + std::to_string(other);
   for (int step = 0; step < what.steps; ++step) {
     if (step == what.freeze_after)
       standin::freeze();

@@ -13,6 +13,9 @@
 struct streams_case {
   pipelining::plan work{};
   bool graph = false;
+  bool guarded = false; //!< the checked mode
+  int overrunning_stage =
+    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation
   int steps = 3;
   std::vector<int> gpus{}; //!< as in pipelining::cuda::streams
   std::int64_t deadline_ns = 60'000'000'000;
@@ -27,6 +30,7 @@ struct streams_result {
   std::string failure{};      //!< the text of the first failure
   std::string nested{};       //!< of the exception in it
   std::string last_failure{}; //!< the text of the last one
+  std::string through_host{}; //!< pairs of GPUs whose messages the host copies, as "0-1"
   std::string findings{};     //!< of the stand-in after the last step
 };
 

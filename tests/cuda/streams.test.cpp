@@ -49,6 +49,10 @@ TEST_CASE("streams compute what one device computes, eagerly and as a graph, in 
         CAPTURE(static_cast<int>(how.execution));
         CAPTURE(graph);
         standin::configure(how);
+        check_equal(
+          run_on_streams({.work = plan.work, .graph = graph, .guarded = true}), plan.expected, 3);
+        CHECK(standin::summary() == "");
+        standin::configure(how);
         check_equal(run_on_streams({.work = plan.work, .graph = graph}), plan.expected, 3);
         CHECK(standin::summary() == "");
         CHECK(standin::counters().graph_launches == (graph ? 2 : 0));
@@ -65,6 +69,22 @@ TEST_CASE("after the warm-up nothing is set up any more") {
       standin::configure({});
       CHECK(run_on_streams({.work = plan.work, .graph = graph, .freeze_after = 2}).findings == "");
     }
+}
+
+TEST_CASE("a stage that writes beyond its activation is found when the step has ended") {
+  for (bool const graph : {false, true}) {
+    standin::configure({});
+    auto const plans = test_plans();
+    auto const result = run_on_streams(
+      {.work = plans[0].work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 1});
+    CHECK(result.failure.find("cuda: a pass of device 1 has written beyond slot ") == 0);
+    CHECK(result.failure.find(" of class activation, first at byte 260; these had it: the forward "
+                              "of stage 1, microbatch ") != std::string::npos);
+    standin::configure({});
+    CHECK(
+      run_on_streams({.work = plans[0].work, .graph = graph, .overrunning_stage = 1, .steps = 1})
+        .failure.empty());
+  }
 }
 
 TEST_CASE("devices may be several, and may share") {
@@ -132,4 +152,49 @@ TEST_CASE("a stall ends at the deadline and is told with device and pass") {
         "microbatch 1 from device 1");
   CHECK(result.last_failure == "cuda: an earlier step has failed, and nothing can run after it");
   CHECK(standin::clock::now() - start < std::chrono::milliseconds(20));
+}
+
+TEST_CASE("devices may be GPUs in any order, with access to each other where they have it") {
+  for (named_plan const& plan : test_plans()) {
+    if (plan.work.extents.devices != 2)
+      continue;
+    for (std::vector<int> const& gpus : {std::vector{1, 0}, std::vector{1, 2}})
+      for (bool const access : {true, false}) {
+        CAPTURE(plan.name);
+        CAPTURE(access);
+        standin::configure({.peer_access = access});
+        auto const result = run_on_streams({.work = plan.work, .gpus = gpus});
+        CHECK(result.failure == "");
+        check_equal(result, plan.expected, 3);
+        CHECK(standin::summary() == "");
+        CHECK((standin::counters().staged_copies == 0) == access);
+        std::string const said = std::to_string(gpus[0]) + '-' + std::to_string(gpus[1]);
+        CHECK(result.through_host == (access ? "" : gpus[0] < gpus[1] ? said : "0-1"));
+        // The first GPU of CUDA is not touched where it is not asked for.
+        bool const zero = gpus[1] == 0;
+        CHECK((standin::contexts_of_rank(-1).front() == 0) == zero);
+      }
+  }
+}
+
+TEST_CASE("a failure on GPUs without access to each other says that they have none") {
+  named_plan const plan = test_plans()[4];
+  standin::configure(
+    {.peer_access = false,
+     .faults = {
+       {.function = "cudaLaunchKernel", .call = 4, .action = standin::fault_action::stall}}});
+  auto const result = run_on_streams({.work = plan.work, .gpus = {0, 3}, .deadline_ns = 5'000'000});
+  CHECK(result.failure.find("\n  messages between GPUs 0 and 3 go through the host") !=
+        std::string::npos);
+}
+
+TEST_CASE("on one GPU no pass makes it current again") {
+  named_plan const plan = test_plans()[7];
+  std::uint64_t calls[2]{};
+  for (int const steps : {2, 3}) {
+    standin::configure({});
+    (void)run_on_streams({.work = plan.work, .steps = steps});
+    calls[steps - 2] = standin::calls_of("cudaSetDevice") + standin::calls_of("cudaGetDevice");
+  }
+  CHECK(calls[1] - calls[0] == 1);
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Runs the example gpt_mpi with four processes: the bits of one process, and every survivor's report after a kill.
+"""Runs the example gpt_mpi with four processes: the bits of one process, and every survivor's report after one is
+killed or stopped.
 
-usage: gpt_mpi_test.py train|kill PROGRAM MPIRUN...
+usage: gpt_mpi_test.py train|kill|stop|term PROGRAM MPIRUN...
 """
 import os
 import pathlib
@@ -16,7 +17,9 @@ import time
 
 RANKS = 4
 KILLS = 20
-MOST_SECONDS = 5
+STOPS = 20 if os.environ.get("PIPELINING_TEST_EVERYTHING") else 6
+DEADLINE = 2  # seconds that a rank waits for one that was stopped
+MOST_SECONDS = 5  # beyond the deadline, where one has to pass
 KIND, PROGRAM, *MPIRUN = sys.argv[1:]
 SMALL = ["--layers", "8", "--width", "32", "--sequence", "32", "--microbatches", "8"]
 LARGE = ["--layers", "8", "--width", "64", "--sequence", "128", "--microbatches", "8"]  # messages of 32 kB
@@ -44,14 +47,21 @@ def check_training():
     assert result.returncode == 2 and "--devices is not for gpt_mpi" in result.stderr, result
 
 
-def check_kill(dice, number, folder):
-    """Kills one rank at a random moment; returns how many survivors named whom they waited for."""
-    victim = dice.randrange(RANKS)
+def parent_of(process):
+    """The process that has started another: mpirun, whatever has started that."""
+    with open(f"/proc/{process}/stat", encoding="ascii") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def strike(dice, what, victim, number, folder):
+    """Sends one rank, or mpirun for None, a signal at a random moment; returns what happened, and when the last process had ended."""
     schedule = dice.choice(["1f1b", "seq1f1b", "v-half"])
     size = dice.choice([SMALL, LARGE])
     wait = dice.uniform(0, 0.4)
+    stops = what == signal.SIGSTOP
     arguments = [*size, "--schedule", schedule, "--steps", "1000000", "--reports", folder]
-    what = f"kill {number}: rank {victim}, {schedule}, {size[3]} wide, {wait:.3f} s after the first step"
+    arguments += ["--deadline", str(DEADLINE)] if stops else []
+    story = f"{what.name} {number}: rank {victim}, {schedule}, {size[3]} wide, {wait:.3f} s after the first step"
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     processes = {}
     lines = []
@@ -61,24 +71,67 @@ def check_kill(dice, number, folder):
             processes[int(found[1])] = int(found[2])
         if line.startswith("step ") and len(processes) == RANKS:
             break
-    assert len(processes) == RANKS, what + "\n" + "".join(lines)
+    assert len(processes) == RANKS, story + "\n" + "".join(lines)
     time.sleep(wait)
-    os.kill(processes[victim], signal.SIGKILL)
+    os.kill(parent_of(processes[0]) if victim is None else processes[victim], what)
     start = time.monotonic()
     rest, _ = process.communicate(timeout=60)
     took = time.monotonic() - start
-    what += f": over after {took:.2f} s\n" + rest
-    assert took < MOST_SECONDS and process.returncode != 0, what
+    story += f": over after {took:.2f} s\n" + rest
+    assert took < MOST_SECONDS + DEADLINE * stops and process.returncode != 0, story
+    return story
+
+
+def report_of(rank, folder, story):
+    # mpirun shows most reports, but drops some of what its processes say while it ends them.
+    path = pathlib.Path(folder, f"rank-{rank}.txt")
+    assert path.is_file(), f"no report of rank {rank} after " + story
+    return path.read_text()
+
+
+def check_stop(dice, number, folder):
+    """A process that is stopped closes nothing: only deadlines end the others' waits. All must name it."""
+    victim = number % RANKS
+    story = strike(dice, signal.SIGSTOP, victim, number, folder)
+    for rank in set(range(RANKS)) - {victim}:
+        report = report_of(rank, folder, story)
+        assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: no progress before the deadline: rank \d was at ", report) \
+            and f"\n  rank {victim} is where it began: " in report, report + story
+    print(story.split("\n")[0], flush=True)
+
+
+def check_stops():
+    dice = random.Random(6)
+    for number in range(STOPS):
+        with tempfile.TemporaryDirectory() as folder:
+            check_stop(dice, number, folder)
+
+
+def check_terminations():
+    """SIGTERM to one process, and to mpirun, which passes it on: all ranks say that they were told to end."""
+    for victim in (2, 0, None):
+        with tempfile.TemporaryDirectory() as folder:
+            story = strike(random.Random(7), signal.SIGTERM, victim, 0, folder)
+            for rank in range(RANKS):
+                who = victim if victim is not None else r"\d"
+                report = report_of(rank, folder, story)
+                assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: rank {who} was told to end \(SIGTERM\)", report), \
+                    report + story
+            print(story.split("\n")[0], flush=True)
+
+
+def check_kill(dice, number, folder):
+    """Kills one rank; returns how many survivors named whom they waited for."""
+    victim = dice.randrange(RANKS)
+    what = strike(dice, signal.SIGKILL, victim, number, folder)
     waiting = 0
     for rank in set(range(RANKS)) - {victim}:
-        # mpirun shows most reports, but drops some of what its processes say while it ends them.
-        path = pathlib.Path(folder, f"rank-{rank}.txt")
-        assert path.is_file(), f"no report of rank {rank} after " + what
+        report = report_of(rank, folder, what)
         found = re.search(rf"^gpt_mpi: rank {rank}, step \d+: run: the process of rank {victim} has ended\n"
                           rf"  rank {rank} was at (?:item \d+ of \d+|the (?:start|end) of its program), "
                           r"(?:its last pass was the \w+ of stage \d+, microbatch \d+|before its first pass)[^\n]*",
-                          path.read_text(), re.MULTILINE)
-        assert found, path.read_text() + what
+                          report, re.MULTILINE)
+        assert found, report + what
         waiting += bool(re.search(r"and it waited for rank \d to complete item \d+ of \d+: (send|receive) what comes of "
                                   r"the \w+ of stage \d+, microbatch \d+", found[0]))
     print(what.split("\n")[0], f"{waiting} of {RANKS - 1} survivors were waiting", flush=True)
@@ -96,4 +149,4 @@ def check_kills():
 
 
 if __name__ == "__main__":
-    {"train": check_training, "kill": check_kills}[KIND]()
+    {"train": check_training, "kill": check_kills, "stop": check_stops, "term": check_terminations}[KIND]()

@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs the gpt example on a small model: what it prints, what it writes, how it refuses.
 
-usage: gpt_test.py PROGRAM
+usage: gpt_test.py PROGRAM TIMETABLE
 """
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
 
-PROGRAM = sys.argv[1]
+PROGRAM, TIMETABLE = sys.argv[1:]
 SMALL = ["--layers", "8", "--width", "32", "--sequence", "32", "--devices", "4", "--microbatches", "8"]
 # schedule, chunks that it is run with, passes of a unit on a stage, most of its peak against 1F1B's
 SCHEDULES = [("seq1f1b", 4, 2, 0.6), ("gpipe", 1, 2, 2.2)]
@@ -51,6 +53,71 @@ def check_run(schedule, chunks, passes, most, text):
         drawn = [event for event in events if event["ph"] == "X"]
         stages = 4
         assert len(drawn) == 2 * stages * 8 * chunks * passes, len(drawn)  # planned and measured
+        # Arrows of both: every unit crosses the three boundaries forwards and backwards.
+        assert sum(event["ph"] == "s" for event in events) == 2 * 2 * 3 * 8 * chunks
+        assert {event["pid"] for event in events if event["ph"] == "C"} == {1, 2}
+        assert '"measured":{"starts":[' in pathlib.Path(folder, "timeline.html").read_text()
+
+
+def check_every_schedule(text):
+    """Every name of --list trains, or is refused in one sentence before anything else is said."""
+    tiny = ["--layers", "8", "--width=16", "--heads=2", "--sequence", "16", "--devices=4", "--microbatches", "8"]
+    names = [line.split()[0] for line in
+             subprocess.run([TIMETABLE, "--list"], capture_output=True, text=True, check=True).stdout.splitlines()]
+    assert len(names) > 20
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            words = [*tiny, "--schedule", name, "--steps", "1", "--text", text, "--output", folder]
+            result = run(*words)
+            if "needs the option" in result.stderr:
+                assert (result.returncode, result.stdout) == (2, ""), result
+                result = run(*words, "--memory-limit=8")
+            if name == "dualpipe":
+                assert (result.returncode, result.stdout) == (2, ""), result
+                assert result.stderr == ("gpt: dualpipe keeps two copies of each stage, whose gradients would have to be "
+                                         "added up; the example has one copy: take dualpipe-v\n"), result.stderr
+                continue
+            if name == "breadth-first":
+                assert (result.returncode, result.stdout) == (2, ""), result
+                assert result.stderr == ("gpt: breadth-first adds up the gradients of microbatches in another order than "
+                                         "one device, with which the example compares every bit\n"), result.stderr
+                continue
+            assert result.returncode == 0, (name, result.stderr)
+            assert rows(result.stdout)[name][-1] == 0, result.stdout
+    result = run(*tiny, "--schedule", "1f1b", "--group", "2")
+    assert (result.returncode, result.stdout) == (2, "") and "does not have the option --group" in result.stderr, result
+
+
+def check_interrupted(text):
+    """Ctrl-C after some steps: the files are written, and one line says how far it came."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen([PROGRAM, *SMALL, "--schedule", "1f1b", "--steps", "1000000", "--text", text,
+                                    "--output", folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in process.stdout:
+            if line.startswith("step 11/"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGINT and errors == "", (process.returncode, errors)
+        done = int(re.search(r"^interrupted after (\d+) of 1000000 steps; schedules were not compared$", rest,
+                             re.MULTILINE)[1])
+        assert 11 <= done < 1000, done
+        assert set(os.listdir(folder)) == {"timetable.svg", "loss.svg", "trace.json", "timeline.html"}
+        root = xml.etree.ElementTree.parse(pathlib.Path(folder, "loss.svg")).getroot()
+        curve = next(each for each in root.iter() if each.tag.endswith("polyline"))
+        assert len(curve.attrib["points"].split()) == done
+
+
+def check_full_disk(text):
+    small = [*SMALL, "--schedule", "1f1b", "--text", text]
+    with tempfile.TemporaryDirectory() as folder, open("/dev/full", "w", encoding="utf-8") as full:
+        for words in ([*small, "--steps", "1", "--output", folder], ["--help"]):
+            result = subprocess.run([PROGRAM, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            assert (result.returncode, result.stderr) == (1, "gpt: cannot write the output: No space left on device\n")
+        os.symlink("/dev/full", pathlib.Path(folder, "trace.json"))
+        result = run(*small, "--steps", "1", "--output", folder)
+        assert result.returncode == 1, result
+        assert result.stderr == f"gpt: cannot write {folder}/trace.json: No space left on device\n", result.stderr
 
 
 def check_refusal(status, sentence, *arguments):
@@ -69,11 +136,24 @@ with tempfile.TemporaryDirectory() as temporary:
     check_refusal(2, "the text has 9 bytes, but one sequence and the byte after it need 33",
                   *SMALL, "--text", str(short), "--output", temporary)
     check_refusal(1, f"cannot make the folder {text}", *SMALL, "--text", str(text), "--output", str(text))
-check_refusal(1, "cannot read any text from /no/such/file", "--text", "/no/such/file")
+    check_every_schedule(str(text))
+    check_interrupted(str(text))
+    check_full_disk(str(text))
+check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")
+check_refusal(1, "cannot read any text from /: it is a folder", "--text", "/")
+check_refusal(1, "cannot read any text from /dev/null: it is empty", "--text", "/dev/null")
+check_refusal(1, "cannot read any text from /dev/zero: it has more than 64 MiB; a piece of it will do",
+              "--text", "/dev/zero")
+check_refusal(2, "a model of 2.06e+11 parameters is too much for this example, which takes 1e+08 at most; choose fewer "
+              "--layers or less --width", "--layers", "1024", "--width=4096")
+check_refusal(2, "a step of 2.14e+14 multiplications is too much for this example, which takes 1e+13 at most; choose a "
+              "shorter --sequence, fewer --microbatches or a smaller model", "--sequence", "65536")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '0'", "--steps", "0")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '5x'", "--steps", "5x")
 check_refusal(2, "--steps wants a value", "--steps")
 check_refusal(2, "no such option: '--step'; --help names them all", "--step", "5")
+check_refusal(2, "no such option: '--step'; --help names them all", "--step=5")
+check_refusal(2, "--steps wants a whole number from 1 to 1000000, not ''", "--steps=")
 check_refusal(2, "a sequence of 128 tokens cannot be cut into 300 chunks", "--chunks", "300")
 check_refusal(2, "width must be a multiple of heads, and heads of key heads", "--heads", "7")
 assert run("--schedule", "nonsense").returncode == 2

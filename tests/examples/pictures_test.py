@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks that docs/schedules.md shows every schedule, with the picture that the timetable tool draws of it today.
+"""Checks that docs/schedules.md shows every schedule, with the picture that the timetable tool draws of it today, and the
+example of an interactive page.
 
 usage: pictures_test.py TIMETABLE DOCS [--write]
 """
@@ -36,6 +37,13 @@ def main(tool, docs, write):
             file.write_text(drawn, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != drawn:
             problems.append(f"docs/images/{name}.svg is not what the tool draws; run this test with --write")
+    page = subprocess.run([tool, "v-half", "--devices", "4", "--microbatches", "8", "--format", "html", "--against", "1f1b"],
+                          check=True, capture_output=True, text=True).stdout
+    file = docs / "images" / "timeline.html"
+    if write:
+        file.write_text(page, encoding="utf-8")
+    elif not file.exists() or file.read_text(encoding="utf-8") != page:
+        problems.append("docs/images/timeline.html is not what the tool writes; run this test with --write")
     return problems
 
 

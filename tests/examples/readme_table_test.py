@@ -16,24 +16,26 @@ TYPES = {
     "kfkb": ("Grouped<2>", "1F1B of groups of microbatches, which hides messages"),
     "interleaved": ("Interleaved<2>", "Megatron's: two stages per device, half the bubble"),
     "breadth-first": ("BreadthFirst<2>", "stage by stage: fewest gathers of weights"),
-    "zb-h1": ("ZeroBubbleH1", "split backward, memory of 1F1B"),
-    "zb-h2": ("ZeroBubbleH2", "split backward, no bubble"),
+    "zb-h1": ("ZeroBubbleH1", "split backward; a device holds 1F1B's activations, and weight inputs beside them"),
+    "zb-h2": ("ZeroBubbleH2", "split backward, no bubble on the span"),
     "zb-interleaved": ("ZeroBubbleInterleaved<2>", "split backward on interleaved stages"),
     "zb-auto": ("ZeroBubbleAuto", "split backward, searched for real costs under a memory limit"),
-    "v-min": ("VMin", "V shape, about a third of 1F1B's memory on large pipelines"),
-    "v-half": ("VHalf", "V shape, about half of it"),
-    "v-zb": ("VZeroBubble", "V shape, all of it and no bubble"),
+    "v-min": ("VMin", "V shape, about a third of 1F1B's activations on large pipelines"),
+    "v-half": ("VHalf", "V shape, about half of them"),
+    "v-zb": ("VZeroBubble", "V shape, all of them and no bubble on the span"),
     "v-1f1b": ("OneFOneBV", "V shape with fused backward, about two thirds"),
     "v-auto": ("VAuto<12>", "V shape searched under a memory limit, for real costs"),
     "zb-v": ("ZeroBubbleV", "V shape, hand-made order"),
     "seq1f1b": ("Seq1F1B<4>", "1F1B over 4 chunks of each sequence: a quarter of the bubble"),
     "seq1f1b-interleaved": ("Seq1F1BInterleaved<2, 4>", "the same on interleaved stages"),
     "seq1f1b-zb-h1": ("Seq1F1BZeroBubbleH1<4>", "the same with split backward"),
-    "seq1f1b-zb-h2": ("Seq1F1BZeroBubbleH2<4>", "the same with split backward, no bubble"),
+    "seq1f1b-zb-h2": ("Seq1F1BZeroBubbleH2<4>", "the same with split backward, no bubble on the span"),
+    "seq1f1b-zb-interleaved": ("Seq1F1BZeroBubbleInterleaved<2, 4>", "split backward, chunks and interleaved stages"),
     "dualpipe": ("DualPipe", "microbatches from both ends, weights held twice"),
     "dualpipe-v": ("DualPipeV", "the same folded into a V"),
 }
 NEEDS_LIMIT = {"zb-auto": "8", "v-auto": "12"}
+HEAD = "| --- | --- | --- | --- | --- | --- | --- |\n"
 SKIPPED = {"csv", "v-continuous"}  # a file, and what is v-auto for equal times
 
 
@@ -43,9 +45,11 @@ def row(tool, name):
         command += ["--memory-limit", NEEDS_LIMIT[name]]
     table = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     share = table["stages"] / table["devices"]
-    peak = f"{max(table['peak_activations']) / share:.2f}".rstrip("0").rstrip(".")
+    kept, inputs = (f"{max(table[key]) / share:.2f}".rstrip("0").rstrip(".")
+                    for key in ("peak_activations", "peak_weight_inputs"))
     kind, words = TYPES[name]
-    return f"| `{name}` | `{kind}` | {100 * table['bubble_rate']:.1f} % | {peak} | {words} |"
+    return (f"| `{name}` | `{kind}` | {100 * table['bubble_rate']:.1f} % | {100 * table['makespan_bubble_rate']:.1f} % "
+            f"| {kept} | {inputs} | {words} |")
 
 
 def main(tool, readme, write):
@@ -56,11 +60,11 @@ def main(tool, readme, write):
     if missing or not names:
         return [f"README.md has no row for {missing}; add them to TYPES in this test and run it with --write"]
     text = readme.read_text(encoding="utf-8")
-    head, rest = text.split("| --- | --- | --- | --- | --- |\n", 1)
+    head, rest = text.split(HEAD, 1)
     shown, tail = rest.split("<!-- end of table -->", 1)
     expected = "".join(row(tool, name) + "\n" for name in sorted(names, key=list(TYPES).index))
     if write:
-        readme.write_text(f"{head}| --- | --- | --- | --- | --- |\n{expected}<!-- end of table -->{tail}", encoding="utf-8")
+        readme.write_text(f"{head}{HEAD}{expected}<!-- end of table -->{tail}", encoding="utf-8")
         return []
     return [] if shown == expected else ["the table in README.md differs; run this test with --write:\n" + expected]
 

@@ -103,6 +103,17 @@ def check_durations(case, found):
                 case.assertAlmostEqual(entry["end"] - entry["start"], times[entry["kind"]], places=9)
 
 
+def pairs_take_their_sum(found):
+    times = {"F": found["cost"]["forward"], "I": found["cost"]["backward_input"],
+             "W": found["cost"]["backward_weight"]}
+    times["B"] = times["I"] + times["W"]
+    for row in found["passes"]:
+        for a, b in zip(row, row[1:]):
+            if a["start"] == b["start"] and a["end"] - a["start"] < times[a["kind"]] + times[b["kind"]] - 1e-9:
+                return False
+    return True
+
+
 def check_figures(case, found):
     rows = found["passes"]
     starts = [row[0]["start"] for row in rows]
@@ -113,6 +124,10 @@ def check_figures(case, found):
     case.assertAlmostEqual(found["makespan"], max(stops) - min(starts))
     case.assertAlmostEqual(found["span"], span)
     case.assertAlmostEqual(found["bubble_rate"], 1 - sum(busy) / len(busy) / span)
+    case.assertAlmostEqual(found["makespan_bubble_rate"], 1 - sum(busy) / len(busy) / found["makespan"])
+    case.assertLessEqual(found["least_makespan"], found["makespan"] * (1 + 1e-9))
+    case.assertLessEqual(found["least_span"], found["span"] * (1 + 1e-9))
+    case.assertGreaterEqual(found["least_span"], max(busy) * (1 - 1e-9) if pairs_take_their_sum(found) else 0)
     case.assertAlmostEqual(sum(found["chunk_shares"]), 1)
     case.assertEqual(len(found["chunk_shares"]), found["chunks"])
     for row, peak in zip(rows, found["peak_activations"]):
@@ -121,6 +136,13 @@ def check_figures(case, found):
             share = found["chunk_shares"][entry["chunk"]]
             live += share if entry["kind"] == "F" else -share if entry["kind"] in "BW" else 0
             most = max(most, live)
+        case.assertAlmostEqual(peak, most)
+    # What waits for W, at the start of every pass: begun halves whose other half has not ended.
+    for row, peak in zip(rows, found["peak_weight_inputs"]):
+        ended = {unit(entry): entry["end"] for entry in row if entry["kind"] == "W"}
+        begun = [(entry["start"], ended[unit(entry)], entry["chunk"]) for entry in row if entry["kind"] == "I"]
+        most = max((sum(found["chunk_shares"][chunk] for start, end, chunk in begun if start <= now < end)
+                    for now, _, _ in begun), default=0)
         case.assertAlmostEqual(peak, most)
 
 
@@ -140,12 +162,16 @@ class Timetables(unittest.TestCase):
                                      (name, devices, microbatches))
                     self.assertEqual(list(found), ["schedule", "devices", "stages", "microbatches", "chunks", "cost",
                                                    "chunk_shares", "makespan", "span", "bubble_rate",
-                                                   "peak_activations", "passes"])
+                                                   "makespan_bubble_rate", "least_makespan", "least_span",
+                                                   "peak_activations", "peak_weight_inputs", "passes"])
                     check_rules(self, found)
                     check_durations(self, found)
                     check_figures(self, found)
 
     def test_figures_of_the_papers(self):
+        # A user's model under ZB-H1 held 8 activations and 8 weight inputs on the last of 8 devices.
+        found = table("zb-h1", "--devices", 8, "--microbatches", 32)
+        self.assertEqual((found["peak_activations"][-1], found["peak_weight_inputs"][-1]), (8, 8))
         found = table("1f1b", "--devices", 8, "--microbatches", 32, "--cost", "10,12,8")
         self.assertEqual(found["makespan"], (32 + 7) * 30)
         self.assertEqual(found["peak_activations"], [8, 7, 6, 5, 4, 3, 2, 1])
@@ -190,13 +216,31 @@ class Timetables(unittest.TestCase):
                 for kind, wanted in (("F", forward), ("B", inputs + weights)):
                     self.assertEqual(len(times[kind, chunk]), 1)
                     self.assertAlmostEqual(times[kind, chunk].pop(), wanted, places=5)
-                total[chunk] = 3 * linear + 3.5 * ratio * attention
+                total[chunk] = forward + inputs + weights
             imbalance = max(total.values()) * chunks / sum(total.values())
             self.assertLess(imbalance, 1.015) if not even else self.assertGreater(imbalance, 1.3)
             bubbles[even] = found["bubble_rate"]
             text = output(*words, *(["--even"] * even))
             self.assertIn("tokens of chunks: " + ", ".join(str(round(length)) for length in lengths) + ";", text)
         self.assertLess(bubbles[False], bubbles[True])
+
+    def test_chunks_are_timed_by_the_work_they_were_cut_by(self):
+        words = ("seq1f1b", "--devices", 8, "--microbatches", 16, "--chunks", 4, "--tokens", 4096,
+                 "--attention-ratio", 1.5)
+        found = table(*words)
+        # The gradient of the input of attention takes two and a half times its forward work.
+        self.assertEqual(found["cost"], {"forward": 1, "backward_input": 1.9, "backward_weight": 0.4,
+                                         "communication": 0})
+        # By the closed form of the bubble, (P - 1)(F + B) of the first chunk on M C (F + B), plus what rounding adds.
+        self.assertAlmostEqual(found["bubble_rate"], 7 / (64 + 7), delta=0.015)
+        self.assertEqual(table(*words, "--cost", "1,1.9,0.4"), found)
+        # Cut for other times, chunks are equal in those.
+        found = table(*words, "--cost", "1,1,1")
+        whole = {}
+        for _, entry in entries(found):
+            whole[entry["chunk"], entry["kind"]] = entry["end"] - entry["start"]
+        totals = [whole[chunk, "F"] + whole[chunk, "B"] for chunk in range(4)]
+        self.assertLess(max(totals) / min(totals), 1.01)
 
     def test_default_cost_and_one_chunk_for_all(self):
         words = ("1f1b", "--devices", 2, "--microbatches", 3)
@@ -221,6 +265,47 @@ class Timetables(unittest.TestCase):
         events = json.loads(output(*words, "--format", "trace"))["traceEvents"]
         drawn = sorted((e["tid"], e["ts"] / 1000, (e["ts"] + e["dur"]) / 1000) for e in events if e["ph"] == "X")
         self.assertEqual(drawn, sorted((d, e["start"], e["end"]) for d, e in entries(table(*words))))
+
+    def test_trace_has_arrows_and_counters_that_agree_with_the_json(self):
+        words = ("zb-h1", "--devices", 4, "--microbatches", 8)
+        events = json.loads(output(*words, "--format", "trace"))["traceEvents"]
+        self.assertEqual(sum(e["ph"] == "s" for e in events), 2 * 3 * 8)
+        peaks = {}
+        for event in events:
+            if event["ph"] == "C":
+                for key, value in event["args"].items():
+                    at = (event["name"], key)
+                    peaks[at] = max(peaks.get(at, 0), value)
+        found = table(*words)
+        for device in range(4):
+            name = f"kept on device {device}"
+            self.assertEqual(peaks[name, "activations"], found["peak_activations"][device])
+            self.assertEqual(peaks[name, "weight inputs"], found["peak_weight_inputs"][device])
+
+    def test_compare_has_the_figures_of_every_schedule_at_equal_work(self):
+        words = ("--devices", 4, "--microbatches", 8, "--cost", "4,6,2,0.5", "--memory-limit", 4)
+        rows = json.loads(output("compare", *words, "--format", "json"))
+        self.assertEqual([row["schedule"] for row in rows], names())
+        text = output("compare", *words)
+        lines = {row["schedule"]: row for row in csv.DictReader(io.StringIO(output("compare", *words, "--format", "csv")))}
+        for row in rows:
+            held = row["stages"] // 4
+            costs = ",".join(str(time / held / row["chunks"]) for time in (4, 6, 2))
+            own = [row["schedule"], *words[:4], "--cost", costs + ",0.5"]
+            if "needs the option" in run(*own).stderr:
+                own += ["--memory-limit", 4 * held]
+            found = table(*own)
+            with self.subTest(own=own):
+                for key in ("makespan", "span", "bubble_rate", "makespan_bubble_rate"):
+                    self.assertEqual(row[key], found[key])
+                    self.assertEqual(float(lines[row["schedule"]][key]), found[key])
+                for key in ("peak_activations", "peak_weight_inputs"):
+                    self.assertAlmostEqual(row[key], max(found[key]) / held)
+                # Every device does the work of 8 microbatches, 12 each, however the work is cut.
+                self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 8 * 12)
+                self.assertRegex(text, rf"\n{row['schedule']} +{row['stages']} +{row['chunks']} ")
+        # What a schedule cannot do is said in its line, and the others go on.
+        self.assertRegex(output("compare", "--devices", 3, "--microbatches", 6), r"\ndualpipe +[^\n]*even")
 
     def test_calls_add_up(self):
         for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6)):
@@ -357,7 +442,7 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair or edge")
         self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6,7,8", reason="at most 7")
-        self.refused(*self.GOOD, "--bytes", "1", reason="calls and memory")
+        self.refused(*self.GOOD, "--bytes", "1", reason="calls, memory and html")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,-2", reason="between 0 and")
         self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "calls", reason="planned")
 
@@ -371,6 +456,23 @@ class Mistakes(unittest.TestCase):
         self.refused(*chunked, "--attention-ratio", "1", reason="belong together")
         self.refused(*chunked, "--even", reason="belong together")
         self.refused(*self.GOOD, "--tokens", "8", "--attention-ratio", "1", reason="has no chunks")
+
+    def test_formats_have_their_own_options(self):
+        self.refused(*self.GOOD, "--against", "gpipe", reason="--against is for the format html only")
+        self.refused(*self.GOOD, "--format", "html", "--against", "gpip", reason="did you mean gpipe?")
+        self.refused(*self.GOOD, "--torch", "2.15", reason="--torch is for the format pytorch-comms only")
+        self.refused(*self.GOOD, "--format", "pytorch-comms", "--torch", "2.9", reason="from 2.10 to 2.15")
+        self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "html", reason="too slow")
+        self.refused("1f1b", "--devices", "1000", "--microbatches", "2000", "--format", "trace", reason="viewer")
+        self.refused("compare", *self.GOOD[1:], "--format", "svg", reason="compare has the formats text, csv and json")
+        self.refused("compare", "--devices", "4", reason="--microbatches is missing")
+
+    def test_a_search_can_be_bounded(self):
+        for bad in ("0", "-1", "nan", "1e9"):
+            self.refused(*self.GOOD, "--limit-seconds", bad, reason="above 0 and at most 1e6")
+        self.refused("1f1b", "--devices", 64, "--microbatches", 30000, "--limit-seconds", "0.001", "--format", "csv",
+                     reason="1f1b was given up after 0.001 s; allow more with --limit-seconds")
+        self.assertIn("given up", output("compare", "--devices", 64, "--microbatches", 4000, "--limit-seconds", "1e-6"))
 
     def test_costs(self):
         for bad, reason in (("1,1", "3 or 4 times"), ("1,1,1,1,1", "3 or 4 times"), ("1,,1", "wants a number"),

@@ -266,3 +266,131 @@ TEST_CASE("a collective one rank does not call is a deadlock that names it") {
   CHECK(standin::found(finding::deadlock));
   CHECK(somebody_waits({"ncclAllReduce", "waits for rank 1 of its communicator"}));
 }
+
+namespace {
+
+//! Two communicators with a receive that nobody answers on each, the second behind the first one.
+void receive_twice(rank_resources const& r) {
+  (void)r.receive(1, 1 - r.rank, 0, 0);
+  (void)r.receive(2, 1 - r.rank, 0, 1);
+}
+
+standin::configuration connected() {
+  standin::configuration how;
+  how.lazy_connect = false;
+  return how;
+}
+
+} // namespace
+
+TEST_CASE("abort waits for what stands before the communicator's last kernel") {
+  on_ranks(connected(), 2, 2, [](rank_resources& r) {
+    receive_twice(r);
+    if (r.rank == 0)
+      CHECK(ncclCommAbort(r.comm[1]) == ncclSystemError);
+  });
+  CHECK(standin::found(finding::deadlock));
+  CHECK(somebody_waits({"rank 0 waits in the end of communicator 1, behind its last kernel"}));
+}
+
+TEST_CASE("aborts of one group are carried out together") {
+  on_ranks(connected(), 2, 2, [](rank_resources& r) {
+    receive_twice(r);
+    ncclGroupStart();
+    CHECK(ncclCommAbort(r.comm[1]) == ncclSuccess);
+    CHECK(ncclCommAbort(r.comm[0]) == ncclSuccess);
+    CHECK(ncclGroupEnd() == ncclSuccess);
+    CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+  });
+  CHECK(standin::summary() == "");
+}
+
+TEST_CASE("finalize waits for nobody else") {
+  on_ranks({}, 2, 1, [](rank_resources& r) {
+    if (r.rank == 0)
+      CHECK(ncclCommFinalize(r.comm[0]) == ncclSuccess);
+  });
+  CHECK(standin::summary() == "");
+}
+
+namespace {
+
+//! A communicator without blocking, of which each call is settled.
+ncclComm_t unblocking(ncclUniqueId const& id, int rank) {
+  ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+  how.blocking = 0;
+  ncclComm_t comm{};
+  (void)ncclCommInitRankConfig(&comm, 2, id, rank, &how);
+  ncclResult_t state = ncclInProgress;
+  while (state == ncclInProgress)
+    (void)ncclCommGetAsyncError(comm, &state);
+  return comm;
+}
+
+} // namespace
+
+TEST_CASE("without blocking a group is launched later, and what follows at once comes before it") {
+  standin::configure(connected());
+  auto const ids = unique_ids(1);
+  standin::run_ranks(2, [&](int rank) {
+    cudaSetDevice(rank);
+    ncclComm_t const comm = unblocking(ids[0], rank);
+    cudaStream_t s{};
+    void* p = nullptr;
+    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    cudaMalloc(&p, 64);
+    cudaMemsetAsync(p, 1 + rank, 64, s);
+    CHECK((rank == 0 ? ncclSend(p, 64, ncclInt8, 1, comm, s)
+                     : ncclRecv(p, 64, ncclInt8, 0, comm, s)) == ncclInProgress);
+    cudaEvent_t early{};
+    cudaEventCreateWithFlags(&early, cudaEventDisableTiming);
+    cudaEventRecord(early, s);
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress)
+      (void)ncclCommGetAsyncError(comm, &state);
+    cudaStream_t other{};
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaStreamWaitEvent(other, early);
+    if (rank == 1)
+      cudaMemsetAsync(p, 9, 64, other); // thought to be behind the message
+    cudaStreamSynchronize(other);
+    cudaStreamSynchronize(s);
+  });
+  CHECK(standin::found(finding::write_conflict));
+}
+
+TEST_CASE("abort joins a launch that waits for room, and so for other communicators") {
+  for (bool const last : {true, false}) {
+    CAPTURE(last);
+    standin::configuration how = connected();
+    how.launch_depth = 2;
+    standin::configure(how);
+    auto const ids = unique_ids(2);
+    standin::run_ranks(2, [&](int rank) {
+      cudaSetDevice(rank);
+      ncclComm_t const one = unblocking(ids[0], rank);
+      ncclComm_t const other = unblocking(ids[1], rank);
+      if (rank != 0)
+        return;
+      cudaStream_t s{};
+      void* p = nullptr;
+      cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+      cudaMalloc(&p, 64);
+      (void)ncclRecv(p, 64, ncclInt8, 1, one, s);
+      ncclResult_t state = ncclInProgress;
+      while (state == ncclInProgress)
+        (void)ncclCommGetAsyncError(one, &state);
+      cudaEvent_t full{};
+      cudaEventCreateWithFlags(&full, cudaEventDisableTiming);
+      cudaEventRecord(full, s);
+      (void)ncclRecv(p, 64, ncclInt8, 1, other, s);
+      (void)ncclCommGetAsyncError(other, &state);
+      CHECK(state == ncclInProgress);
+      ncclGroupStart();
+      for (ncclComm_t const comm : {last ? one : other, last ? other : one})
+        (void)ncclCommAbort(comm);
+      (void)ncclGroupEnd();
+    });
+    CHECK(standin::found(finding::deadlock) == !last);
+  }
+}

@@ -133,3 +133,41 @@ TEST_CASE("shared launch queues deadlock a receive ahead of the send it depends 
     CHECK(standin::found(finding::deadlock) == (queues == 1));
   }
 }
+
+TEST_CASE("a rank has a context on the devices that it has made current or used") {
+  standin::configure({});
+  standin::run_ranks(2, [](int rank) {
+    int device = -1;
+    cudaGetDevice(&device);
+    CHECK(device == 0);
+    CHECK(standin::contexts_of_rank(rank).empty());
+    cudaSetDevice(rank + 2);
+    CHECK(standin::contexts_of_rank(rank) == std::vector{rank + 2});
+  });
+}
+
+TEST_CASE("a thread of a rank sleeps until it is rung for, and one that is left behind ends") {
+  standin::configure({});
+  std::vector<int> order;
+  standin::run_ranks(1, [&](int) {
+    standin::clock::doorbell bell;
+    auto helper = standin::clock::start([&] {
+      bell.wait_until(standin::clock::time_point::max());
+      order.push_back(2);
+      bell.wait_until(standin::clock::now() + std::chrono::seconds(1));
+      order.push_back(3);
+    });
+    standin::clock::sleep_for(std::chrono::milliseconds(1));
+    order.push_back(1);
+    bell.ring();
+    helper.join();
+    order.push_back(4);
+    standin::clock::start([&] {
+      CHECK(!standin::wait_until([] { return false; }, "what never comes"));
+      order.push_back(5);
+    }).detach();
+  });
+  CHECK(order == std::vector{1, 2, 3, 4, 5});
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().stolen_turns == 0);
+}

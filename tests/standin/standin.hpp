@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -70,6 +71,8 @@ struct configuration {
   int devices = 8;
   int compute_major = 9;
   int compute_minor = 0;
+  int registers_per_thread = 255;    //!< at most, as -maxrregcount sets it
+  bool reports_launch_bounds = true; //!< in cudaFuncGetAttributes; else what registers allow
   order execution = order::lazy;
   std::uint64_t seed = 1;
   std::vector<int> script{};      //!< for order::scripted; choices beyond its end are 0
@@ -79,6 +82,7 @@ struct configuration {
     0; //!< unfinished operations a device accepts before the host waits; 0 is unlimited
   int hardware_queues =
     0; //!< streams share this many launch queues per device; 0 is one queue each
+  bool peer_access = true;  //!< devices can reach each other's memory
   bool lazy_connect = true; //!< the first use of a peer blocks the host until the peer uses it too
   bool mirrored_groups = true; //!< report groups whose two ends differ
   bool report_uninitialised = true;
@@ -139,11 +143,14 @@ void freeze();
 [[nodiscard]] std::uint64_t calls_of(std::string const& function);
 [[nodiscard]] std::uint64_t total_calls();
 [[nodiscard]] std::uint64_t calls_of_rank(int rank);
+//! @brief The devices on which a rank has a context: each takes some hundred megabytes.
+[[nodiscard]] std::vector<int> contexts_of_rank(int rank);
 
 //! @brief What the devices did so far.
 struct totals {
   std::uint64_t operations = 0, steps = 0, kernels = 0, copies = 0, nccl_kernels = 0, messages = 0;
   std::uint64_t graph_launches = 0, host_functions = 0;
+  std::uint64_t staged_copies = 0; //!< between devices without access to each other, by the host
   std::uint64_t stolen_turns =
     0; //!< times a thread outside the model was overtaken; 0 means deterministic
 };
@@ -174,6 +181,32 @@ struct clock {
   using period = duration::period;
   using time_point = std::chrono::time_point<clock, duration>;
   static constexpr bool is_steady = true;
+
+  //! @brief A thread that a rank starts beside its own. It dies with the rank; one that is detached
+  //! and waits for ever ends after all ranks, with errors.
+  class thread {
+  public:
+    void join();
+    void detach() { real_.detach(); }
+    [[nodiscard]] bool joinable() const noexcept { return real_.joinable(); }
+
+  private:
+    friend struct clock;
+    std::thread real_{};
+    void* host_ = nullptr;
+  };
+  static thread start(std::function<void()> work);
+
+  //! @brief Where one thread sleeps until another one rings or a time has come.
+  class doorbell {
+  public:
+    void wait_until(time_point when);
+    void ring();
+
+  private:
+    bool rung_ = false;
+    void* sleeper_ = nullptr;
+  };
   static time_point now();
   static void sleep_for(duration length);
   static void sleep_until(time_point when);

@@ -199,7 +199,7 @@ private:
       group = step.group;
       batches.back().push_back({step.what == pipelining::operation::send,
                                 step.peer,
-                                pipelining::message_index(work.extents, step)});
+                                pipelining::message_index(work, step)});
     }
   }
   return result;

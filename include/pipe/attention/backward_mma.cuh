@@ -28,11 +28,12 @@ struct query_gradient_shape {
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,
                 "attention::query_gradient_shape: the head dim must be 64, 128 or 256, because "
                 "tiles of other widths are not laid out");
-  static constexpr int warps = 4;
-  static constexpr int threads = 32 * warps;
-  static constexpr int row_tiles = Dim == 64 ? 2 : 1; //!< tiles of 16 queries in a warp
-  static constexpr int queries = warps * row_tiles * 16;
-  static constexpr int keys = Dim == 128 ? 64 : 32;
+  static constexpr int warps = 4;                        //!< of a block
+  static constexpr int threads = 32 * warps;             //!< of a block
+  static constexpr int row_tiles = Dim == 64 ? 2 : 1;    //!< tiles of 16 queries in a warp
+  static constexpr int queries = warps * row_tiles * 16; //!< of a block
+  static constexpr int keys = Dim == 128 ? 64 : 32;      //!< of one step
+  //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = (2 * queries + 4 * keys) * Dim * 2 + queries * 4;
 };
 
@@ -40,13 +41,16 @@ struct query_gradient_shape {
 //! themselves.
 template <int Dim, score Score = plain>
 struct key_gradient_shape {
-  static constexpr int warps = Dim == 128 ? 8 : 4;
-  static constexpr int threads = 32 * warps;
+  static constexpr int warps = Dim == 128 ? 8 : 4;    //!< of a block
+  static constexpr int threads = 32 * warps;          //!< of a block
   static constexpr int row_tiles = Dim == 64 ? 2 : 1; //!< tiles of 16 keys in a warp
-  static constexpr int keys = warps * row_tiles * 16;
-  static constexpr int queries = std::is_same_v<Score, plain> ? 32 : 16;
+  static constexpr int keys = warps * row_tiles * 16; //!< of a block
+  static constexpr int queries = std::is_same_v<Score, plain> ? 32 : 16; //!< of one step
   static constexpr int width = Dim == 256 ? 128 : Dim; //!< columns of dK and dV in one block
-  static constexpr int parts = Dim / width;
+  static constexpr int parts = Dim / width; //!< blocks that share the columns of dK and dV
+  //! Steps of a product over Dim that are laid out one after the other.
+  static constexpr int unrolled = Dim == 64 ? 2 : Dim / 16;
+  //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = (2 * keys + 4 * queries) * Dim * 2 + 4 * queries * 4;
 };
 
@@ -327,8 +331,10 @@ __device__ inline void key_gradient_block(backward_call<Element, Mask, Score> co
     auto const gradient_tile = query_tile + query_bytes;
     float s[tiles][shape::queries / 8][4] = {};
     float d[tiles][shape::queries / 8][4] = {};
-    multiply_rows<Element, Dim, shape::queries>(s, key_tile, warp_row, query_tile, lane);
-    multiply_rows<Element, Dim, shape::queries>(d, value_tile, warp_row, gradient_tile, lane);
+    multiply_rows<Element, Dim, shape::queries, shape::unrolled>(
+      s, key_tile, warp_row, query_tile, lane);
+    multiply_rows<Element, Dim, shape::queries, shape::unrolled>(
+      d, value_tile, warp_row, gradient_tile, lane);
     int const begin = now.index * shape::queries;
     pair_position const at{
       batch, first_head + now.head, static_cast<int>(p.query_offset) + begin, key_position};

@@ -52,15 +52,26 @@ PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_key_gradient_s
 
 } // namespace detail
 
+namespace detail {
+
+template <int Dim, class Element, mask Mask, score Score, class Built>
+hopper_code backward_code() {
+  auto const of_queries = code_of_kernel<hopper_query_gradient_shape<Dim, Score>>(
+    reinterpret_cast<void const*>(query_gradient_hopper_kernel<Built, Dim, Element, Mask, Score>));
+  return of_queries != hopper_code::there
+           ? of_queries
+           : code_of_kernel<hopper_key_gradient_shape<Dim>>(reinterpret_cast<void const*>(
+               key_gradient_hopper_kernel<Built, Dim, Element, Mask, Score>));
+}
+
+} // namespace detail
+
 //! @brief Says whether the program has code for sm_90a of the backward kernels and runs it on the
 //! current GPU. To be asked where is_hopper; see hopper_code.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] bool has_backward_on_hopper() {
-  return detail::is_hopper_code(
-    reinterpret_cast<void const*>(
-      detail::query_gradient_hopper_kernel<Built, Dim, Element, Mask, Score>),
-    hopper_query_gradient_shape<Dim, Score>::threads);
+  return detail::backward_code<Dim, Element, Mask, Score, Built>() == detail::hopper_code::there;
 }
 
 namespace detail {
@@ -128,7 +139,7 @@ void start_on_hopper(parameters const& p,
 //! @tparam Dim elements of a head: 64 or 128
 //! @param p      sizes, offsets, scale (above 0): those of the chunk's forward
 //! @param t      as for backward_on_device; strides of query, key, value, output gradient and query
-//!               gradient must not be negative
+//!               gradient must be above 0
 //! @param mean   scratch in device memory, [batch, heads, query_length]; holds dO . O afterwards
 //! @param m      the mask of forward; tiles that it skips are neither read nor multiplied
 //! @param f      the score of forward
@@ -148,7 +159,7 @@ void backward_on_hopper(parameters const& p,
                 "attention::backward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::backward for float");
   check_for_kernels<Dim>(p, t, mean);
-  detail::check_hopper(has_backward_on_hopper<Dim, Element, Mask, Score, Built>,
+  detail::check_hopper(detail::backward_code<Dim, Element, Mask, Score, Built>,
                        "backward_on_device");
   detail::start_on_hopper<Dim, Built>(p, t, mean, m, f, stream);
 }

@@ -2,12 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief Forward kernel for sm_90a: one warp copies tiles, two warpgroups multiply them.
+//! @brief Forward kernel for sm_90a: one warp copies tiles, two or three warpgroups multiply them.
 //!
 //! Blocks stay: each takes pieces of work (a tile of queries of one head) until none is left. The
 //! copying thread asks the mask which tiles of keys to visit and tells the consumers, tile by tile,
 //! in a slot beside the tile. Queries meet the next keys while the weights of the last ones meet
-//! their values and while the softmax runs.
+//! their values and while the softmax runs. Warpgroups start products in turn, so that the softmax
+//! of one also runs beside the products of the others.
 //! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
 
 #include <pipe/attention/hopper.cuh>
@@ -86,10 +87,9 @@ struct hopper_consumer {
   hopper_forward_maps const& maps;
   Splits const& splits;
   hopper_memory<Dim, Score> memory;
-  int consumer;
-  int lane;
-  int row;    // of this lane within the 64; the second half is 8 further down
-  int column; // of this lane; then 8 further right for each part
+  bool is_first_lane;
+  std::uint32_t queries; // where this consumer's tile begins, in pieces
+  int turn;              // of this consumer; it is 0's turn first
   ring_place<shape::stages> key;
   ring_place<shape::stages> value;
   std::uint32_t query_parity;
@@ -97,46 +97,64 @@ struct hopper_consumer {
   std::uint32_t weights[shape::keys / 4]; // [64, keys] of the last tile
   row_pair state;
 
+  __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
+  //! Row of this lane within the block's queries; the second half is 8 further down.
+  __forceinline__ __device__ static int row() {
+    int const number = thread_anew();
+    return number / 32 * 16 + number % 32 / 4;
+  }
+  //! Column of this lane; then 8 further right for each part.
+  __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
+
   __forceinline__ __device__ float factor() const {
     return is_plain ? c.scale * log2_of_e : log2_of_e;
   }
 
+  //! The consumer that may start products after this one.
+  __forceinline__ __device__ int next_turn() const {
+    return turn + 1 == shape::consumers ? 0 : turn + 1;
+  }
+
   //! Waits for the next tile of keys and says which one it is.
-  __forceinline__ __device__ int next_tile() {
+  __forceinline__ __device__ int next_tile() const {
     wait_for(memory.key_full(key.stage), key.parity);
     return read_slot(memory.slot(key.stage));
   }
   __forceinline__ __device__ void release_key() {
-    arrive_warp(memory.key_empty(key.stage), lane);
+    arrive_warp(memory.key_empty(key.stage), is_first_lane);
     key.advance();
   }
   __forceinline__ __device__ void release_value() {
-    arrive_warp(memory.value_empty(value.stage), lane);
+    arrive_warp(memory.value_empty(value.stage), is_first_lane);
     value.advance();
   }
 
-  __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) {
-    start_rows<Element, Dim>(s, memory.query(consumer), memory.key(key.stage));
+  __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) const {
+    start_rows<Element, Dim>(
+      s, describe_tile(queries, 16), describe_tile(memory.key_piece(key.stage), 16));
   }
   __forceinline__ __device__ void start_output() {
-    start_sum<Element>(output, weights, memory.value(value.stage));
+    start_sum<Element>(output, weights, memory.value_piece(value.stage));
   }
 
   //! Products of a tile to weights relative to the new maximum, still in float.
   __forceinline__ __device__ void
   soften(float (&s)[shape::keys / 2], hopper_work const& work, int told) {
-    int const column_of_tile = told / 2 * shape::keys + column;
-    int const row_of_tile = consumer * shape::rows + row;
-    pair_position const at{work.batch,
-                           work.head,
-                           static_cast<int>(c.p.query_offset) + work.first + row_of_tile,
-                           static_cast<int>(c.p.key_offset) + column_of_tile};
-    int const rows = work.rows - row_of_tile;
-    int const columns = static_cast<int>(c.p.key_length) - column_of_tile;
-    if (told % 2 == 0) {
-      make_hopper_logits<true>(s, at, rows, columns, c.scale, c.m, c.f);
-    } else {
-      make_hopper_logits<false>(s, at, rows, columns, c.scale, c.m, c.f);
+    bool const whole = told % 2 == 0;
+    if (!whole || !is_plain) { // else positions do not matter
+      int const column_of_tile = told / 2 * shape::keys + column();
+      int const row_of_tile = row();
+      pair_position const at{work.batch,
+                             work.head,
+                             static_cast<int>(c.p.query_offset) + work.first + row_of_tile,
+                             static_cast<int>(c.p.key_offset) + column_of_tile};
+      int const rows = work.rows - row_of_tile;
+      int const columns = static_cast<int>(c.p.key_length) - column_of_tile;
+      if (whole) {
+        make_hopper_logits<true>(s, at, rows, columns, c.scale, c.m, c.f);
+      } else {
+        make_hopper_logits<false>(s, at, rows, columns, c.scale, c.m, c.f);
+      }
     }
     state.add(s, factor());
   }
@@ -157,19 +175,19 @@ struct hopper_consumer {
   __forceinline__ __device__ void start(hopper_work const& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int const r = consumer * shape::rows + row + half * 8;
+      int const r = row() + half * 8;
       int const query = work.first + r;
       bool const carried = !is_split && c.p.from == carry::in && r < work.rows;
       float const lse = carried ? c.t.log_sum_exp.at(work.batch, work.head, query) : -INFINITY;
       bool const some = lse != -INFINITY;
       state.most[half] = some ? lse * log2_of_e / factor() : -INFINITY;
-      state.sum[half] = some && column == 0 ? 1.0f : 0.0f;
+      state.sum[half] = some && column() == 0 ? 1.0f : 0.0f;
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
         float2 before{0, 0};
         if (some) {
           before = unpack<Element>(*reinterpret_cast<std::uint32_t const*>(
-            c.t.output.row(work.batch, query, work.head) + n * 8 + column));
+            c.t.output.row(work.batch, query, work.head) + n * 8 + column()));
         }
         output[4 * n + 2 * half] = before.x;
         output[4 * n + 2 * half + 1] = before.y;
@@ -188,14 +206,20 @@ struct hopper_consumer {
       release_key();
       soften(s, work, told);
       take_weights(s);
-      for (told = next_tile(); told != no_more_tiles; told = next_tile()) {
+      told = next_tile();
+      while (told != no_more_tiles) {
         wait_for(memory.value_full(value.stage), value.parity);
+        wait_for_turn(turn);
         before_products();
         start_logits(s);
         start_output();
+        give_turn(next_turn());
         wait_for_products<1>(s);
         release_key();
         soften(s, work, told);
+        // Before the wait for the outputs: ptxas moves that wait up, but not across a loop, so that
+        // the whole softmax stays beside the products.
+        told = next_tile();
         wait_for_products<0>(output);
         release_value();
         take_weights(s);
@@ -211,14 +235,14 @@ struct hopper_consumer {
 
   //! Divides by the sums and writes O and the log-sum-exp.
   __forceinline__ __device__ void finish(hopper_work const& work) {
-    meet_warpgroup(consumer); // nobody multiplies queries any more
-    auto const tile = memory.query(consumer);
+    meet_warpgroup(consumer()); // nobody multiplies queries any more
+    auto const tile = memory.query(consumer());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int const r = consumer * shape::rows + row + half * 8;
+      int const r = row() + half * 8;
       float const sum = sum_of_row(state.sum[half]);
       float const share = sum > 0 ? 1 / sum : 0.0f;
-      if (column == 0 && r < work.rows) {
+      if (column() == 0 && r < work.rows) {
         c.t.log_sum_exp.at(work.batch, work.head, work.first + r) =
           sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
       }
@@ -228,11 +252,11 @@ struct hopper_consumer {
         output[4 * n + 2 * half + 1] *= share;
       }
     }
-    keep_hopper_rows<Element>(tile, output, row, column);
+    keep_hopper_rows<Element>(tile, output, row() % shape::rows, column());
     show_to_copies();
-    meet_warpgroup(consumer);
+    meet_warpgroup(consumer());
     if (threadIdx.x % 128 == 0) {
-      store_tile(maps.output, {work.first + consumer * shape::rows, work.head, work.batch}, tile);
+      store_tile(maps.output, {work.first + consumer() * shape::rows, work.head, work.batch}, tile);
       wait_for_stores_to_read();
       arrive(memory.query_empty());
     }
@@ -240,26 +264,26 @@ struct hopper_consumer {
 
   //! The same for a part of the keys: to scratch, in float.
   __forceinline__ __device__ void finish_split(hopper_work const& work) {
-    meet_warpgroup(consumer); // nobody multiplies queries any more
+    meet_warpgroup(consumer()); // nobody multiplies queries any more
     if (threadIdx.x % 128 == 0) {
       arrive(memory.query_empty());
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int const r = consumer * shape::rows + row + half * 8;
+      int const r = row() + half * 8;
       float const sum = sum_of_row(state.sum[half]);
       float const share = sum > 0 ? 1 / sum : 0.0f;
       if (r < work.rows) {
         auto const at =
           ((work.split * c.p.batch + work.batch) * c.p.heads + work.head) * c.p.query_length +
           work.first + r;
-        if (column == 0) {
+        if (column() == 0) {
           splits.log_sum_exp[at] =
             sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
         }
 #pragma unroll
         for (int n = 0; n < Dim / 8; ++n) {
-          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + column) = {
+          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + column()) = {
             output[4 * n + 2 * half] * share, output[4 * n + 2 * half + 1] * share};
         }
       }
@@ -267,6 +291,9 @@ struct hopper_consumer {
   }
 
   __forceinline__ __device__ void run() {
+    if (next_turn() == 0) {
+      give_turn(0);
+    }
     each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
       start(work);
       wait_for(memory.query_full(), query_parity);
@@ -293,6 +320,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   using shape = hopper_forward_shape<Dim, Score>;
   hopper_memory<Dim, Score> const memory{shared_address(shared)};
   if (threadIdx.x == 0) {
+    check_alignment(memory.start);
     begin_barrier(memory.query_full(), 1);
     begin_barrier(memory.query_empty(), shape::consumers);
     for (int stage = 0; stage < shape::stages; ++stage) {
@@ -305,8 +333,6 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   }
   __syncthreads();
   int const warpgroup = static_cast<int>(threadIdx.x) / 128;
-  int const lane = static_cast<int>(threadIdx.x) % 32;
-  int const row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   if (warpgroup == shape::consumers) {
     give_registers<shape::copy_registers>();
     if (threadIdx.x == 128 * shape::consumers) {
@@ -315,7 +341,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   } else {
     take_registers<shape::consumer_registers>();
     hopper_consumer<Dim, Element, Mask, Score, Splits> consumer{
-      c, maps, splits, memory, warpgroup, lane, row, lane % 4 * 2};
+      c, maps, splits, memory, threadIdx.x % 32 == 0, memory.query_piece(warpgroup), warpgroup};
     consumer.run();
   }
 }

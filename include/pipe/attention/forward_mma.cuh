@@ -27,11 +27,13 @@ struct forward_shape {
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,
                 "attention::forward_shape: the head dim must be 64, 128 or 256, because tiles of "
                 "other widths are not laid out");
-  static constexpr int warps = 4;
-  static constexpr int threads = 32 * warps;
+  static constexpr int warps = 4;            //!< of a block
+  static constexpr int threads = 32 * warps; //!< of a block
+  //! Whether registers suffice for two tiles of queries in a warp.
   static constexpr bool roomy = Dim == 64 || (Dim == 128 && std::is_same_v<Score, plain>);
-  static constexpr int row_tiles = roomy ? 2 : 1; //!< tiles of 16 queries in a warp
-  static constexpr int queries = warps * row_tiles * 16;
+  static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp
+  static constexpr int queries = warps * row_tiles * 16; //!< of a block
+  //! Keys of one step.
   static constexpr int keys = Dim == 256 ? 32 : Dim == 128 && roomy ? 48 : 64;
   static constexpr int shared_bytes = (queries + 3 * keys) * Dim * 2; //!< keys twice, values once
 };

@@ -40,15 +40,22 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
 
 } // namespace detail
 
+namespace detail {
+
+template <int Dim, class Element, mask Mask, score Score, class Built>
+hopper_code forward_code() {
+  return code_of_kernel<hopper_forward_shape<Dim, Score>>(reinterpret_cast<void const*>(
+    forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>));
+}
+
+} // namespace detail
+
 //! @brief Says whether the program has code for sm_90a of the forward kernels and runs it on the
 //! current GPU. To be asked where is_hopper; see hopper_code.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] bool has_forward_on_hopper() {
-  return detail::is_hopper_code(
-    reinterpret_cast<void const*>(
-      detail::forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>),
-    hopper_forward_shape<Dim, Score>::threads);
+  return detail::forward_code<Dim, Element, Mask, Score, Built>() == detail::hopper_code::there;
 }
 
 //! @brief Into how many parts a call on the current GPU is best cut, see choose_key_splits.
@@ -123,7 +130,7 @@ void start_on_hopper(parameters const& p,
 //!
 //! @tparam Dim elements of a head: 64 or 128
 //! @param p      sizes, offsets, scale (above 0)
-//! @param t      as for forward_on_device; strides must not be negative
+//! @param t      as for forward_on_device; strides must be above 0
 //! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied
 //! @param f      what is done to scale * query . key
 //! @param stream in whose order the kernels run, on the current GPU; the call does not wait for
@@ -146,8 +153,7 @@ void forward_on_hopper(parameters const& p,
                 "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
                 "the matrix units multiply no others here; use attention::forward for float");
   check_for_kernels<Dim>(p, t);
-  detail::check_hopper(has_forward_on_hopper<Dim, Element, Mask, Score, Built>,
-                       "forward_on_device");
+  detail::check_hopper(detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
   detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
 }
 

@@ -12,6 +12,15 @@
 
 namespace pipelining::inline v0_1::attention::detail {
 
+//! Gives up where the block's shared memory does not begin at a multiple of 1024 bytes, as its
+//! declaration asks: swizzled tiles would trade places otherwise.
+__device__ inline void check_alignment(std::uint32_t start) {
+  asm volatile("" : "+r"(start)); // else the compiler believes the declaration
+  if (start % 1024 != 0) {
+    __trap();
+  }
+}
+
 //! Makes a barrier that turns over when so many threads have arrived and all bytes are there.
 __device__ inline void begin_barrier(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -27,9 +36,9 @@ __device__ inline void arrive(std::uint32_t barrier) {
 }
 
 //! One arrival of a warp, once all its lanes are done.
-__device__ inline void arrive_warp(std::uint32_t barrier, int lane) {
+__device__ inline void arrive_warp(std::uint32_t barrier, bool is_first_lane) {
   __syncwarp();
-  if (lane == 0) {
+  if (is_first_lane) {
     arrive(barrier);
   }
 }
@@ -102,16 +111,38 @@ __device__ inline void wait_for_stores() {
 
 //! Shows what this thread did with ordinary instructions to copies and products that follow.
 __device__ inline void show_to_copies() {
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-//! Meets the 128 threads of consumer 0 or 1. Barrier names are literals, so that ptxas counts them.
+// Named barriers: 0 is __syncthreads, 1 ... 3 the warpgroups', 4 ... 6 the turns'. Names are
+// literals where a warpgroup's own branch takes them, so that ptxas counts them.
+
+//! Meets the 128 threads of a consumer, 0 ... 2.
 __device__ inline void meet_warpgroup(int consumer) {
   if (consumer == 0) {
     asm volatile("bar.sync 1, 128;" ::: "memory");
-  } else {
+  } else if (consumer == 1) {
     asm volatile("bar.sync 2, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 3, 128;" ::: "memory");
   }
+}
+
+//! Waits for the turn of a consumer to start products: until another has handed it on.
+__device__ inline void wait_for_turn(int consumer) {
+  asm volatile("bar.sync %0, 256;" ::"r"(4 + consumer) : "memory");
+}
+
+//! Hands the turn to a consumer; does not wait.
+__device__ inline void give_turn(int consumer) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(4 + consumer) : "memory");
+}
+
+//! threadIdx.x, asked for each time: nothing that follows from it stays in a register meanwhile.
+__device__ inline int thread_anew() {
+  int number;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+  return number;
 }
 
 template <int Registers>

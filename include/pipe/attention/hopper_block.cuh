@@ -5,6 +5,7 @@
 //! @brief Tile sizes and shared memory of the forward kernel for Hopper, and what it shares with
 //! backward: the rings of stages, the order of work and of tiles.
 
+#include <pipe/attention/hopper_products.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
@@ -16,38 +17,44 @@
 
 namespace pipelining::inline v0_1::attention {
 
-//! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into 240
-//! registers without spills. Scores beside plain need some registers themselves.
+//! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
+//! registers without spills. Scores beside plain need some registers themselves. At 64 the
+//! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
   static_assert(Dim == 64 || Dim == 128,
                 "attention::hopper_forward_shape: the head dim must be 64 or 128, because the "
                 "registers of a warpgroup hold no wider rows beside the logits");
-  static constexpr int consumers = 2;
-  static constexpr int threads = 128 * (1 + consumers);
-  static constexpr int rows = 64; //!< queries of one consumer
-  static constexpr int queries = consumers * rows;
+  //! Warpgroups that multiply.
+  static constexpr int consumers = Dim == 64 && std::is_same_v<Score, plain> ? 3 : 2;
+  static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
+  static constexpr int rows = 64;                       //!< queries of one consumer
+  static constexpr int queries = consumers * rows;      //!< of a block
+  //! Keys of one tile.
   static constexpr int keys = Dim == 64 || std::is_same_v<Score, plain> ? 128 : 64;
   static constexpr int stages =
-    Dim == 128 && keys == 128 ? 2 : 4; //!< tiles of keys, and of values, on the way
-  static constexpr int row_bytes = Dim * 2;
-  static constexpr int consumer_bytes = rows * row_bytes; //!< queries of one consumer
-  static constexpr int query_bytes = consumers * consumer_bytes;
-  static constexpr int key_bytes = keys * row_bytes;
+    Dim == 128 && keys == 128 ? 2 : 4;      //!< tiles of keys, and of values, on the way
+  static constexpr int row_bytes = Dim * 2; //!< of one query, key or value
+  static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
+  static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block
+  static constexpr int key_bytes = keys * row_bytes; //!< of one tile of keys, or of values
+  //! of the barriers and the numbers of tiles
   static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages;
+  //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
-  // What setmaxnreg hands over: the launch gives every thread 168.
-  static constexpr int copy_registers = 24;
-  static constexpr int consumer_registers = 240;
+  // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
+  static constexpr int copy_registers = consumers == 3 ? 32 : 24; //!< of a thread that copies
+  //! Of a thread that multiplies.
+  static constexpr int consumer_registers = consumers == 3 ? 160 : 240;
 };
 
 //! @brief The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
 //! one consumer, keys and values of one tile.
 struct hopper_forward_maps {
-  CUtensorMap query;
-  CUtensorMap key;
-  CUtensorMap value;
-  CUtensorMap output;
+  CUtensorMap query;  //!< read
+  CUtensorMap key;    //!< read
+  CUtensorMap value;  //!< read
+  CUtensorMap output; //!< written
 };
 
 namespace detail {
@@ -58,6 +65,15 @@ struct hopper_memory {
   using shape = hopper_forward_shape<Dim, Score>;
   std::uint32_t start; // shared address, a multiple of 1024
 
+  //! Where tiles begin, in the units of descriptors.
+  __device__ std::uint32_t query_piece(int consumer) const {
+    return start / piece_bytes + consumer * (shape::consumer_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t key_piece(int stage) const {
+    return start / piece_bytes + shape::query_bytes / piece_bytes +
+           stage * (shape::key_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t value_piece(int stage) const { return key_piece(shape::stages + stage); }
   __device__ std::uint32_t query(int consumer) const {
     return start + consumer * shape::consumer_bytes;
   }

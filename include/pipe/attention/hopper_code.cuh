@@ -18,6 +18,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
 namespace pipelining::inline v0_1::attention::detail {
 
 //! Launch bounds of a kernel for sm_90a that is launched with so many threads.
@@ -38,20 +40,39 @@ inline int attribute_of_device(cudaDeviceAttr which) {
   return value;
 }
 
-//! Whether the code of the kernel that the current GPU has loaded is that for sm_90a. Equal, not at
-//! least: a runtime that reported what registers alone allow would report 1024 without a body.
-//! @param kernel  whose launch bounds are threads_on_hopper<threads>
-//! @param threads not 32
+//! What the program has of a kernel for sm_90a.
+enum class hopper_code : std::uint8_t {
+  there,
+  none,          //!< the kernel without a body
+  few_registers, //!< setmaxnreg would wait for ever for those that the launch did not get
+  unclear        //!< the runtime reports other launch bounds than either
+};
+
+//! Registers of each thread at launch, of which setmaxnreg gives the consumers theirs.
+template <class Shape>
+inline constexpr int registers_at_launch = (Shape::consumers * Shape::consumer_registers +
+                                            Shape::copy_registers) /
+                                           (Shape::consumers + 1);
+
+//! Which code of the kernel the current GPU has loaded. A runtime that reported what registers
+//! alone allow, and not launch bounds, would report neither number.
+//! @param kernel whose launch bounds are threads_on_hopper<Shape::threads>
 //! @throws cuda::error where the runtime cannot say
-inline bool is_hopper_code(void const* kernel, int threads) {
+template <class Shape>
+hopper_code code_of_kernel(void const* kernel) {
+  static_assert(Shape::threads != 32);
   cudaFuncAttributes about{};
   auto const code = cudaFuncGetAttributes(&about, kernel);
   if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
     (void)cudaGetLastError(); // no code for this GPU whatever
-    return false;
+    return hopper_code::none;
   }
   cuda::check(code, "cudaFuncGetAttributes");
-  return about.maxThreadsPerBlock == threads;
+  if (about.maxThreadsPerBlock != Shape::threads) {
+    return about.maxThreadsPerBlock == 32 ? hopper_code::none : hopper_code::unclear;
+  }
+  return about.numRegs < registers_at_launch<Shape> ? hopper_code::few_registers
+                                                    : hopper_code::there;
 }
 
 } // namespace pipelining::inline v0_1::attention::detail

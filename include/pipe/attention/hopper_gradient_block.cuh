@@ -67,15 +67,15 @@ using hopper_key_gradient_shape = detail::hopper_gradient_shape<Dim, 64>;
 //! @brief The tensors of a backward call as the copy engine sees them. Boxes: `_tile` the rows of
 //! one consumer, `_step` those of one stage.
 struct hopper_backward_maps {
-  CUtensorMap query_tile;
-  CUtensorMap output_gradient_tile;
-  CUtensorMap query_gradient_tile;
-  CUtensorMap key_step;
-  CUtensorMap value_step;
-  CUtensorMap key_tile;
-  CUtensorMap value_tile;
-  CUtensorMap query_step;
-  CUtensorMap output_gradient_step;
+  CUtensorMap query_tile;           //!< for the kernel of dQ
+  CUtensorMap output_gradient_tile; //!< for the kernel of dQ
+  CUtensorMap query_gradient_tile;  //!< written by the kernel of dQ
+  CUtensorMap key_step;             //!< for the kernel of dQ
+  CUtensorMap value_step;           //!< for the kernel of dQ
+  CUtensorMap key_tile;             //!< for the kernel of dK and dV
+  CUtensorMap value_tile;           //!< for the kernel of dK and dV
+  CUtensorMap query_step;           //!< for the kernel of dK and dV
+  CUtensorMap output_gradient_step; //!< for the kernel of dK and dV
 };
 
 namespace detail {
@@ -86,6 +86,15 @@ template <class Shape>
 struct gradient_memory {
   std::uint32_t start; // shared address, a multiple of 1024
 
+  //! Where tiles begin, in the units of descriptors.
+  __device__ std::uint32_t own_piece(int which, int consumer) const {
+    return start / piece_bytes +
+           (which * Shape::consumers + consumer) * (Shape::consumer_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t step_piece(int which, int stage) const {
+    return start / piece_bytes + Shape::own_bytes / piece_bytes +
+           (2 * stage + which) * (Shape::tile_bytes / piece_bytes);
+  }
   __device__ std::uint32_t own(int which, int consumer) const {
     return start + (which * Shape::consumers + consumer) * Shape::consumer_bytes;
   }
@@ -116,21 +125,15 @@ struct gradient_consumer {
   ring_place<Shape::stages> place;
   std::uint32_t own_parity;
 
-  //! Asked for each time: nothing that follows from it stays in a register across the loop.
-  __forceinline__ __device__ static int thread() {
-    int number;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
-    return number;
-  }
-  __forceinline__ __device__ static int consumer() { return thread() / 128; }
-  __forceinline__ __device__ static int lane() { return thread() % 32; }
+  __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
+  __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
   //! Row of this lane within the block's own; the second half is 8 further down.
   __forceinline__ __device__ static int row() {
-    int const number = thread();
+    int const number = thread_anew();
     return number / 32 * 16 + number % 32 / 4;
   }
   //! Column of this lane; then 8 further right for each part.
-  __forceinline__ __device__ static int column() { return thread() % 4 * 2; }
+  __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
 
   //! Waits for the next stage and says which tile it holds.
   __forceinline__ __device__ int next_tile() const {
@@ -144,7 +147,7 @@ struct gradient_consumer {
     return stage;
   }
   __forceinline__ __device__ void release(int stage) const {
-    arrive_warp(memory.empty(stage), lane());
+    arrive_warp(memory.empty(stage), lane() == 0);
   }
   __forceinline__ __device__ void wait_for_own() {
     wait_for(memory.own_full(), own_parity);
@@ -153,7 +156,9 @@ struct gradient_consumer {
   //! Products of own tile `which` with that of a stage.
   template <class Element, int Count>
   __forceinline__ __device__ void start(float (&d)[Count], int which, int stage) const {
-    start_rows<Element, Shape::dim>(d, memory.own(which, consumer()), memory.step(which, stage));
+    start_rows<Element, Shape::dim>(d,
+                                    describe_tile(memory.own_piece(which, consumer()), 16),
+                                    describe_tile(memory.step_piece(which, stage), 16));
   }
 };
 
@@ -168,6 +173,7 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
                                           Consume const& consume) {
   gradient_memory<Shape> const memory{shared_address(shared)};
   if (threadIdx.x == 0) {
+    check_alignment(memory.start);
     begin_barrier(memory.own_full(), 1);
     begin_barrier(memory.own_empty(), own_arrivals);
     for (int stage = 0; stage < Shape::stages; ++stage) {

@@ -18,18 +18,28 @@
 namespace pipelining::inline v0_1::attention::detail {
 
 //! Refuses GPUs other than Hopper, and programs without code for it.
-//! @param has_code whether the program has code for sm_90a; asked only where the GPU is a Hopper
-//! @param other    the function to call instead
-template <class HasCode>
-void check_hopper(HasCode const& has_code, char const* other) {
+//! @param code  gives what the program has for sm_90a; asked only where the GPU is a Hopper
+//! @param other the function to call instead
+template <class Code>
+void check_hopper(Code const& code, char const* other) {
   if (!is_hopper()) {
     refuse(std::string("the kernels for Hopper run on compute capability 9.0, which the current "
                        "GPU does not have; use ") +
            other);
   }
-  if (!has_code()) {
+  switch (code()) {
+  case hopper_code::there: return;
+  case hopper_code::none:
     refuse(std::string("this program has no sm_90a code of the kernels for Hopper; compile with "
                        "-gencode arch=compute_90a,code=sm_90a, or use ") +
+           other);
+  case hopper_code::few_registers:
+    refuse(std::string("the kernels for Hopper have too few registers in this program; compile "
+                       "without -maxrregcount, or use ") +
+           other);
+  case hopper_code::unclear:
+    refuse(std::string("the runtime does not report the launch bounds that tell whether this "
+                       "program has sm_90a code of the kernels for Hopper; use ") +
            other);
   }
 }

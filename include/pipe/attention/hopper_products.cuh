@@ -21,16 +21,30 @@ inline constexpr int panel_width = 64;        // elements
 inline constexpr int panel_row_bytes = 128;   // of one row of a panel
 inline constexpr int eight_rows_bytes = 1024; // after which the places repeat
 
-//! Descriptor of a tile with 128-byte swizzle. Bytes from its start are added by `moved`.
+inline constexpr int piece_bytes = 16; // in which descriptors count
+
+//! Low half of the descriptor of a tile with 128-byte swizzle; `moved` makes the whole. All lanes
+//! take the first one's, so that ptxas knows it is the same for all and keeps it in one uniform
+//! register: products want their descriptors there.
+//! @param piece       where the tile begins, as its shared address / piece_bytes
 //! @param panel_bytes from one panel to the next, where the product runs across panels
-__device__ inline std::uint64_t describe_tile(std::uint32_t tile, int panel_bytes) {
-  return static_cast<std::uint64_t>((tile & 0x3ffff) >> 4) |
-         static_cast<std::uint64_t>(panel_bytes >> 4) << 16 |
-         static_cast<std::uint64_t>(eight_rows_bytes >> 4) << 32 | std::uint64_t{1} << 62;
+__device__ inline std::uint32_t describe_tile(std::uint32_t piece, int panel_bytes) {
+  auto const panel = static_cast<std::uint32_t>(panel_bytes / piece_bytes) << 16;
+  return __shfl_sync(0xffffffffu, piece + panel, 0);
 }
 
-__device__ inline std::uint64_t moved(std::uint64_t descriptor, int bytes) {
-  return descriptor + static_cast<std::uint64_t>(bytes >> 4);
+//! The descriptor so many bytes from the start of a tile. The sum stays below 2^14 in units of 16
+//! bytes, so the high half is always the same.
+__device__ inline std::uint64_t moved(std::uint32_t tile, int bytes) {
+  constexpr auto swizzle = std::uint64_t{1} << 62;
+  constexpr auto high =
+    (static_cast<std::uint64_t>(eight_rows_bytes / piece_bytes) << 32 | swizzle) >> 32;
+  std::uint64_t whole;
+  asm("mov.b64 %0, {%1, %2};"
+      : "=l"(whole)
+      : "r"(tile + static_cast<std::uint32_t>(bytes / piece_bytes)),
+        "r"(static_cast<std::uint32_t>(high)));
+  return whole;
 }
 
 //! To call between the last ordinary use of registers and products that use them.
@@ -151,14 +165,13 @@ start_product(float (&d)[32], std::uint32_t const (&a)[4], std::uint64_t b) {
 
 // clang-format on
 
-//! Starts d[64 x Columns] = a b^T over a whole head, as one group: a has 64 rows, b a row for each
-//! column of d.
+//! Starts d[64 x Columns] = left right^T over a whole head, as one group: left has 64 rows, right a
+//! row for each column of d; both as describe_tile gives them, with panels that do not matter.
 template <class Element, int Dim, int Count>
-__device__ __forceinline__ void start_rows(float (&d)[Count], std::uint32_t a, std::uint32_t b) {
+__device__ __forceinline__ void
+start_rows(float (&d)[Count], std::uint32_t left, std::uint32_t right) {
   constexpr int rows = 64;
   constexpr int columns = 2 * Count;
-  auto const left = describe_tile(a, 16);
-  auto const right = describe_tile(b, 16);
 #pragma unroll
   for (int n = 0; n < Dim / 16; ++n) {
     int const inside = n % 4 * 32;
@@ -171,6 +184,7 @@ __device__ __forceinline__ void start_rows(float (&d)[Count], std::uint32_t a, s
 }
 
 //! Starts sum[64 x Dim] += a b over the rows of tile b, as one group: a in registers, packed.
+//! @param b where the tile begins, as its shared address / piece_bytes
 template <class Element, int Count, int Packed>
 __device__ __forceinline__ void
 start_sum(float (&sum)[Count], std::uint32_t const (&a)[Packed], std::uint32_t b) {

@@ -17,22 +17,22 @@ namespace pipelining::inline v0_1::attention {
 //! @brief The one argument of the forward kernels.
 template <class Element, mask Mask, score Score>
 struct forward_call {
-  parameters p;
-  forward_tensors<Element, float> t;
-  Mask m;
-  Score f;
-  float scale = 1; //!< p.effective_scale(); above 0
+  parameters p;                      //!< extents, positions and the scale
+  forward_tensors<Element, float> t; //!< what is read and written
+  Mask m;                            //!< which keys a query sees
+  Score f;                           //!< what becomes of a scaled product
+  float scale = 1;                   //!< p.effective_scale(); above 0
 };
 
 //! @brief The one argument of the backward kernels.
 template <class Element, mask Mask, score Score>
 struct backward_call {
-  parameters p;
-  backward_tensors<Element, float, float> t;
+  parameters p;                              //!< extents, positions and the scale
+  backward_tensors<Element, float, float> t; //!< what is read and written
   row_view<float> mean; //!< dO . O, written by the kernel of dQ and read by that of dK and dV
-  Mask m;
-  Score f;
-  float scale = 1; //!< p.effective_scale(); above 0
+  Mask m;               //!< which keys a query sees
+  Score f;              //!< what becomes of a scaled product
+  float scale = 1;      //!< p.effective_scale(); above 0
 };
 
 namespace detail {

@@ -19,17 +19,19 @@ enum class kernel_family : std::uint8_t {
 
 //! @brief Why a family was chosen.
 enum class choice_reason : std::uint8_t {
-  all_there, //!< hopper: the GPU and the program have what it takes
-  other_gpu, //!< portable: the compute capability is not 9.0
-  no_code,   //!< portable: nothing in the program is compiled for sm_90a
-  head_dim,  //!< portable: the kernels for Hopper have no such head dim
-  strides    //!< portable: the tensor copies of Hopper cannot take these strides
+  all_there,     //!< hopper: the GPU and the program have what it takes
+  other_gpu,     //!< portable: the compute capability is not 9.0
+  no_code,       //!< portable: nothing in the program is compiled for sm_90a
+  head_dim,      //!< portable: the kernels for Hopper have no such head dim
+  strides,       //!< portable: the tensor copies of Hopper cannot take these strides
+  few_registers, //!< portable: the sm_90a code launches with fewer registers than it shares out
+  unclear        //!< portable: the runtime does not report which code it has loaded
 };
 
 //! @brief The kernels that a call gets, and why these.
 struct kernel_choice {
-  kernel_family family = kernel_family::portable;
-  choice_reason reason = choice_reason::other_gpu;
+  kernel_family family = kernel_family::portable;  //!< the kernels
+  choice_reason reason = choice_reason::other_gpu; //!< why these
 
   [[nodiscard]] friend constexpr bool operator==(kernel_choice const&,
                                                  kernel_choice const&) = default;
@@ -49,7 +51,11 @@ struct kernel_choice {
     return "this program has no sm_90a code; compile with -gencode arch=compute_90a,code=sm_90a";
   case choice_reason::head_dim: return "the kernels for Hopper have head dims 64 and 128 alone";
   case choice_reason::strides:
-    return "the tensor copies of Hopper take strides of 0 or more and below 2^40 bytes alone";
+    return "the tensor copies of Hopper take strides above 0 and below 2^40 bytes alone";
+  case choice_reason::few_registers:
+    return "the sm_90a code of this program has too few registers; compile without -maxrregcount";
+  case choice_reason::unclear:
+    return "the runtime does not report the launch bounds that tell of sm_90a code";
   }
   return "";
 }

@@ -113,7 +113,7 @@ __device__ inline void copy_for_keys(backward_call<Element, Mask, Score> const& 
           memory.step(1, place.stage), maps.output_gradient_step, from, memory.full(place.stage));
       }
       tell_numbers<shape::step>(c, memory.numbers(place.stage), work.batch, head, begin, lane);
-      arrive_warp(memory.full(place.stage), lane);
+      arrive_warp(memory.full(place.stage), lane == 0);
       place.advance();
       now = find_query_tile<shape::step>(c.p, c.m, mine, now.head, now.index + 1);
     }
@@ -189,7 +189,7 @@ struct key_gradient_consumer {
     wait_for_products<1>(s);
     weigh(s, weights, work, stage, told);
     before_products();
-    start_sum<Element>(of_value, weights, walk.memory.step(1, stage));
+    start_sum<Element>(of_value, weights, walk.memory.step_piece(1, stage));
     wait_for_products<still_open>(d);
     make_hopper_gradients<Element>(gradients, s, d, numbers(stage, 1));
   }
@@ -207,7 +207,7 @@ struct key_gradient_consumer {
     for (told = walk.next_tile(); told != no_more_tiles; told = walk.next_tile()) {
       int const next = walk.take();
       before_products();
-      start_sum<Element>(of_key, gradients, walk.memory.step(0, stage));
+      start_sum<Element>(of_key, gradients, walk.memory.step_piece(0, stage));
       walk.template start<Element>(s, 0, next);
       wait_for_products<1>(of_key);
       walk.release(stage);
@@ -217,7 +217,7 @@ struct key_gradient_consumer {
       make_gradients(gradients, s, d, work, stage, told);
     }
     before_products();
-    start_sum<Element>(of_key, gradients, walk.memory.step(0, stage));
+    start_sum<Element>(of_key, gradients, walk.memory.step_piece(0, stage));
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
     walk.release(stage);
@@ -257,7 +257,7 @@ struct key_gradient_consumer {
         }
         walk.wait_for_own();
         visit_tiles(work, told);
-        arrive_warp(walk.memory.own_empty(), walk.lane());
+        arrive_warp(walk.memory.own_empty(), walk.lane() == 0);
         add_to(c.t.key_gradient, work, of_key, c.scale);
         add_to(c.t.value_gradient, work, of_value, 1.0f);
       }

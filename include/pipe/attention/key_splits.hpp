@@ -31,7 +31,7 @@ struct key_splits {
 
 //! @brief All keys at once.
 struct no_key_splits {
-  static constexpr std::int32_t count = 1;
+  static constexpr std::int32_t count = 1; //!< parts that the keys are cut into
 };
 
 namespace detail {

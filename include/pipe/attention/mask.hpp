@@ -14,20 +14,20 @@ namespace pipelining::inline v0_1::attention {
 
 //! @brief One (query, key) pair, by positions in the sequence, for one head of one sequence.
 struct pair_position {
-  std::int32_t batch;
-  std::int32_t head; //!< query head
-  std::int32_t query;
-  std::int32_t key;
+  std::int32_t batch; //!< the sequence
+  std::int32_t head;  //!< query head
+  std::int32_t query; //!< position of the query
+  std::int32_t key;   //!< position of the key
 };
 
 //! @brief All pairs of queries [query_begin, query_end) and keys [key_begin, key_end); never empty.
 struct tile_position {
-  std::int32_t batch;
-  std::int32_t head; //!< query head
-  std::int32_t query_begin;
-  std::int32_t query_end;
-  std::int32_t key_begin;
-  std::int32_t key_end;
+  std::int32_t batch;       //!< the sequence
+  std::int32_t head;        //!< query head
+  std::int32_t query_begin; //!< position of the first query
+  std::int32_t query_end;   //!< one behind the last query
+  std::int32_t key_begin;   //!< position of the first key
+  std::int32_t key_end;     //!< one behind the last key
 };
 
 //! @brief How a mask covers a tile.
@@ -70,8 +70,8 @@ struct full {
 
 //! @brief A query sees keys from `before` positions before it to `after` positions after it.
 struct sliding_window {
-  std::int32_t before = 0;
-  std::int32_t after = 0;
+  std::int32_t before = 0; //!< positions behind the query that it sees
+  std::int32_t after = 0;  //!< positions ahead of the query that it sees
 
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
     auto const ahead = at.key - at.query; // positions are never negative, so 32 bits do
@@ -134,8 +134,8 @@ private:
 //! @brief A query sees the keys that both masks keep, as in both<causal, document>.
 template <mask First, mask Second>
 struct both {
-  First one;
-  Second two;
+  First one;  //!< a key must pass this mask
+  Second two; //!< and this one
 
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {
     return one.keep(at) && two.keep(at);

@@ -19,10 +19,10 @@ namespace pipelining::inline v0_1::attention {
 //! @brief The one argument of the merge kernel.
 template <class Element>
 struct merge_call {
-  tensor_view<Element> output;
-  row_view<float> lse;
-  tensor_view<Element const> other_output;
-  row_view<float const> other_lse;
+  tensor_view<Element> output;             //!< one state, and the merge of both
+  row_view<float> lse;                     //!< log-sum-exp of the same
+  tensor_view<Element const> other_output; //!< the other state
+  row_view<float const> other_lse;         //!< log-sum-exp of the other state
 };
 
 namespace detail {

@@ -25,8 +25,9 @@ inline constexpr Real no_keys = -std::numeric_limits<Real>::infinity();
 //! @brief Shares of two states in their merge, and the log-sum-exp of the merge.
 template <class Real>
 struct merge_shares {
-  Real first = 0;
-  Real second = 0;
+  Real first = 0;  //!< factor on the output of the first state
+  Real second = 0; //!< factor on the output of the second state
+  //! Of the merge; minus infinity where neither has a key.
   Real log_sum_exp = detail::no_keys<Real>;
 };
 

@@ -57,9 +57,9 @@ template <int Dim>
 inline constexpr bool is_hopper_dim = Dim == 64 || Dim == 128;
 
 //! The kernels for dense tensors on the current GPU.
-//! @param has_code whether the program has those for Hopper; asked where they have the head dim
-template <int Dim, class HasCode>
-kernel_choice choose(HasCode const& has_code) {
+//! @param code gives what the program has of those for Hopper; asked where they have the head dim
+template <int Dim, class Code>
+kernel_choice choose(Code const& code) {
   check_gpu();
   if (!is_hopper()) {
     return {kernel_family::portable, choice_reason::other_gpu};
@@ -67,8 +67,13 @@ kernel_choice choose(HasCode const& has_code) {
   if constexpr (!is_hopper_dim<Dim>) {
     return {kernel_family::portable, choice_reason::head_dim};
   } else {
-    return has_code() ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
-                      : kernel_choice{kernel_family::portable, choice_reason::no_code};
+    switch (code()) {
+    case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
+    case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
+    case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
+    case hopper_code::none: break;
+    }
+    return {kernel_family::portable, choice_reason::no_code};
   }
 }
 
@@ -89,7 +94,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 [[nodiscard]] kernel_choice chosen_forward() {
   return detail::choose<Dim>([] {
     if constexpr (detail::is_hopper_dim<Dim>) {
-      return has_forward_on_hopper<Dim, Element, Mask, Score, Built>();
+      return detail::forward_code<Dim, Element, Mask, Score, Built>();
     }
   });
 }
@@ -101,7 +106,7 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 [[nodiscard]] kernel_choice chosen_backward() {
   return detail::choose<Dim>([] {
     if constexpr (detail::is_hopper_dim<Dim>) {
-      return has_backward_on_hopper<Dim, Element, Mask, Score, Built>();
+      return detail::backward_code<Dim, Element, Mask, Score, Built>();
     }
   });
 }

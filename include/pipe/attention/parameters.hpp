@@ -64,14 +64,14 @@ struct parameters {
 //! Strides are in elements. Any order of the outer three axes is a choice of strides.
 template <class Element>
 struct tensor_view {
-  Element* data = nullptr;
-  std::int64_t batch = 0;
-  std::int64_t length = 0;
-  std::int64_t heads = 0;
-  std::int64_t dim = 0;
-  std::int64_t batch_stride = 0;
-  std::int64_t length_stride = 0;
-  std::int64_t head_stride = 0;
+  Element* data = nullptr;        //!< element [0, 0, 0, 0]; not owned
+  std::int64_t batch = 0;         //!< sequences
+  std::int64_t length = 0;        //!< tokens of a sequence
+  std::int64_t heads = 0;         //!< heads of a token
+  std::int64_t dim = 0;           //!< elements of a head
+  std::int64_t batch_stride = 0;  //!< elements from one sequence to the next
+  std::int64_t length_stride = 0; //!< elements from one token to the next
+  std::int64_t head_stride = 0;   //!< elements from one head to the next
 
   //! @brief First of the dim elements of one head of one token.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Element*
@@ -98,13 +98,14 @@ template <class Element>
 //! elements.
 template <class Number>
 struct row_view {
-  Number* data = nullptr;
-  std::int64_t batch = 0;
-  std::int64_t heads = 0;
-  std::int64_t length = 0;
-  std::int64_t batch_stride = 0;
-  std::int64_t head_stride = 0;
+  Number* data = nullptr;        //!< number [0, 0, 0]; not owned
+  std::int64_t batch = 0;        //!< sequences
+  std::int64_t heads = 0;        //!< query heads
+  std::int64_t length = 0;       //!< tokens of a sequence
+  std::int64_t batch_stride = 0; //!< numbers from one sequence to the next
+  std::int64_t head_stride = 0;  //!< numbers from one head to the next
 
+  //! The number of one query and head.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr Number&
   at(std::int64_t b, std::int64_t head, std::int64_t position) const {
     return data[b * batch_stride + head * head_stride + position];

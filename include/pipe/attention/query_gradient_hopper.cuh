@@ -131,7 +131,7 @@ struct query_gradient_consumer {
       for (told = walk.next_tile(); told != no_more_tiles; told = walk.next_tile()) {
         int const next = walk.take();
         before_products();
-        start_sum<Element>(sum, gradients, walk.memory.step(0, stage));
+        start_sum<Element>(sum, gradients, walk.memory.step_piece(0, stage));
         walk.template start<Element>(s, 0, next);
         wait_for_products<1>(sum);
         walk.release(stage);
@@ -144,7 +144,7 @@ struct query_gradient_consumer {
         make_hopper_gradients<Element>(gradients, s, d, base);
       }
       before_products();
-      start_sum<Element>(sum, gradients, walk.memory.step(0, stage));
+      start_sum<Element>(sum, gradients, walk.memory.step_piece(0, stage));
       wait_for_products<0>(sum);
       walk.release(stage);
     }

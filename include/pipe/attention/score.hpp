@@ -39,7 +39,7 @@ struct plain {
 //! @brief cap * tanh(s / cap): logits stay between -cap and cap.
 //! @pre cap > 0
 struct soft_cap {
-  float cap = 30;
+  float cap = 30; //!< the bound of the logits
 
   template <class Real>
   [[nodiscard]] PIPELINING_HOST_DEVICE Real value(Real s, pair_position) const {

@@ -51,14 +51,16 @@ __device__ inline std::uint32_t lane_address(std::uint32_t tile, int row, int pi
 }
 
 //! sum[Tiles 16 x Columns] += left right^T over Dim, both tiles [rows, Dim].
+//! @tparam Unrolled steps of 16 elements laid out one after the other: all, unless registers are
+//! short
 //! @param row first row of the warp in left
-template <class Element, int Dim, int Columns, int Tiles>
+template <class Element, int Dim, int Columns, int Unrolled = Dim / 16, int Tiles>
 __device__ inline void multiply_rows(
   float (&sum)[Tiles][Columns / 8][4], std::uint32_t left, int row, std::uint32_t right, int lane) {
   constexpr std::uint32_t sixteen_rows = 16 * Dim * 2;
   auto const from_left = lane_address<Dim>(left, row + lane % 16, lane / 16);
   auto const from_right = lane_address<Dim>(right, lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll 2
+#pragma unroll Unrolled
   for (std::uint32_t step = 0; step < Dim / 16; ++step) {
     std::uint32_t a[Tiles][4];
 #pragma unroll

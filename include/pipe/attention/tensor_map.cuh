@@ -23,20 +23,21 @@ namespace pipelining::inline v0_1::attention {
 //! @brief A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
 //! a panel, length, panels of a head, heads, batch. A box is `rows` tokens of one head, all panels.
 struct tiled_tensor {
-  static constexpr unsigned rank = 5;
-  void* base = nullptr;
-  std::uint64_t size[rank] = {};
+  static constexpr unsigned rank = 5;  //!< dimensions
+  void* base = nullptr;                //!< the first element, aligned to 16 bytes
+  std::uint64_t size[rank] = {};       //!< of each dimension, in elements
   std::uint64_t stride[rank - 1] = {}; //!< bytes, from dimension 1 on
-  std::uint32_t box[rank] = {};
+  std::uint32_t box[rank] = {};        //!< of each dimension, in elements
 };
 
 namespace detail {
 
-//! Whether the copy engine takes the stride of a dimension.
+//! Whether the copy engine takes the stride of a dimension. The driver's manual does not say that
+//! it takes 0.
 template <class Element>
 bool is_stride_of_copies(std::int64_t size, std::int64_t stride) {
   constexpr std::int64_t bytes = sizeof(Element);
-  return size <= 1 || (stride >= 0 && stride < (std::int64_t{1} << 40) / bytes);
+  return size <= 1 || (stride > 0 && stride < (std::int64_t{1} << 40) / bytes);
 }
 
 //! Whether the copy engine takes all strides of some tensors.
@@ -55,7 +56,7 @@ bool are_strides_of_copies(tensor_view<Element> const&... view) {
 //! without elements is described as one row of its head, of which no tile is ever taken.
 //! @param name of the tensor, for the exception
 //! @param rows tokens of a tile, 1 ... 256
-//! @throws std::invalid_argument where a stride is negative or 2^40 bytes or more
+//! @throws std::invalid_argument where a stride is 0, negative, or 2^40 bytes or more
 template <class Element>
 [[nodiscard]] tiled_tensor
 describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_t rows) {
@@ -67,7 +68,7 @@ describe_tensor(char const* name, tensor_view<Element> const& view, std::uint32_
     }
     if (!detail::is_stride_of_copies<Element>(size, stride)) {
       detail::refuse(std::string(name) + " has stride " + std::to_string(stride) +
-                     ", but tensor copies need strides of 0 or more and below 2^40 bytes");
+                     ", but tensor copies need strides above 0 and below 2^40 bytes");
     }
     return static_cast<std::uint64_t>(stride * bytes);
   };

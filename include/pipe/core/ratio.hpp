@@ -15,8 +15,8 @@ namespace pipelining::inline v0_1 {
 //! @pre `denominator` > 0, and both members stay below 2^31 so that the products of a comparison
 //! are exact.
 struct ratio {
-  std::int64_t numerator = 0;
-  std::int64_t denominator = 1;
+  std::int64_t numerator = 0;   //!< as it was given
+  std::int64_t denominator = 1; //!< as it was given, above 0
 
   friend constexpr bool operator==(ratio a, ratio b) noexcept {
     return a.numerator * b.denominator == b.numerator * a.denominator;

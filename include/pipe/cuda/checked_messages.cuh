@@ -40,9 +40,10 @@ namespace detail {
 //! on its own stream; what was found is read once per step.
 class message_checks {
 public:
+  //! A message that was not the one expected.
   struct mismatch {
-    int item_index;
-    std::string text;
+    int item_index;   //!< the receiving item
+    std::string text; //!< a sentence for the report
   };
 
   //! @pre the device's GPU is current.
@@ -80,6 +81,7 @@ public:
   void compare(int item_index, arena const& slots, cudaStream_t on) {
     look_at(kernels_.check, item_index, slots, on);
   }
+  //! Where the header of an item's message lies on the device.
   [[nodiscard]] std::byte* header_of(int item_index) const noexcept {
     return reinterpret_cast<std::byte*>(header(place_of(item_index)));
   }

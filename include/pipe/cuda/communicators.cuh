@@ -23,57 +23,61 @@ namespace cuda {
 
 //! @brief The devices that share one communicator.
 struct communicator_members {
-  std::int64_t key = 0;
+  std::int64_t key = 0;       //!< what the policy calls it
+  int number = 0;             //!< among all, in the order in which they are made
   std::vector<int> devices{}; //!< ascending; the place in it is the rank in the communicator
 
+  //! Whether a device is one of them.
   [[nodiscard]] bool has(int device) const noexcept {
     return std::binary_search(devices.begin(), devices.end(), device);
   }
+  //! The rank of a device in the communicator. @pre has(device)
   [[nodiscard]] int rank_of(int device) const noexcept {
     return static_cast<int>(std::lower_bound(devices.begin(), devices.end(), device) -
                             devices.begin());
   }
 };
 
-//! @brief All communicators of a plan, by ascending key: the one order in which all ranks make
-//! them. Making one waits for its members, so two orders could wait for each other.
+//! @brief All communicators of a plan, in the one order in which all ranks make them: making one
+//! waits for its members, so two orders could wait for each other.
+//!
+//! The order is that of connect_rounds, so that a rank waits for as many communicators before its
+//! own as it has neighbours, not for one of every rank before it.
 //! @complexity O(E log E) for E pairs of devices, times the members of a communicator.
 [[nodiscard]] inline std::vector<communicator_members> communicators_of(plan_view const& work) {
-  std::vector<communicator_members> all;
+  std::vector<communicator_members> all; // by key
   auto const add = [&all, &work](int from, int to) {
     std::int64_t const key = work.key(from, to);
     auto place = std::lower_bound(
       all.begin(), all.end(), key, [](auto const& each, auto wanted) { return each.key < wanted; });
     if (place == all.end() || place->key != key)
-      place = all.insert(place, {key});
+      place = all.insert(place, {key, static_cast<int>(all.size())});
     for (int const device : {from, to})
       if (!place->has(device))
         place->devices.insert(
           std::upper_bound(place->devices.begin(), place->devices.end(), device), device);
   };
-  for (device_pair const& pair : device_pairs(work)) {
+  for (device_pair const& pair : connect_rounds(work)) {
     if (pair.up)
       add(pair.one, pair.other);
     if (pair.down)
       add(pair.other, pair.one);
   }
+  std::sort(
+    all.begin(), all.end(), [](auto const& a, auto const& b) { return a.number < b.number; });
   return all;
 }
 
-//! @brief One rank's end of a communicator. Its calls do not block: each is followed by `settle`.
-//! The destructor aborts.
+//! @brief One rank's end of a communicator. Its calls do not block: each is followed by asking
+//! `settled`. A communicator_guard ends it.
 class communicator {
 public:
   //! @param label names the communicator in what NCCL logs.
   explicit communicator(communicator_members members, std::string label)
       : members_(std::move(members)), label_(std::move(label)) {}
-  communicator(communicator&& other) noexcept
-      : members_(std::move(other.members_)), label_(std::move(other.label_)),
-        handle_(std::exchange(other.handle_, nullptr)) {}
   communicator(communicator const&) = delete;
   communicator& operator=(communicator const&) = delete;
-  communicator& operator=(communicator&&) = delete;
-  ~communicator() { abort(); }
+  ~communicator() = default;
 
   //! @brief Begins to join the others. @pre this stays where it is: NCCL keeps the label.
   //! @param max_blocks blocks of a kernel of NCCL at most; 0 leaves it to NCCL.
@@ -99,22 +103,24 @@ public:
     return state == ncclSuccess;
   }
 
+  //! Starts to flush it; `settle` waits for the end.
   void begin_finalize() { check(ncclCommFinalize(handle_), "ncclCommFinalize"); }
-  void destroy() { check(ncclCommDestroy(std::exchange(handle_, nullptr)), "ncclCommDestroy"); }
-  //! @brief Ends the kernels of this rank's end, whatever they wait for. No graph with them may
-  //! exist.
-  void abort() noexcept {
-    if (handle_ != nullptr)
-      (void)ncclCommAbort(std::exchange(handle_, nullptr));
-  }
 
   [[nodiscard]] ncclComm_t get() const noexcept { return handle_; }
+  //! What NCCL calls it in its log.
+  [[nodiscard]] std::string const& label() const noexcept { return label_; }
+  //! The devices that share it.
   [[nodiscard]] communicator_members const& members() const noexcept { return members_; }
+  //! @brief Its place under guard.
+  [[nodiscard]] std::size_t place() const noexcept { return place_; }
+  //! Notes that place.
+  void put_under_guard(std::size_t place) noexcept { place_ = place; }
 
 private:
   communicator_members members_;
   std::string label_;
   ncclComm_t handle_ = nullptr;
+  std::size_t place_ = 0;
 };
 
 } // namespace cuda

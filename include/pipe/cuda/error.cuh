@@ -18,9 +18,11 @@ namespace cuda {
 //! and the error.
 class error : public std::runtime_error {
 public:
+  //! The sentence, as `what()` gives it, and the error in CUDA's words.
   error(std::string const& sentence, cudaError_t code)
       : std::runtime_error(sentence), code_(code) {}
 
+  //! What CUDA returned.
   [[nodiscard]] cudaError_t code() const noexcept { return code_; }
 
 private:

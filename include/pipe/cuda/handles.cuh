@@ -10,6 +10,7 @@
 
 #include <pipe/cuda/error.cuh>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -20,20 +21,54 @@
 namespace pipelining::inline v0_1 {
 namespace cuda {
 
+namespace detail {
+
+//! Whether this process has used a device, so that making it current costs no memory.
+[[nodiscard]] inline bool is_in_use(int device) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion(
+        "cuDevicePrimaryCtxGetState", &found, 7000, cudaEnableDefault, &result) != cudaSuccess ||
+      result != cudaDriverEntryPointSuccess || found == nullptr)
+    return true;
+  unsigned flags = 0;
+  int active = 0;
+  auto const ask = reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(found);
+  return ask(device, &flags, &active) != CUDA_SUCCESS || active != 0;
+}
+
+} // namespace detail
+
 //! @brief Makes a device current for the calling thread until the end of the scope.
+//!
+//! A thread begins on device 0 without using it, and to make a device current that nobody has used
+//! takes some hundred megabytes of it. So a thread that came here from such a device stays on the
+//! new one.
 class current_device {
 public:
+  //! Remembers the device that is current and makes another one so.
   explicit current_device(int device) {
     check(cudaGetDevice(&before_), "cudaGetDevice");
-    if (device != before_)
-      check(cudaSetDevice(device), "cudaSetDevice");
+    now_ = before_;
+    change_to(device);
   }
   current_device(current_device const&) = delete;
   current_device& operator=(current_device const&) = delete;
-  ~current_device() { (void)cudaSetDevice(before_); }
+  ~current_device() {
+    if (now_ != before_ && detail::is_in_use(before_))
+      (void)cudaSetDevice(before_);
+  }
+  //! @brief Another device until the end of the scope. @pre nobody else has changed it.
+  void change_to(int device) {
+    if (device == now_)
+      return;
+    check(cudaSetDevice(device), "cudaSetDevice");
+    now_ = device;
+  }
 
 private:
   int before_ = 0;
+  int now_ = 0;
 };
 
 //! @brief A stream that does not synchronise with the legacy default stream.
@@ -107,6 +142,7 @@ private:
 //! @brief Memory of the current device, zeroed once.
 class device_memory {
 public:
+  //! Takes `bytes` of the current device.
   explicit device_memory(std::int64_t bytes) {
     if (bytes == 0)
       return;
@@ -125,6 +161,7 @@ public:
     if (data_ != nullptr)
       (void)cudaFree(data_);
   }
+  //! The first byte, an address of the device.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
 private:
@@ -134,6 +171,7 @@ private:
 //! @brief Memory of the host that devices copy to and from without the host, zeroed once.
 class pinned_memory {
 public:
+  //! Takes `bytes` of the host.
   explicit pinned_memory(std::size_t bytes) {
     check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
     std::memset(data_, 0, bytes);
@@ -141,6 +179,7 @@ public:
   pinned_memory(pinned_memory const&) = delete;
   pinned_memory& operator=(pinned_memory const&) = delete;
   ~pinned_memory() { (void)cudaFreeHost(data_); }
+  //! The first byte, an address of the host.
   [[nodiscard]] void* data() const noexcept { return data_; }
 
 private:
@@ -169,7 +208,15 @@ public:
     if (handle_ != nullptr)
       (void)cudaGraphExecDestroy(handle_);
   }
+  //! Whether there is a graph to launch.
   [[nodiscard]] explicit operator bool() const noexcept { return handle_ != nullptr; }
+  //! @brief What the destructor does, checked: communicators wait for the graphs that use them.
+  //! @throws error
+  void destroy() {
+    if (handle_ != nullptr)
+      check(cudaGraphExecDestroy(std::exchange(handle_, nullptr)), "cudaGraphExecDestroy");
+  }
+  //! Enqueues the whole graph.
   void launch(cudaStream_t on) const { check(cudaGraphLaunch(handle_, on), "cudaGraphLaunch"); }
 
 private:

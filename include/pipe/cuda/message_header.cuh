@@ -23,28 +23,28 @@ enum class header_field : std::uint8_t {
   bytes,
   checksum
 };
-inline constexpr int header_fields = 7;
+inline constexpr int header_fields = 7; //!< Words of a header.
 
 //! @brief What travels behind a checked message: which one it is, and what it held when it was
 //! sent.
 struct message_header {
-  std::uint64_t words[header_fields];
+  std::uint64_t words[header_fields]; //!< by header_field
 };
 
 //! @brief What the receiver has found in a message of the last step.
 struct message_verdict {
-  std::uint64_t wrong; //!< 1 + the first header_field that differs; 0: none
-  std::uint64_t expected;
-  std::uint64_t found;
+  std::uint64_t wrong;    //!< 1 + the first header_field that differs; 0: none
+  std::uint64_t expected; //!< the word that the receiver expected
+  std::uint64_t found;    //!< the word that came
 };
 
 //! @brief One end of a message, as kernels see it.
 struct checked_message {
-  std::byte const* data;
-  message_header* header;
-  message_verdict* verdict;
-  std::uint64_t const* step;
-  message_header known; //!< without step and checksum
+  std::byte const* data;     //!< the message, in its slot
+  message_header* header;    //!< what travels behind it
+  message_verdict* verdict;  //!< where the receiver writes what it found
+  std::uint64_t const* step; //!< the number of the step, counted on the GPU
+  message_header known;      //!< without step and checksum
 };
 
 namespace detail {

@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <stdexcept>
@@ -40,9 +41,14 @@ namespace cuda {
 //!
 //! When a stage throws, CUDA or NCCL reports an error, another rank fails or a deadline passes, the
 //! rank stops enqueuing, tells the others through the store, destroys its graph, aborts its
-//! communicators and waits for its streams with a second deadline. Then `step` throws a run_error
-//! with the reason and with the item at which this rank stood. The runner is of no more use after
-//! that; report, and end the process.
+//! communicators together and waits for them and its streams with a second deadline. Then `step`
+//! throws a run_error with the reason and with the item at which this rank stood. What has not
+//! ended by then, such as a kernel that never ends, is left behind. The runner is of no more use
+//! after that; report, and end the process.
+//!
+//! The host waits for items that it has enqueued earlier, so that it does not meet a full queue of
+//! its GPU; where it does, because a pass launches very many kernels, a thread beside it ends the
+//! step soon after the deadline.
 //!
 //! @tparam Stages as for thread_runner. Stages of other devices are never called. They enqueue on
 //! the stream of their context only, do not synchronise and allocate nothing on the device.
@@ -129,6 +135,7 @@ public:
     machine_.reset();
   }
 
+  //! The rank of this process.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   //! @brief The stream on which an iteration starts and ends: the compute stream.
   [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->origin(); }
@@ -141,6 +148,11 @@ private:
       throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
                                   " devices, but this is rank " + std::to_string(rank_) +
                                   "; start one process per device");
+    if (!options_.world_ranks.empty() &&
+        options_.world_ranks.size() != static_cast<std::size_t>(view_.extents.devices))
+      throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
+                                  " devices, but nccl_ranks::world_ranks names " +
+                                  std::to_string(options_.world_ranks.size()) + " ranks");
     check_stages(view_, stages, rank_);
     detail::check_environment();
   }
@@ -159,7 +171,7 @@ private:
     bool const stuck = machine_ && !machine_->abort();
     if (stuck)
       (void)machine_.release();
-    run_error const failure = report.made(stuck);
+    run_error const failure = report.made(stuck, options_.world_ranks);
     if (why.thrown)
       std::throw_with_nested(failure);
     throw failure;

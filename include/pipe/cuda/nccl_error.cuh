@@ -8,6 +8,11 @@
 
 #include <nccl.h>
 
+#if !defined(NCCL_VERSION_CODE) || NCCL_VERSION_CODE < 22700
+#error                                                                                             \
+  "pipelining: the runner over NCCL needs NCCL 2.27 or later; install it, or set NCCL_HOME to where it is"
+#endif
+
 #include <stdexcept>
 #include <string>
 
@@ -18,9 +23,11 @@ namespace cuda {
 //! error.
 class nccl_error : public std::runtime_error {
 public:
+  //! The sentence, as `what()` gives it, and the error in NCCL's words.
   nccl_error(std::string const& sentence, ncclResult_t code)
       : std::runtime_error(sentence), code_(code) {}
 
+  //! What NCCL returned.
   [[nodiscard]] ncclResult_t code() const noexcept { return code_; }
 
 private:

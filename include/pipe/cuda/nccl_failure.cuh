@@ -12,17 +12,19 @@
 #include <pipe/run/store.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <exception>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pipelining::inline v0_1 {
 namespace cuda {
 
 //! @brief Why a rank has stopped.
 struct stop_reason {
-  failure_cause cause = failure_cause::own;
+  failure_cause cause = failure_cause::own; //!< whose failure it was
   std::string text{};  //!< without the rank; of another rank: all that it has reported
   bool thrown = false; //!< by a stage or a library: the exception is to be nested
 };
@@ -76,8 +78,9 @@ public:
   }
 
   //! @brief The whole report, once the others have had the time to answer.
-  //! @param stuck streams of this rank could not be ended.
-  [[nodiscard]] run_error made(bool stuck) const {
+  //! @param stuck streams or communicators of this rank could not be ended.
+  //! @param world_ranks [devices] the numbers of the ranks in the whole run; empty: the same.
+  [[nodiscard]] run_error made(bool stuck, std::vector<int> const& world_ranks) const {
     int const named = pipelining::detail::rank_named_in(reason_);
     failure_origin const origin = trace_origin(line_, name_, named, patience_);
     std::string text = "nccl: " + reason_ + describe(origin);
@@ -85,6 +88,10 @@ public:
       text += own_line_;
     if (stuck)
       text += "\n  its streams are still busy; end the process";
+    for (std::size_t device = 0; device < world_ranks.size(); ++device) {
+      text += device > 0 ? ", " : "\n  in the whole run: ";
+      text += "rank " + std::to_string(device) + " is " + std::to_string(world_ranks[device]);
+    }
     return {text, origin.rank < 0 ? rank_ : origin.rank};
   }
 

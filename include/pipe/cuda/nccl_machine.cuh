@@ -43,6 +43,8 @@ struct nccl_device : stream_device<Stages, Transport> {
 
   void post(int first, std::span<item const> group) {
     open_range const range = this->board.ranges().open(first);
+    for (item const& step : group)
+      this->poison(step);
     this->transport.post(*this, first, group);
   }
 };
@@ -69,7 +71,11 @@ public:
         board_(work,
                rank,
                options.gpu,
-               {one_stream(), options.watched, options.watched && options.graph, options.ranges}),
+               {one_stream(),
+                options.watched,
+                options.watched && options.graph,
+                options.ranges,
+                options.run_ahead}),
         checks_(options.checked
                   ? std::make_unique<message_checks>(work, rank, detail::kernels_for_checks())
                   : nullptr),
@@ -80,7 +86,9 @@ public:
 
   //! @brief Makes the communicators and uses every edge once. Collective.
   void connect() {
-    messages_.make(waiting(), options_.name, options_.max_blocks);
+    if (options_.guarded)
+      board_.guard_slots(work_, rank_);
+    messages_.make(waiting(), options_);
     if (board_.stream_count() > 1)
       messages_.connect(waiting(), board_.stream_at(1));
     meet("connected");
@@ -92,27 +100,37 @@ public:
     now_.text.clear();
     position_ = launched_ = 0;
     board_.restart();
+    latest_ = Clock::now() + options_.deadline;
+    // Later than this rank itself would end the step, if it is not in a call that does not return.
+    messages_.arm(latest_ + options_.abort_deadline / 4);
     launch(earlier);
     iteration_end_.record(origin());
     waiting().wait("the iteration", [&] {
-      messages_.look();
-      // Once a GPU is lost it tells nothing any more: its events are asked while it works.
-      board_.look(launched_);
-      return iteration_end_.happened();
+      if (iteration_end_.happened())
+        return true;
+      look();
+      return false;
     });
+    messages_.disarm();
+    messages_.look();
+    latest_ = Clock::time_point::max();
     now_.waits_for.clear();
     if (checks_)
       trust_messages();
+    trust_stages();
     now_.text = "is between two steps";
   }
 
   //! @brief Ends the communicators together with the other ranks. Collective.
   void close() {
+    // Ending a communicator waits for nobody, but a rank in its last step still needs it.
+    meet("at the end of its last step");
     now_.text = "closes its communicators";
-    iteration_ = graph();
+    iteration_.destroy();
     messages_.close(waiting());
   }
 
+  //! The stream of passes, from which a captured graph forks.
   [[nodiscard]] cudaStream_t origin() const noexcept { return board_.compute(); }
 
   //! @brief Where this rank stands, for a report.
@@ -126,12 +144,14 @@ public:
   }
 
   //! @brief Ends what is on the streams, whatever it waits for: graphs first.
-  //! @return true when the streams are idle; they may be busy for ever otherwise.
+  //! @return true when the streams are idle; they may be busy for ever otherwise, and communicators
+  //! with them.
   bool abort() noexcept {
     try {
-      iteration_ = graph();
-      messages_.abort();
       auto const end = Clock::now() + options_.abort_deadline;
+      iteration_ = graph();
+      if (!messages_.abort(options_.abort_deadline))
+        return false;
       for (int index = 0; index < board_.stream_count(); ++index)
         while (cudaStreamQuery(board_.stream_at(index)) == cudaErrorNotReady) {
           if (Clock::now() >= end)
@@ -150,7 +170,14 @@ private:
   using patience_type = typename transport::patience_type;
   using enqueuing_device = detail::nccl_device<Stages, transport, patience_type>;
 
-  [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_}; }
+  [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_, latest_}; }
+
+  //! Throws when the GPU or a communicator has failed. Once a GPU is lost it tells nothing any
+  //! more, so its events are asked while it works.
+  void look() {
+    messages_.look();
+    board_.look(launched_);
+  }
 
   [[nodiscard]] rank_standing standing_in_program(bool threw) {
     bool lost = false;
@@ -197,12 +224,26 @@ private:
     throw detail::stop{found->text};
   }
 
+  //! In the checked mode, ends the run if a stage has written beside its slots.
+  void trust_stages() {
+    if (board_.guards() == nullptr)
+      return;
+    try {
+      board_.guards()->check_all(origin());
+    } catch (guard_error const& found) {
+      now_.text = "has ended the step";
+      throw detail::stop{found.what()};
+    }
+  }
+
   [[nodiscard]] bool one_stream() const {
     int processors = 0;
     check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options_.gpu),
           "cudaDeviceGetAttribute");
-    return options_.one_message_stream || options_.graph ||
-           work_.lanes[rank_] * options_.max_blocks > processors;
+    int blocks = work_.lanes[rank_] * detail::most_blocks(options_.max_blocks);
+    for (registered_communicator const& each : options_.communicators)
+      blocks += detail::most_blocks(each.max_blocks);
+    return options_.one_message_stream || options_.graph || blocks > processors;
   }
 
   //! Waits until all ranks have come to the same point, which each comes to once.
@@ -213,7 +254,9 @@ private:
       if (other == rank_)
         continue;
       now_ = {"waits for rank " + std::to_string(other) + " to be " + where, {other}};
-      (void)line_.get(key + std::to_string(other), options_.deadline);
+      (void)line_.get(
+        key + std::to_string(other),
+        std::min<std::chrono::nanoseconds>(options_.deadline, latest_ - Clock::now()));
     }
     now_.text.clear();
   }
@@ -241,6 +284,14 @@ private:
     enqueuing_device own{{work_, rank_, board_, stages_, messages_}, patient};
     int const count = static_cast<int>(work_.program_of(rank_).size());
     while (position_ < count) {
+      messages_.check_guard();
+      if (!captured)
+        patient.wait("the iteration", [&] {
+          if (board_.has_room_for(position_))
+            return true;
+          look();
+          return false;
+        });
       position_ = execute_item(work_, rank_, position_, own);
       launched_ = captured ? 0 : position_;
     }
@@ -256,7 +307,14 @@ private:
     try {
       enqueue(true);
     } catch (...) {
-      // Ends the capture whatever state it is in, before communicators are aborted.
+      // Ends the capture whatever state it is in, before communicators are aborted. A thread of
+      // NCCL may still add a group to it; that waits for nobody.
+      try {
+        auto const end = Clock::now() + options_.abort_deadline;
+        while (!messages_.quiet() && Clock::now() < end)
+          Clock::sleep_for(std::chrono::microseconds(20));
+      } catch (detail::stop const&) { // the guard ends them
+      }
       try {
         board_.join();
       } catch (error const&) { // then the capture cannot end well either
@@ -281,7 +339,8 @@ private:
   std::unique_ptr<message_checks> checks_;
   transport messages_;
   graph iteration_;
-  int position_ = 0; // the item to enqueue next
+  typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits
+  int position_ = 0;                                             // the item to enqueue next
   int launched_ = 0; // the items that are on the streams
 };
 

@@ -5,10 +5,12 @@
 //! @brief Messages through NCCL. Header for pipelining::cuda::nccl_messages.
 
 #include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/communicator_guard.cuh>
 #include <pipe/cuda/communicators.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
+#include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
 #include <pipe/plan/connect.hpp>
 #include <pipe/plan/item.hpp>
@@ -18,6 +20,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -29,15 +32,16 @@
 namespace pipelining::inline v0_1 {
 namespace cuda {
 
-//! @brief The communicators of one rank: made together, connected in rounds before the first step,
-//! ended together.
+//! @brief The communicators of one rank: made and connected in rounds before the first step, ended
+//! together.
 //!
 //! No call of NCCL blocks the host: each is followed by a wait with a deadline that another rank's
-//! failure ends.
+//! failure ends. Those that end communicators do block; a communicator_guard makes them.
 template <class Store, class Clock>
 class nccl_messages {
 public:
-  using patience_type = patience<Store, Clock>;
+  using patience_type = patience<Store, Clock>; //!< How this waits for other ranks.
+  using guard_type = communicator_guard<Clock>; //!< What ends them.
 
   //! @param checks makes and compares the headers of messages; null where they have none.
   nccl_messages(plan_view const& work, int device, message_checks* checks)
@@ -45,20 +49,34 @@ public:
 
   //! @brief Makes the communicators, in the order that all ranks share; the lowest member makes the
   //! id of each and hands it out through the store.
-  //! @param name tells the runners of one store apart.
-  void make(patience_type const& waiting, std::string const& name, int max_blocks) {
-    for (communicator_members& each : communicators_of(work_)) {
-      if (!each.has(device_))
-        continue;
-      std::string const label = name + "/communicator/" + std::to_string(each.key);
-      waiting.now = {"waits for rank " + std::to_string(each.devices.front()) +
-                       " to name communicator " + std::to_string(each.key),
-                     {each.devices.front()}};
-      ncclUniqueId const id = exchange_id(waiting, label, each.devices.front() == device_);
-      all_.push_back(std::make_unique<communicator>(std::move(each), label));
-      waiting.now = together("makes communicator ", *all_.back());
-      all_.back()->join(id, device_, max_blocks);
-      settle(waiting, *all_.back(), "ncclCommInitRankConfig");
+  void make(patience_type const& waiting, nccl_ranks const& options) {
+    for (communicator_members& each : communicators_of(work_))
+      if (each.has(device_)) {
+        std::string label = options.name + "/communicator/" + std::to_string(each.key);
+        all_.push_back(std::make_unique<communicator>(std::move(each), std::move(label)));
+      }
+    if (!all_.empty() || !options.communicators.empty())
+      guard_ = std::make_unique<guard_type>(options.gpu, options.abort_deadline);
+    for (registered_communicator const& each : options.communicators)
+      guard_->add(each.handle, true);
+    // All ids at once, so that nobody waits for one that is made behind another communicator.
+    for (auto const& each : all_)
+      if (each->members().devices.front() == device_)
+        publish_id(waiting, each->label());
+    for (auto const& each : all_) {
+      int const first = each->members().devices.front();
+      waiting.now = {"waits for rank " + std::to_string(first) + " to name communicator " +
+                       std::to_string(each->members().key),
+                     {first}};
+      ncclUniqueId const id = read_id(waiting, each->label());
+      waiting.now = together("makes communicator ", *each);
+      {
+        typename guard_type::use const held(*guard_);
+        each->join(id, device_, options.max_blocks);
+        each->put_under_guard(guard_->add(each->get(), false));
+        begin_call(*each);
+      }
+      settle(waiting, *each, "ncclCommInitRankConfig");
     }
     by_lane_.assign(static_cast<std::size_t>(work_.lanes[device_]), nullptr);
     for (item const& step : work_.program_of(device_))
@@ -110,6 +128,8 @@ public:
       for_each_message(
         operation::send, first, group, [&](int index) { checks_->seal(index, own.slots(), on); });
     watch(lane, [&] {
+      typename guard_type::use const held(*guard_);
+      begin_call(lane);
       if (several)
         check(ncclGroupStart(), "ncclGroupStart");
       try {
@@ -135,34 +155,72 @@ public:
       own.board.complete(first + static_cast<int>(k), on);
   }
 
-  //! @brief Throws when a communicator has found an error since the last call.
+  //! @brief Throws when a communicator has found an error since the last call, or is being ended.
   void look() {
     for (auto const& each : all_)
       (void)settled(*each, "a message");
   }
+  //! @brief True when no call is in progress, whether it has failed or not.
+  [[nodiscard]] bool quiet() {
+    bool all = true;
+    for (auto const& each : all_)
+      try {
+        all = settled(*each, "a message") && all;
+      } catch (nccl_error const&) { // then it is in progress no more
+      }
+    return all;
+  }
   //! @brief The other members of the communicators that have found an error.
   [[nodiscard]] std::vector<int> const& suspects() const noexcept { return suspects_; }
 
-  //! @brief Ends all communicators together with the other ranks. No graph with them may exist.
+  //! @brief Ends all communicators. @pre no graph with them exists, and all ranks have ended their
+  //! last step.
   void close(patience_type const& waiting) {
     for (auto const& each : all_)
-      watch(*each, [&] { each->begin_finalize(); });
+      watch(*each, [&] {
+        typename guard_type::use const held(*guard_);
+        each->begin_finalize();
+        begin_call(*each);
+      });
     for (auto const& each : all_) {
       waiting.now = together("ends communicator ", *each);
       settle(waiting, *each, "ncclCommFinalize");
     }
-    for (auto const& each : all_)
-      each->destroy();
+    if (guard_ && !guard_->destroy(waiting.deadline))
+      throw detail::too_late("ncclCommDestroy");
+    if (guard_)
+      check(guard_->result(), "ncclCommDestroy");
     all_.clear();
   }
 
-  void abort() noexcept {
-    for (auto const& each : all_)
-      each->abort();
+  //! @brief Ends all communicators, whatever their kernels wait for. @pre no graph with them
+  //! exists.
+  //! @return false when they have not ended in time.
+  [[nodiscard]] bool abort(std::chrono::nanoseconds patience) {
+    return !guard_ || guard_->abort(patience);
+  }
+  //! @brief From now until `disarm` they are aborted at this time, also while the rank sits in a
+  //! call that does not return.
+  void arm(typename Clock::time_point until) {
+    if (guard_)
+      guard_->arm(until);
+  }
+  //! The step has ended in time.
+  void disarm() noexcept {
+    if (guard_)
+      guard_->disarm();
+  }
+  //! @throws detail::stop when the guard has begun to end the communicators.
+  void check_guard() const {
+    if (guard_ && guard_->ending())
+      throw detail::too_late("the iteration");
   }
 
 private:
   static constexpr std::int64_t first_bytes = 256;
+
+  //! From now until it is found settled, a call of the communicator is in progress.
+  void begin_call(communicator const& one) { guard_->entry_at(one.place()).settled = false; }
 
   [[nodiscard]] communicator& carrying(bool sends, int peer) const {
     std::int64_t const key = sends ? work_.key(device_, peer) : work_.key(peer, device_);
@@ -183,14 +241,13 @@ private:
     return doing;
   }
 
-  static ncclUniqueId
-  exchange_id(patience_type const& waiting, std::string const& key, bool makes) {
+  static void publish_id(patience_type const& waiting, std::string const& key) {
     ncclUniqueId id{};
-    if (makes) {
-      check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-      waiting.line.set(key, std::string(id.internal, sizeof id.internal));
-      return id;
-    }
+    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    waiting.line.set(key, std::string(id.internal, sizeof id.internal));
+  }
+  static ncclUniqueId read_id(patience_type const& waiting, std::string const& key) {
+    ncclUniqueId id{};
     std::string const text = waiting.line.get(key, waiting.deadline);
     if (text.size() != sizeof id.internal)
       throw detail::stop{"the store holds no id of NCCL under '" + key + "'"};
@@ -203,7 +260,11 @@ private:
   }
   [[nodiscard]] bool settled(communicator const& one, char const* call) {
     bool done = false;
-    watch(one, [&] { done = one.settled(call); });
+    watch(one, [&] {
+      typename guard_type::use const held(*guard_);
+      done = one.settled(call);
+      guard_->entry_at(one.place()).settled = done;
+    });
     return done;
   }
   //! What NCCL says of a communicator may be the end of another of its members.
@@ -246,15 +307,17 @@ private:
   first_use(patience_type const& waiting, int peer, bool sends, bool receives, cudaStream_t on) {
     communicator const& lane = carrying(sends, peer);
     int const other = lane.members().rank_of(peer);
-    check(ncclGroupStart(), "ncclGroupStart");
-    ncclResult_t code = ncclSuccess;
-    if (sends)
-      code = ncclSend(few_bytes_->data(), first_bytes, ncclUint8, other, lane.get(), on);
-    if (receives && (code == ncclSuccess || code == ncclInProgress))
-      code =
-        ncclRecv(few_bytes_->data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
-    ncclResult_t const end = ncclGroupEnd();
     watch(lane, [&] {
+      typename guard_type::use const held(*guard_);
+      begin_call(lane);
+      check(ncclGroupStart(), "ncclGroupStart");
+      ncclResult_t code = ncclSuccess;
+      if (sends)
+        code = ncclSend(few_bytes_->data(), first_bytes, ncclUint8, other, lane.get(), on);
+      if (receives && (code == ncclSuccess || code == ncclInProgress))
+        code =
+          ncclRecv(few_bytes_->data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
+      ncclResult_t const end = ncclGroupEnd();
       check(code, sends ? "ncclSend" : "ncclRecv");
       check(end, "ncclGroupEnd");
     });
@@ -265,6 +328,7 @@ private:
   int device_;
   message_checks* checks_;
   std::vector<std::unique_ptr<communicator>> all_;
+  std::unique_ptr<guard_type> guard_; // none where there are no communicators
   std::vector<communicator*> by_lane_;
   std::vector<int> suspects_;
   std::optional<device_memory> few_bytes_;

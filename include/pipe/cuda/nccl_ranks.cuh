@@ -14,9 +14,20 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipelining::inline v0_1 {
 namespace cuda {
+
+//! @brief A communicator of the program that uses the runner.
+//!
+//! It cannot wait in circles with the runner's if one thread of each rank enqueues for both, in an
+//! order that is the same on all ranks which share both, and if all kernels of NCCL fit on the GPU
+//! at once, which the runner sees to for those that are registered. The order is the program's.
+struct registered_communicator {
+  ncclComm_t handle = nullptr;
+  int max_blocks = 0; //!< ncclConfig_t::maxCTAs with which it was made; 0: none
+};
 
 //! @brief How ranks with one GPU each run a plan.
 struct nccl_ranks {
@@ -24,12 +35,14 @@ struct nccl_ranks {
   //! Launch the whole iteration as one CUDA graph, captured at the first step after `warm_up` eager
   //! ones. The same on all ranks.
   bool graph = false;
-  int warm_up = 2;
+  int warm_up = 2; //!< eager steps before the graph
   //! The longest that a step, a connection or another wait for a rank may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
-  //! After a failure: the longest that the streams of this rank may take to become idle.
+  //! After a failure, and when communicators are closed: the longest that these and the streams of
+  //! this rank may take to end. Past it they are left behind.
   std::chrono::nanoseconds abort_deadline = std::chrono::seconds(10);
-  //! Blocks of a kernel of NCCL at most: each holds an SM while it waits. 0 leaves it to NCCL.
+  //! Blocks of a kernel of NCCL at most: each holds an SM while it waits. NCCL takes the next power
+  //! of two, and NCCL_MAX_CTAS in the environment instead. 0 leaves it to NCCL: up to 64.
   int max_blocks = 8;
   //! All messages of this rank go through one stream, in the order of the plan, so that one kernel
   //! of NCCL at most is on the GPU. Chosen by itself for graphs, whose branches have no order, and
@@ -46,6 +59,20 @@ struct nccl_ranks {
   //! the step with a report. For debugging: a kernel and a small message more at both ends of each
   //! message. The same on all ranks; needs the runner to be compiled by nvcc.
   bool checked = false;
+  //! Items of the plan that may be on the streams of this rank before the host waits for the first
+  //! of them. The queue of a GPU holds about a thousand launches, and a host that finds it full
+  //! sits in a call that no deadline ends: choose it so that as many items launch fewer kernels.
+  int run_ahead = 16;
+  //! The program's own communicators on this GPU, such as those of tensor or data parallelism.
+  //! Their kernels count where lanes are to fit on the GPU, and a failure aborts them together with
+  //! the runner's: one kernel may stand behind another of them. After a step that has thrown they
+  //! are no more; else they stay the program's, to be destroyed after the runner.
+  std::vector<registered_communicator> communicators = {};
+  //! The numbers of the ranks of this pipeline in the whole run, where they are others than here:
+  //! [devices], or empty. Reports name them.
+  std::vector<int> world_ranks = {};
+  //! The checked mode, as streams::guarded.
+  bool guarded = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
@@ -53,6 +80,18 @@ struct nccl_ranks {
 };
 
 namespace detail {
+
+//! The most blocks that a kernel of a communicator may have.
+[[nodiscard]] inline int most_blocks(int chosen) {
+  constexpr int most = 64; // channels of NCCL
+  if (char const* const text = std::getenv("NCCL_MAX_CTAS"))
+    if (int const forced = std::atoi(text); forced > 0)
+      chosen = forced;
+  int blocks = 1;
+  while (blocks < most && (chosen <= 0 || blocks < chosen))
+    blocks *= 2;
+  return blocks;
+}
 
 //! What makes NCCL and this runner wait for each other in circles, or mixes two versions of NCCL.
 inline void check_environment() {

@@ -6,6 +6,7 @@
 
 #include <pipe/run/standing.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -22,27 +23,35 @@ struct stop {
   failure_cause cause = failure_cause::own;
 };
 
+//! What a rank says of a wait that has taken too long.
+[[nodiscard]] inline stop too_late(char const* what) {
+  return {std::string(what) + " took longer than the deadline", failure_cause::deadline};
+}
+
 } // namespace detail
 
 //! @brief How long a rank waits for others, what ends its waiting early, and what a report says of
 //! it then.
 template <class Store, class Clock>
 struct patience {
-  Store& line;
-  std::chrono::nanoseconds deadline;
-  rank_standing& now; //!< what this rank does outside of the items of its program
+  Store& line;                       //!< where others tell that they have stopped
+  std::chrono::nanoseconds deadline; //!< of one wait
+  rank_standing& now;                //!< what this rank does outside of the items of its program
+  //! The end of all waits together.
+  typename Clock::time_point latest = Clock::time_point::max();
 
   //! @brief Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
   template <class Done>
   void wait(char const* what, Done done) const {
-    auto const end = Clock::now() + deadline;
-    for (int polls = 0; !done(); ++polls) {
+    if (done())
+      return;
+    auto const end = std::min(Clock::now() + deadline, latest);
+    for (int polls = 1; !done(); ++polls) {
       if (std::optional<std::string> reason = line.failure())
         throw detail::stop{std::move(*reason), failure_cause::told};
       if (Clock::now() >= end)
-        throw detail::stop{std::string(what) + " took longer than the deadline",
-                           failure_cause::deadline};
+        throw detail::too_late(what);
       if (polls > 64)
         Clock::sleep_for(std::chrono::microseconds(20));
     }

@@ -8,14 +8,17 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/stream_device.cuh>
+#include <pipe/plan/connect.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_1 {
@@ -31,7 +34,7 @@ class peer_copies {
 public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan_view const& work, std::span<device_board> boards)
-      : extents_(work.extents), meetings_(static_cast<std::size_t>(message_indices(work))) {
+      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))) {
     for (int device = 0; device < work.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
@@ -40,6 +43,15 @@ public:
         if (step.what != operation::run)
           end_of(step).come.emplace();
     }
+    for (device_pair const& pair : device_pairs(work))
+      open_access(boards[static_cast<std::size_t>(pair.one)].gpu(),
+                  boards[static_cast<std::size_t>(pair.other)].gpu());
+  }
+
+  //! @brief Pairs of GPUs, the lower first, that cannot reach each other's memory: copies between
+  //! them go through the host.
+  [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {
+    return through_host_;
   }
 
   //! @brief Forgets messages of which one end only was posted: an iteration that ended early.
@@ -48,6 +60,7 @@ public:
       point.one_end_posted = false;
   }
 
+  //! Posts the messages of one group of one device.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     for (std::size_t k = 0; k < group.size(); ++k) {
@@ -84,8 +97,32 @@ private:
     bool one_end_posted = false;
   };
 
+  //! Without access CUDA copies through the host, and says nothing of it.
+  void open_access(int one, int other) {
+    if (one == other)
+      return;
+    bool reached = true;
+    for (auto const& [from, to] : {std::pair(one, other), std::pair(other, one)}) {
+      int able = 0;
+      check(cudaDeviceCanAccessPeer(&able, from, to), "cudaDeviceCanAccessPeer");
+      reached = reached && able != 0;
+      if (able == 0)
+        continue;
+      current_device const scope(from);
+      cudaError_t const code = cudaDeviceEnablePeerAccess(to, 0);
+      if (code == cudaErrorPeerAccessAlreadyEnabled)
+        (void)cudaGetLastError();
+      else
+        check(code, "cudaDeviceEnablePeerAccess");
+    }
+    std::pair const pair(std::min(one, other), std::max(one, other));
+    if (!reached &&
+        std::find(through_host_.begin(), through_host_.end(), pair) == through_host_.end())
+      through_host_.push_back(pair);
+  }
+
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(message_index(extents_, step))];
+    return meetings_[static_cast<std::size_t>(message_index(work_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;
@@ -113,8 +150,9 @@ private:
     theirs.board->complete(theirs.index, theirs.lane);
   }
 
-  shape extents_;
+  plan_view work_;
   std::vector<meeting> meetings_;
+  std::vector<std::pair<int, int>> through_host_;
 };
 
 } // namespace cuda

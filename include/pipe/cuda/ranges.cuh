@@ -62,7 +62,7 @@ namespace cuda {
   int local = 0;
   int count = 0;
   for (int stage = 0; stage < stages(work.extents); ++stage)
-    if (device_of(work.extents, stage, step.work.microbatch) == home) {
+    if (device_of(work, stage, step.work.microbatch) == home) {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
@@ -151,10 +151,13 @@ private:
 struct open_range {
   ~open_range() {} // not trivial, so that an object for its scope alone is no unused variable
 };
+//! @brief The ranges of the items of one device: none, since this toolkit has no NVTX.
 class item_ranges {
 public:
   item_ranges() = default;
+  //! Nothing to name.
   item_ranges(plan_view const&, int) {}
+  //! Nothing to open.
   [[nodiscard]] open_range open(int) const noexcept { return {}; }
 };
 

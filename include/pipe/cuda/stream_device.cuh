@@ -5,6 +5,7 @@
 //! @brief One device's side of the executor loop on CUDA streams. Header for
 //! pipelining::cuda::stream_device.
 
+#include <pipe/cuda/device_guards.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/plan/item.hpp>
@@ -15,9 +16,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 namespace pipelining::inline v0_1 {
@@ -35,7 +38,20 @@ struct board_options {
   bool watched_in_graph = false;
   //! Every pass, group of messages and hook is a range of NVTX.
   bool ranges = true;
+  //! Items that may be on the streams before the host waits for the first of them; 0: any number.
+  int run_ahead = 0;
 };
+
+//! @brief Refuses plans with copies to the host, which streams do not carry out.
+//! @throws std::invalid_argument
+inline void refuse_copies(plan_view const& work) {
+  for (int device = 0; device < work.extents.devices; ++device)
+    for (item const& step : work.program_of(device))
+      if (is_copy(step))
+        throw std::invalid_argument(
+          "run: the plan copies activations to the host, which streams do not carry out; run it on "
+          "threads or over MPI, or recompute instead");
+}
 
 //! @brief The streams, events and memory of one device of a plan, made once.
 //!
@@ -48,6 +64,7 @@ public:
       : gpu_(gpu), one_message_stream_(chosen.one_message_stream),
         memory_(make_memory(work, device, gpu)),
         ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
+    refuse_copies(work);
     current_device const scope(gpu);
     int least = 0;
     int greatest = 0;
@@ -76,19 +93,37 @@ public:
       for (int const wait : work.waits_of(step))
         if (!done_[static_cast<std::size_t>(wait)])
           done_[static_cast<std::size_t>(wait)].emplace();
+    if (chosen.run_ahead > 0)
+      place_fences(steps, std::max(1, chosen.run_ahead / 2));
   }
 
+  //! The number of the CUDA device.
   [[nodiscard]] int gpu() const noexcept { return gpu_; }
-  [[nodiscard]] std::byte* memory() const noexcept { return memory_.data(); }
+  //! The arena on the device.
+  [[nodiscard]] std::byte* memory() const noexcept {
+    return guards_ ? guards_->memory() : memory_->data();
+  }
+  //! @brief The checked mode, from now on. @pre nothing has been enqueued.
+  void guard_slots(plan_view const& work, int device) {
+    current_device const scope(gpu_);
+    memory_.reset();
+    guards_.emplace(work, device);
+  }
+  //! @brief The guards of the checked mode, or null.
+  [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
+  //! What profilers see of each item.
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
+  //! A stream by number; 0 runs the passes.
   [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
     return streams_[static_cast<std::size_t>(index)].get();
   }
+  //! The stream of passes.
   [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
+  //! Passes have one, and every lane.
   [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
+  //! The stream that an item belongs on.
   [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
-    int const own = stream_of(step);
-    return stream_at(one_message_stream_ && own > 1 ? 1 : own);
+    return streams_[index_for(step)].get();
   }
 
   //! @brief All streams wait for what is on the compute stream: the start of an iteration.
@@ -128,7 +163,21 @@ public:
   }
 
   //! @brief The next iteration has not begun: nothing of it is complete.
-  void restart() noexcept { ended_ = 0; }
+  void restart() noexcept {
+    ended_ = 0;
+    next_fence_ = 0;
+  }
+  //! @brief True when the host may enqueue the item: no more than board_options::run_ahead items
+  //! are on the streams. Asks the streams once in half as many items, each for its last one.
+  //! @pre not in a capture. @throws error when the device reports one.
+  [[nodiscard]] bool has_room_for(int item_index) {
+    while (next_fence_ < fences_.size() && fences_[next_fence_].before <= item_index) {
+      if (!done_[static_cast<std::size_t>(fences_[next_fence_].ended)]->happened())
+        return false;
+      ++next_fence_;
+    }
+    return true;
+  }
   //! @brief Looks how far the device has come; `first_unfinished` remembers it.
   //! @param end the items before it are enqueued, or launched with their graph.
   //! @throws error when the device reports one.
@@ -145,6 +194,42 @@ public:
   [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
 
 private:
+  //! Before an item is enqueued another one must have ended.
+  struct fence {
+    int before;
+    int ended;
+  };
+
+  //! Items go in windows; before the host goes on to the next but one, every stream has ended its
+  //! last item, or group, of a window, and with it all before.
+  void place_fences(std::span<item const> steps, int window) {
+    std::vector<int> last(streams_.size(), nothing); // of each stream, in this window
+    int const count = static_cast<int>(steps.size());
+    for (int i = 0; i < count; ++i) {
+      item const& step = steps[static_cast<std::size_t>(i)];
+      // The messages of a group end together, with the first one's event.
+      if (step.what == operation::run || i == 0 ||
+          steps[static_cast<std::size_t>(i - 1)].what == operation::run ||
+          steps[static_cast<std::size_t>(i - 1)].group != step.group)
+        last[index_for(step)] = i;
+      if ((i + 1) % window != 0)
+        continue;
+      for (int& item : last) {
+        if (item == nothing || i + 1 + window >= count)
+          continue;
+        fences_.push_back({i + 1 + window, item});
+        if (!done_[static_cast<std::size_t>(item)])
+          done_[static_cast<std::size_t>(item)].emplace();
+        item = nothing;
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
+    int const own = stream_of(step);
+    return static_cast<std::size_t>(one_message_stream_ && own > 1 ? 1 : own);
+  }
+
   static device_memory make_memory(plan_view const& work, int device, int gpu) {
     current_device const scope(gpu);
     return device_memory(work.arena_bytes[device]);
@@ -152,13 +237,16 @@ private:
 
   int gpu_;
   bool one_message_stream_;
-  device_memory memory_;
+  std::optional<device_memory> memory_;
+  std::optional<device_guards> guards_;
   item_ranges ranges_;
   std::vector<stream> streams_;
   std::vector<event> ends_;
   std::vector<std::optional<event>> done_;
   std::vector<std::optional<event>> in_graph_;
   std::optional<event> start_;
+  std::vector<fence> fences_;
+  std::size_t next_fence_ = 0;
   bool captured_ = false; // the iteration is in a graph, and the other events cannot be asked
   int ended_ = 0;         // items known to be complete
 };
@@ -166,33 +254,48 @@ private:
 //! @brief What the executor loop drives: passes on the compute stream, messages through a transport
 //! on their lanes.
 //!
+//! @pre the device's GPU is current while its passes run.
 //! @tparam Transport has `post(stream_device&, first, group)`, which enqueues the messages of one
 //! group on the group's
 //!         lane.
 template <class Stages, class Transport>
 struct stream_device {
-  plan_view work;
-  int device;
-  device_board& board;
-  Stages& stages;
-  Transport& transport;
+  plan_view work;       //!< the plan
+  int device;           //!< its device of the plan
+  device_board& board;  //!< streams, events and memory
+  Stages& stages;       //!< what runs the passes
+  Transport& transport; //!< what moves the messages
 
-  [[nodiscard]] arena slots() const { return {work, device, board.memory()}; }
+  //! The slots in the memory of the device.
+  [[nodiscard]] arena slots() const {
+    return {work, device, board.memory(), nullptr, board.guards() != nullptr ? guard_bytes : 0};
+  }
+  //! In the checked mode, poisons what an item is the first to write.
+  void poison(item const& step) {
+    if (board.guards() != nullptr && step.what != operation::send)
+      board.guards()->before(step, board.stream_for(step));
+  }
 
+  //! Makes the stream of `step` wait for an earlier item.
   void wait_for(int earlier, item const& step) { board.wait_for(earlier, board.stream_for(step)); }
 
+  //! Enqueues a pass or a hook.
   void run(int index, item const& step) {
-    current_device const scope(board.gpu());
     open_range const range = board.ranges().open(index);
+    poison(step);
     run_item(stages, slots(), step, board.compute());
     board.complete(index, board.compute());
   }
 
+  //! Enqueues the messages of one group.
   void post(int first, std::span<item const> group) {
     open_range const range = board.ranges().open(first);
+    for (item const& step : group)
+      poison(step);
     transport.post(*this, first, group);
   }
 
+  //! Lets the stream of passes wait for all lanes.
   void finish() { board.join(); }
 };
 

@@ -41,12 +41,16 @@ struct streams {
   //! Launch the whole iteration as one CUDA graph, captured at the first step after `warm_up` eager
   //! ones.
   bool graph = false;
-  int warm_up = 2;
+  int warm_up = 2; //!< eager steps before the graph
   //! Name passes and messages for profilers: ranges of NVTX. Costs nothing where none listens.
   bool ranges = true;
   //! A report of a failure names the item at which every device stood. That takes an event for
   //! every pass and every group of messages, and as many nodes in a graph.
   bool watched = true;
+  //! The checked mode, for debugging: guards around every slot, compared when a step has ended, and
+  //! poison (not a number) in slots before their first write. Costs memory and time; a step
+  //! allocates.
+  bool guarded = false;
   //! The longest that one iteration may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
@@ -80,6 +84,9 @@ public:
       view_,
       options_.gpus,
       board_options{false, options_.watched, options_.watched && options_.graph, options_.ranges});
+    if (options_.guarded)
+      for (std::size_t d = 0; d < devices; ++d)
+        machine_->boards[d].guard_slots(view_, static_cast<int>(d));
     order_ = drained_order(view_);
     position_.resize(devices);
   }
@@ -105,6 +112,7 @@ public:
       throw;
     }
     wait_for_end();
+    check_guards();
     ++steps_;
   }
 
@@ -124,6 +132,11 @@ public:
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
   [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->boards.front().compute(); }
 
+  //! @brief Pairs of GPUs without access to each other: the host copies what they send.
+  [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {
+    return machine_->transport->through_host();
+  }
+
 private:
   using enqueuing_device = stream_device<Stages, peer_copies>;
 
@@ -134,7 +147,8 @@ private:
     event iteration_end;
     graph iteration;
 
-    machinery(plan_view const& work, std::vector<int> const& gpus, board_options chosen) {
+    machinery(plan_view const& work, std::vector<int> const& gpus, board_options chosen)
+        : iteration_end(event_of(gpus.front())) {
       boards.reserve(gpus.size());
       for (std::size_t device = 0; device < gpus.size(); ++device)
         boards.emplace_back(work, static_cast<int>(device), gpus[device], chosen);
@@ -142,16 +156,24 @@ private:
     }
   };
 
+  //! An event is recorded on streams of its own GPU only.
+  static event event_of(int gpu) {
+    current_device const scope(gpu);
+    return {};
+  }
+
   //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
   void enqueue(bool captured) {
     machine_->transport->reset();
     spread(captured);
     position_.assign(position_.size(), 0);
     int device_number = 0;
+    current_device current(machine_->boards.front().gpu());
     try {
       for (int const next : order_) {
         device_number = next;
         auto const d = static_cast<std::size_t>(device_number);
+        current.change_to(machine_->boards[d].gpu());
         enqueuing_device own{
           view_, device_number, machine_->boards[d], stages_, *machine_->transport};
         position_[d] = execute_item(view_, device_number, position_[d], own);
@@ -164,6 +186,20 @@ private:
       raise(device_number);
     }
     gather();
+  }
+
+  void check_guards() {
+    for (std::size_t d = 0; d < machine_->boards.size(); ++d) {
+      device_board& board = machine_->boards[d];
+      if (board.guards() == nullptr)
+        continue;
+      current_device const scope(board.gpu());
+      try {
+        board.guards()->check_all(board.compute());
+      } catch (guard_error const& found) {
+        throw run_error(std::string("cuda: ") + found.what(), static_cast<int>(d));
+      }
+    }
   }
 
   void wait_for_end() {
@@ -221,10 +257,13 @@ private:
                 describe(view_.program_of(device)[static_cast<std::size_t>(at)],
                          view_.extents.chunks > 1);
     }
-    if (!text.empty())
-      return text;
-    return options_.watched ? "\n  all devices have ended all items"
-                            : "\n  where devices stand is not watched";
+    if (text.empty())
+      text = options_.watched ? "\n  all devices have ended all items"
+                              : "\n  where devices stand is not watched";
+    for (auto const& [one, other] : through_host())
+      text += "\n  messages between GPUs " + std::to_string(one) + " and " + std::to_string(other) +
+              " go through the host: they have no access to each other";
+    return text;
   }
   //! The first device that has not ended, or `nothing`.
   [[nodiscard]] int first_unfinished() const {

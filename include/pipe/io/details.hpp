@@ -22,12 +22,16 @@ namespace pipelining::inline v0_1 {
 //! @brief Facts about a timetable that its passes do not show.
 struct timetable_details {
   std::string_view schedule; //!< the name to print
-  uniform_cost cost;         //!< the costs it was made with; of unequal chunks their mean
+  uniform_cost cost{};       //!< the costs it was made with; of unequal chunks their mean
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
   //! shares. Not owned.
   std::span<double const> chunk_shares = {};
   //! The tokens of each chunk, [C], where they are known. Not owned.
   std::span<int const> chunk_lengths = {};
+  //! Times that no order on this placement with this memory can beat, from `least_times`; 0 where
+  //! they are not known.
+  double least_makespan = 0;
+  double least_span = 0;
 };
 
 //! @brief The share of one chunk in the tokens of its sequence.
@@ -46,16 +50,16 @@ peak_activations(timetable_view table, int device, timetable_details const& abou
 
 //! @brief Which of its device's stages each stage is: 0 for the first in forward order.
 //! @return [S]
-[[nodiscard]] inline std::vector<int> local_stages(shape const& extents) {
-  std::vector<int> held(static_cast<std::size_t>(extents.devices));
+[[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
+  std::vector<int> held(static_cast<std::size_t>(table.extents.devices));
   std::vector<int> result;
-  for (int stage = 0; stage < stages(extents); ++stage)
-    result.push_back(held[static_cast<std::size_t>(device_of(extents, stage))]++);
+  for (int stage = 0; stage < stages(table.extents); ++stage)
+    result.push_back(held[static_cast<std::size_t>(device_of(table, stage))]++);
   return result;
 }
 
 //! @brief Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
-//! @param locals what `local_stages` gives for `extents`.
+//! @param locals what `local_stages` gives.
 [[nodiscard]] inline int
 local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
   if (extents.where == placement::bidirectional)
@@ -89,12 +93,9 @@ void append_device_share(Sink& out, shape const& extents, double peak) {
   for (int i = 0; i < table.size(); ++i)
     found |= 1u << static_cast<unsigned>(table.passes[i].kind);
   std::vector<pass_kind> result;
-  for (pass_kind const kind : {pass_kind::forward,
-                               pass_kind::backward,
-                               pass_kind::backward_input,
-                               pass_kind::backward_weight})
+  for (int kind = 0; kind < most_kinds; ++kind)
     if ((found >> static_cast<unsigned>(kind) & 1u) != 0)
-      result.push_back(kind);
+      result.push_back(static_cast<pass_kind>(kind));
   return result;
 }
 

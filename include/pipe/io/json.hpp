@@ -7,6 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -53,8 +54,9 @@ void write_json_row(Sink& out, timetable_view table, int device) {
 } // namespace detail
 
 //! @brief Writes one object: `schedule`, the extents, `cost`, `chunk_shares`, `makespan`, `span`,
-//! `bubble_rate`, `peak_activations` per device in whole microbatches of one stage, and `passes`
-//! per device.
+//! `bubble_rate` on the span, `makespan_bubble_rate`, `least_makespan` and `least_span` where they
+//! are known, `peak_activations` and `peak_weight_inputs` per device in whole microbatches of one
+//! stage, and `passes` per device.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_json(Sink& out, timetable_view table, timetable_details const& about) {
@@ -70,9 +72,18 @@ void write_json(Sink& out, timetable_view table, timetable_details const& about)
   for (int chunk = 0; chunk < extents.chunks; ++chunk)
     append(out, chunk == 0 ? "" : ",", chunk_share(table, about, chunk));
   append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
-  append(out, ",\"bubble_rate\":", bubble_rate(table), ",\n\"peak_activations\":[");
+  append(out, ",\"bubble_rate\":", bubble_rate(table));
+  append(out, ",\"makespan_bubble_rate\":", makespan_bubble_rate(table));
+  if (about.least_makespan > 0) {
+    append(out, ",\n\"least_makespan\":", about.least_makespan);
+    append(out, ",\"least_span\":", about.least_span);
+  }
+  append(out, ",\n\"peak_activations\":[");
   for (int device = 0; device < extents.devices; ++device)
     append(out, device == 0 ? "" : ",", peak_activations(table, device, about));
+  append(out, "],\n\"peak_weight_inputs\":[");
+  for (int device = 0; device < extents.devices; ++device)
+    append(out, device == 0 ? "" : ",", peak_weight_inputs(table, device, about));
   append(out, "],\n\"passes\":[");
   for (int device = 0; device < extents.devices; ++device) {
     append(out, device == 0 ? "\n" : ",\n");

@@ -9,9 +9,12 @@
 //! `2F5` is the forward pass of stage 2 for microbatch 5; B, I and W are as in pipelining::letter;
 //! `(0F1;3B0)OVERLAP_F_B` is an overlapped pair; an empty cell is an idle slot of the grid of
 //! PyTorch, which has no effect. Files with messages have `2SEND_F5`, `3RECV_F5`, `3SEND_B5` and
-//! `2RECV_B5` as well. `2UNSHARD`, `2RESHARD` and `2REDUCE_GRAD` move parameters of sharded stages;
-//! they are counted and skipped, since timetables know passes and messages alone.
-//! @source the texts that torch.distributed.pipelining prints for its actions.
+//! `2RECV_B5` as well; of torch 2.15 on also `2WAIT_SEND_F5` and `2WAIT_SEND_B5`, at which the
+//! buffer of what was sent is free again. `2UNSHARD`, `2RESHARD`, `2REDUCE_GRAD` and
+//! `2WAIT_REDUCE_GRAD` are about the parameters of a stage; they are counted and skipped, since
+//! timetables know passes and messages alone.
+//! @source the texts that torch.distributed.pipelining prints for its actions, versions 2.10
+//! to 2.15.
 #include <pipe/io/append.hpp>
 
 #include <algorithm>
@@ -39,6 +42,8 @@ enum class pytorch_verb : std::uint8_t {
   receive_forward,
   send_backward,
   receive_backward,
+  wait_send_forward,
+  wait_send_backward,
   skipped
 };
 
@@ -54,6 +59,9 @@ struct pytorch_action {
 
 [[nodiscard]] constexpr bool is_pass(pytorch_action const& action) noexcept {
   return action.verb <= pytorch_verb::backward_weight;
+}
+[[nodiscard]] constexpr bool is_message(pytorch_action const& action) noexcept {
+  return action.verb >= pytorch_verb::send_forward && action.verb <= pytorch_verb::receive_backward;
 }
 
 //! "line 3, cell 12".
@@ -112,16 +120,20 @@ inline constexpr pytorch_verb_name pytorch_verb_names[] = {
   {"RECV_F", pytorch_verb::receive_forward},
   {"SEND_B", pytorch_verb::send_backward},
   {"RECV_B", pytorch_verb::receive_backward},
+  {"WAIT_SEND_F", pytorch_verb::wait_send_forward},
+  {"WAIT_SEND_B", pytorch_verb::wait_send_backward},
   {"UNSHARD", pytorch_verb::skipped},
   {"RESHARD", pytorch_verb::skipped},
   {"REDUCE_GRAD", pytorch_verb::skipped},
+  {"WAIT_REDUCE_GRAD", pytorch_verb::skipped},
 };
 
 //! One action without parentheses: a stage, a verb and (but for the skipped ones) a microbatch.
 [[nodiscard]] inline pytorch_action parse_action(std::string_view text, int line, int cell) {
   constexpr char const* wanted =
-    "; an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD or "
-    "REDUCE_GRAD, and a microbatch, both numbers from 0 to 65534";
+    "; an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, "
+    "UNSHARD, RESHARD, REDUCE_GRAD or WAIT_REDUCE_GRAD, and a microbatch, both numbers from 0 to "
+    "65534";
   pytorch_action action;
   action.line = line;
   action.cell = cell;

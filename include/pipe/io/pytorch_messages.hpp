@@ -4,6 +4,7 @@
 //! @file
 //! @brief Checks the messages of a schedule file of torch.distributed.pipelining.
 
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/pytorch_actions.hpp>
@@ -17,12 +18,14 @@ namespace pipelining::inline v0_1 {
 namespace detail {
 
 //! Checks the messages of a file against its passes: each that crosses devices is sent once, behind
-//! the pass that makes it, and received once, before the pass that needs it.
+//! the pass that makes it, and received once, before the pass that needs it; where the file waits
+//! for sends, it does so once for each, behind it; and all messages can be exchanged in the order
+//! of the file.
 class pytorch_messages {
 public:
-  pytorch_messages(shape const& extents, std::vector<pytorch_action> const& actions)
-      : extents_(extents), actions_(actions),
-        places_(static_cast<std::size_t>(kinds * stages(extents) * extents.microbatches), -1) {}
+  pytorch_messages(pipeline const& over, std::vector<pytorch_action> const& actions)
+      : over_(over), extents_(over.extents), actions_(actions),
+        places_(static_cast<std::size_t>(kinds * stages(extents_) * extents_.microbatches), -1) {}
 
   void check() {
     for (std::size_t i = 0; i < actions_.size(); ++i)
@@ -37,11 +40,19 @@ public:
         check_crossing(action, action.stage + 1, pytorch_verb::send_forward);
       if (gives_gradient(action) && action.stage > 0)
         check_crossing(action, action.stage - 1, pytorch_verb::send_backward);
+      if (is_wait(action))
+        check_wait(action);
     }
+    prove_order();
   }
 
 private:
-  static constexpr int kinds = 6; // forward, gradient, and the four ends of messages
+  static constexpr int kinds = 8; // forward, gradient, the four ends of messages, and two waits
+
+  [[nodiscard]] static bool is_wait(pytorch_action const& action) {
+    return action.verb == pytorch_verb::wait_send_forward ||
+           action.verb == pytorch_verb::wait_send_backward;
+  }
 
   [[nodiscard]] static bool gives_gradient(pytorch_action const& action) {
     return action.verb == pytorch_verb::backward || action.verb == pytorch_verb::backward_input;
@@ -68,6 +79,7 @@ private:
     std::string const name = name_of(action.verb, action.stage, action.microbatch);
     if (action.stage >= stages(extents_) || action.microbatch >= extents_.microbatches)
       reject(action.line, action.cell, name + " belongs to no pass of this file");
+    any_wait_ = any_wait_ || is_wait(action);
     int& here = place(action.verb, action.stage, action.microbatch);
     if (here >= 0 && !is_pass(action)) {
       pytorch_action const& first = actions_[static_cast<std::size_t>(here)];
@@ -83,14 +95,14 @@ private:
     bool const up =
       action.verb == pytorch_verb::send_forward || action.verb == pytorch_verb::receive_backward;
     int const other = action.stage + (up ? 1 : -1);
-    return other < 0 || other >= stages(extents_) ? -1 : device_of(extents_, other);
+    return other < 0 || other >= stages(extents_) ? -1 : device_of(over_, other);
   }
 
   //! Both ends: the message is needed, on this device, and the pass it serves stands where it must.
   void check_end(pytorch_action const& action, pytorch_verb pass_verb, bool pass_first) {
     std::string const name = name_of(action.verb, action.stage, action.microbatch);
     int const device = action.line - 1;
-    if (device_of(extents_, action.stage) != device)
+    if (device_of(over_, action.stage) != device)
       reject(action.line, action.cell, name + " stands on a device that does not hold its stage");
     int const other = partner(action);
     if (other < 0 || other == device)
@@ -106,8 +118,26 @@ private:
              name + (pass_first ? " stands before the pass that makes what it sends"
                                 : " stands behind the pass that needs what it receives"));
   }
+  void check_wait(pytorch_action const& action) {
+    bool const forward = action.verb == pytorch_verb::wait_send_forward;
+    auto const send = forward ? pytorch_verb::send_forward : pytorch_verb::send_backward;
+    int const sent = place(send, action.stage, action.microbatch);
+    int const own = place(action.verb, action.stage, action.microbatch);
+    if (sent < 0 || sent > own || actions_[static_cast<std::size_t>(sent)].line != action.line)
+      reject(action.line,
+             action.cell,
+             name_of(action.verb, action.stage, action.microbatch) + " does not stand behind " +
+               name_of(send, action.stage, action.microbatch) + " on the same device");
+  }
   void check_send(pytorch_action const& action) {
     bool const forward = action.verb == pytorch_verb::send_forward;
+    auto const wait = forward ? pytorch_verb::wait_send_forward : pytorch_verb::wait_send_backward;
+    if (any_wait_ && place(wait, action.stage, action.microbatch) < 0)
+      reject(action.line,
+             action.cell,
+             name_of(action.verb, action.stage, action.microbatch) + " has no " +
+               name_of(wait, action.stage, action.microbatch) +
+               ", but other messages of the file have; torch 2.15 wants one for each");
     check_end(action, forward ? pytorch_verb::forward : pytorch_verb::backward, true);
   }
   void check_receive(pytorch_action const& action) {
@@ -117,7 +147,7 @@ private:
 
   //! Where the consumer of a pass is on another device, the file has both ends of the message.
   void check_crossing(pytorch_action const& action, int consumer, pytorch_verb send) {
-    if (device_of(extents_, consumer) == action.line - 1)
+    if (device_of(over_, consumer) == action.line - 1)
       return;
     auto const receive = static_cast<pytorch_verb>(static_cast<int>(send) + 1);
     std::string const what = name_of(action.verb, action.stage, action.microbatch);
@@ -133,9 +163,74 @@ private:
                name_of(receive, consumer, action.microbatch) + " is missing");
   }
 
+  //! The action at the other end of a message.
+  [[nodiscard]] int other_end(pytorch_action const& action) {
+    switch (action.verb) {
+    case pytorch_verb::send_forward:
+      return place(pytorch_verb::receive_forward, action.stage + 1, action.microbatch);
+    case pytorch_verb::receive_forward:
+      return place(pytorch_verb::send_forward, action.stage - 1, action.microbatch);
+    case pytorch_verb::send_backward:
+      return place(pytorch_verb::receive_backward, action.stage - 1, action.microbatch);
+    default: return place(pytorch_verb::send_backward, action.stage + 1, action.microbatch);
+    }
+  }
+
+  //! Every device goes through its messages in the order of its line, and each message needs both
+  //! of its ends at once: if all come to their end so, no executor with buffers, streams or
+  //! communicators of any number can come to a stop.
+  void prove_order() {
+    std::vector<std::vector<int>> lines(static_cast<std::size_t>(extents_.devices));
+    for (std::size_t i = 0; i < actions_.size(); ++i)
+      if (is_message(actions_[i]))
+        lines[static_cast<std::size_t>(actions_[i].line - 1)].push_back(static_cast<int>(i));
+    std::vector<std::size_t> next(lines.size());
+    std::vector<std::size_t> ready;
+    for (std::size_t line = 0; line < lines.size(); ++line)
+      ready.push_back(line);
+    while (!ready.empty()) {
+      std::size_t const line = ready.back();
+      ready.pop_back();
+      while (next[line] < lines[line].size()) {
+        int const other = other_end(actions_[static_cast<std::size_t>(lines[line][next[line]])]);
+        auto const peer =
+          static_cast<std::size_t>(actions_[static_cast<std::size_t>(other)].line - 1);
+        if (next[peer] == lines[peer].size() || lines[peer][next[peer]] != other)
+          break;
+        ++next[line];
+        ++next[peer];
+        ready.push_back(peer);
+      }
+    }
+    for (std::size_t line = 0; line < lines.size(); ++line)
+      if (next[line] < lines[line].size())
+        reject_order(lines[line][next[line]], lines, next);
+  }
+
+  [[noreturn]] void reject_order(int index,
+                                 std::vector<std::vector<int>> const& lines,
+                                 std::vector<std::size_t> const& next) {
+    auto const name = [this](int i) {
+      pytorch_action const& action = actions_[static_cast<std::size_t>(i)];
+      return name_of(action.verb, action.stage, action.microbatch) + " (" +
+             place_of(action.line, action.cell) + ")";
+    };
+    pytorch_action const& action = actions_[static_cast<std::size_t>(index)];
+    int const other = other_end(action);
+    auto const peer = static_cast<std::size_t>(actions_[static_cast<std::size_t>(other)].line - 1);
+    reject(action.line,
+           action.cell,
+           name_of(action.verb, action.stage, action.microbatch) + " waits for ever for " +
+             name(other) + ", before which " + name(lines[peer][next[peer]]) +
+             " waits as well; the devices must be able to exchange their messages one by one, in "
+             "the order of the file");
+  }
+
+  pipeline over_;
   shape extents_;
   std::vector<pytorch_action> const& actions_;
   std::vector<int> places_; // [kinds S M], the index of the action or -1
+  bool any_wait_ = false;
 };
 
 } // namespace detail

@@ -30,10 +30,10 @@ namespace pipelining::inline v0_1 {
 
 //! @brief What a file says.
 struct pytorch_schedule {
-  device_orders orders;
+  device_orders orders;      //!< the passes of every device
   std::vector<int> cells;    //!< [n] the cell of every pass in its line, counted from 1
   bool has_messages = false; //!< SEND and RECV stand in the file, and have been checked
-  int skipped = 0;           //!< UNSHARD, RESHARD and REDUCE_GRAD actions
+  int skipped = 0;           //!< UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD actions
 };
 
 namespace detail {
@@ -135,9 +135,11 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
 //! @brief Reads a schedule from the text of a file, with or without messages.
 //!
 //! The number of lines is P; the largest stage and microbatch give S and M; the placement is
-//! inferred: looped, wave, else custom. Messages, where there are any, must be complete and stand
-//! on the right side of the passes they serve. Whether the passes are complete and their order
-//! works, `make_timetable` says.
+//! inferred: looped, wave, else custom. Messages, where there are any, must be complete, stand on
+//! the right side of the passes they serve, and be exchangeable one by one in the order of the
+//! file, each with both of its ends at once. That order is proven, not kept: timetables have passes
+//! alone, and a plan places messages anew. Whether the passes are complete and their order works,
+//! `make_timetable` says.
 //!
 //! @throws std::invalid_argument with line, cell and reason.
 //! @complexity O(n log n) for n actions.
@@ -169,12 +171,12 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
   for (; line <= line_count; ++line)
     result.orders.offsets.push_back(static_cast<int>(result.orders.passes.size()));
   if (result.has_messages) {
-    shape placed = extents;
-    placed.custom_devices = devices.data();
+    pipeline placed{extents};
+    placed.holders = devices.data();
     detail::pytorch_messages(placed, actions).check();
   }
   if (extents.where == placement::custom)
-    result.orders.custom_devices = std::move(devices);
+    result.orders.tables.holders = std::move(devices);
   return result;
 }
 

@@ -14,9 +14,9 @@ namespace pipelining::inline v0_1 {
 
 //! @brief Red, green and blue, 0 to 255.
 struct colour {
-  int red = 0;
-  int green = 0;
-  int blue = 0;
+  int red = 0;   //!< 0 to 255
+  int green = 0; //!< 0 to 255
+  int blue = 0;  //!< 0 to 255
 
   friend constexpr bool operator==(colour const&, colour const&) = default;
 };
@@ -34,15 +34,22 @@ struct colour {
           '\0'};
 }
 
-//! @brief The plain colour of a kind: four that people with any common colour blindness tell apart.
+//! @brief The plain colour of a kind: that people with any common colour blindness tell apart. Forward
+//! passes of all kinds look alike.
 //! @source Okabe and Ito, "Color Universal Design", 2008: sky blue, vermilion, orange, bluish
-//! green.
+//! green, reddish purple, yellow, blue.
 [[nodiscard]] constexpr colour plain_colour(pass_kind kind) noexcept {
   switch (kind) {
   case pass_kind::forward: return {86, 180, 233};
   case pass_kind::backward: return {213, 94, 0};
   case pass_kind::backward_input: return {230, 159, 0};
   case pass_kind::backward_weight: return {0, 158, 115};
+  case pass_kind::checkpointed_forward: return {86, 180, 233};
+  case pass_kind::offloaded_forward: return {86, 180, 233};
+  case pass_kind::recompute: return {204, 121, 167};
+  case pass_kind::copy_out: return {240, 228, 66};
+  case pass_kind::copy_in: return {0, 114, 178};
+  case pass_kind::copy_request: return {0, 114, 178};
   }
   return {};
 }
@@ -84,6 +91,12 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   case pass_kind::backward: return "backward (input and weights)";
   case pass_kind::backward_input: return "backward for the input";
   case pass_kind::backward_weight: return "backward for the weights";
+  case pass_kind::checkpointed_forward: return "forward, keeping its input alone";
+  case pass_kind::offloaded_forward: return "forward, for the host";
+  case pass_kind::recompute: return "recompute";
+  case pass_kind::copy_out: return "copy to the host";
+  case pass_kind::copy_in: return "copy from the host";
+  case pass_kind::copy_request: return "request of a copy";
   }
   return "";
 }

@@ -7,6 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/io/shades.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -120,7 +121,7 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
 }
 
 [[nodiscard]] inline svg_layout make_layout(timetable_view table, svg_options const& options) {
-  svg_layout layout{table, local_stages(table.extents)};
+  svg_layout layout{table, local_stages(table)};
   layout.local_count = most_local_stages(table.extents, layout.locals);
   layout.row = row_height(table.extents.devices);
   layout.gap = std::min(4.0, layout.row * 0.12);
@@ -134,7 +135,7 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
     layout.first = std::min(layout.first, first_start(table, device));
   layout.scale = pixels_per_time(table, layout.digits, options);
   layout.plot_width = makespan(table) * layout.scale;
-  layout.width = std::max(720.0, layout.bar_left() + bar_width + 60);
+  layout.width = std::max(720.0, layout.bar_left() + bar_width + 100);
   layout.height = layout.bottom() + 92;
   layout.font = cell_font(layout);
   return layout;
@@ -262,27 +263,42 @@ void write_axis(Sink& out, svg_layout const& layout) {
   append(out, "time</text>\n");
 }
 
-//! A bar and a number behind every row: the peak activations of the device.
+//! A bar and a number behind every row: the peak activations of the device, and where backward
+//! passes are split, lighter behind them, its peak weight inputs.
 template <text_sink Sink>
 void write_peaks(Sink& out, svg_layout const& layout, timetable_details const& about) {
   int const devices = layout.table.extents.devices;
   double most = 0;
-  for (int device = 0; device < devices; ++device)
-    most = std::max(most, peak_activations(layout.table, device, about));
+  bool split = false;
+  for (int device = 0; device < devices; ++device) {
+    double const inputs = peak_weight_inputs(layout.table, device, about);
+    most = std::max(most, peak_activations(layout.table, device, about) + inputs);
+    split = split || inputs > 0;
+  }
   begin_text(out, layout.bar_left(), layout.top - 8, 12, " fill=\"#555\"");
-  append(out, "peak activations</text>\n");
+  append(out, split ? "peaks: kept + for weights</text>\n" : "peak activations</text>\n");
   for (int device = 0; device < devices; ++device) {
     double const peak = peak_activations(layout.table, device, about);
-    double const length = most > 0 ? bar_width * peak / most : 0;
+    double const inputs = peak_weight_inputs(layout.table, device, about);
+    double const scale = most > 0 ? bar_width / most : 0;
     double const height = layout.row - layout.gap;
-    append_rectangle(out, layout.bar_left(), layout.y(device) + height * 0.2, length, height * 0.6);
+    double const y = layout.y(device) + height * 0.2;
+    append_rectangle(out, layout.bar_left(), y, scale * peak, height * 0.6);
     append(out, " fill=\"#9a9a9a\"/>");
+    if (inputs > 0) {
+      append_rectangle(out, layout.bar_left() + scale * peak, y, scale * inputs, height * 0.6);
+      append(out, " fill=\"#cfcfcf\"/>");
+    }
     if (layout.row >= 12) {
       begin_text(out,
-                 layout.bar_left() + length + 5,
+                 layout.bar_left() + scale * (peak + inputs) + 5,
                  layout.y(device) + height / 2 + 4.3,
                  std::min(12.0, layout.row * 0.8));
       append_rounded(out, peak, 2);
+      if (split) {
+        append(out, " + ");
+        append_rounded(out, inputs, 2);
+      }
       append(out, "</text>");
     }
     append(out, "\n");
@@ -313,18 +329,13 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_details const&
     append_count(out, extents.chunks, "chunk", "chunks");
   }
   append(out, "</text>\n");
-  double most = 0;
-  for (int device = 0; device < extents.devices; ++device)
-    most = std::max(most, peak_activations(layout.table, device, about));
+  timetable_figures const found = figures_of(layout.table, about);
   begin_text(out, 20, 50, 13.5, " fill=\"#333\"");
-  append(out, "bubble ");
-  append_rounded(out, 100 * bubble_rate(layout.table), 1);
-  append(out, " %, peak activations ");
-  append_rounded(out, most, 2);
-  append(out, most == 1 ? " microbatch" : " microbatches", " of one stage");
-  append_device_share(out, extents, most);
-  append(out, ", makespan ");
-  append_rounded(out, makespan(layout.table), 3);
+  append_bubbles(out, found, 1);
+  append(out, "; ");
+  append_peaks(out, extents, found, 2);
+  append(out, "; makespan ");
+  append_rounded(out, found.makespan, 3);
   append(out, "</text>\n");
 }
 

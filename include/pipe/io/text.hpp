@@ -7,6 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -21,8 +22,8 @@ namespace pipelining::inline v0_1 {
 
 //! @brief How wide a text may be and whether the terminal understands colours.
 struct text_options {
-  int width = 100; //!< columns of the terminal; narrower than 40 is taken as 40
-  bool colour = false;
+  int width = 100;     //!< columns of the terminal; narrower than 40 is taken as 40
+  bool colour = false; //!< whether the terminal shows colours
 };
 
 namespace detail {
@@ -136,7 +137,7 @@ void write_text_row(Sink& out, text_grid const& grid, int device) {
 }
 
 [[nodiscard]] inline text_grid make_text_grid(timetable_view table, text_options options) {
-  text_grid grid{table, options, local_stages(table.extents)};
+  text_grid grid{table, options, local_stages(table)};
   std::string last = "device ";
   append_number(last, table.extents.devices - 1);
   grid.label = last.size();
@@ -165,16 +166,24 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   append_rounded(out, makespan(table), 6);
   append(out, ", span ");
   append_rounded(out, span_of(table), 6);
-  append(out, ", bubble ");
-  append_rounded(out, 100 * bubble_rate(table), 2);
-  double most = 0;
-  for (int device = 0; device < extents.devices; ++device)
-    most = std::max(most, peak_activations(table, device, about));
-  append(out, " %, peak activations ");
-  append_rounded(out, most, 4);
-  append(out, " microbatches of one stage");
-  append_device_share(out, extents, most);
-  append(out, "\n\n");
+  timetable_figures const found = figures_of(table, about);
+  append(out, ", ");
+  append_bubbles(out, found, 2);
+  append(out, "\n");
+  append_peaks(out, extents, found, 4);
+  append(out, "\n");
+  if (about.least_makespan > 0) {
+    append(out, "no order of this placement and memory beats makespan ");
+    append_rounded(out, about.least_makespan, 6);
+    append(out, " (gap ");
+    append_rounded(out, std::max(0.0, 100 * (makespan(table) / about.least_makespan - 1)), 2);
+    append(out, " %) or span ");
+    append_rounded(out, about.least_span, 6);
+    append(out, " (gap ");
+    append_rounded(out, std::max(0.0, 100 * (span_of(table) / about.least_span - 1)), 2);
+    append(out, " %)\n");
+  }
+  append(out, "\n");
 }
 
 template <text_sink Sink>
@@ -195,7 +204,8 @@ void write_text_legend(Sink& out, text_grid const& grid) {
 } // namespace detail
 
 //! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
-//! scaled to the width, peak activations at the end of each row.
+//! scaled to the width, peak activations at the end of each row and, where backward passes are
+//! split, behind them peak weight inputs.
 //! @complexity O(n + P width) for n passes.
 template <text_sink Sink>
 void write_text(Sink& out,
@@ -204,7 +214,12 @@ void write_text(Sink& out,
                 text_options options = {}) {
   detail::text_grid const grid = detail::make_text_grid(table, options);
   detail::write_text_heading(out, table, about);
-  append(out, std::string(grid.label + 2 + static_cast<std::size_t>(grid.columns), ' '), " peak\n");
+  double inputs = 0;
+  for (int device = 0; device < table.extents.devices; ++device)
+    inputs = std::max(inputs, peak_weight_inputs(table, device, about));
+  bool const split = inputs > 0;
+  append(out, std::string(grid.label + 2 + static_cast<std::size_t>(grid.columns), ' '));
+  append(out, split ? " peak + weight inputs\n" : " peak\n");
   for (int device = 0; device < table.extents.devices; ++device) {
     std::string name = "device ";
     append_number(name, device);
@@ -213,6 +228,10 @@ void write_text(Sink& out,
     detail::write_text_row(out, grid, device);
     append(out, "| ");
     append_rounded(out, peak_activations(table, device, about), 4);
+    if (split) {
+      append(out, " + ");
+      append_rounded(out, peak_weight_inputs(table, device, about), 4);
+    }
     append(out, "\n");
   }
   append(out, "\n");

@@ -6,11 +6,12 @@
 //! pipelining::write_trace.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/details.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/io/json.hpp>
-#include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -23,10 +24,10 @@ namespace pipelining::inline v0_1 {
 
 //! @brief A pass that has run: on which device, from when to when.
 struct measured_pass {
-  int device = 0;
-  pass what;
+  int device = 0;   //!< where it ran
+  pass what;        //!< what ran
   double start = 0; //!< in the unit of the user, like `end`
-  double end = 0;
+  double end = 0;   //!< when it ended
 };
 
 //! @brief How a trace is drawn.
@@ -34,7 +35,9 @@ struct trace_options {
   double planned_unit = 1000;     //!< microseconds of one unit of planned time
   double measured_unit = 1000000; //!< microseconds of one unit of measured time; seconds by default
   bool arrows = false;            //!< an arrow from every pass to the one on another device that
-                                  //!< waits for its message
+                                  //!< waits for its message, planned and measured
+  bool memory = false;            //!< counters of every device: activations and weight inputs, in
+                                  //!< whole microbatches of one stage
 };
 
 namespace detail {
@@ -83,34 +86,107 @@ struct trace_writer {
   }
 
   //! One end of an arrow: "s" where it starts, "f" where it ends.
-  void write_arrow(char const* phase, int number, int device, double time) {
+  void write_arrow(char const* phase, int process, int number, int device, double time) {
     begin_event();
     append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", number);
-    append(out, ",\"pid\":", planned_process, ",\"tid\":", device, ",\"ts\":", time);
+    append(out, ",\"pid\":", process, ",\"tid\":", device, ",\"ts\":", time);
     append(out, phase[0] == 'f' ? ",\"bp\":\"e\"}" : "}");
+  }
+
+  void write_counter(int process, int device, double time, double activations, double inputs) {
+    begin_event();
+    append(out, "{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
+    append(out, ",\"ts\":", time, ",\"args\":{\"activations\":", activations);
+    append(out, ",\"weight inputs\":", inputs, "}}");
   }
 };
 
+//! The measured times of a table's entries; entries that were not measured have `never`.
+[[nodiscard]] inline dynamic_timetable measured_table(timetable_view table,
+                                                      std::span<measured_pass const> measured) {
+  auto const size = static_cast<std::size_t>(table.size());
+  dynamic_timetable result{table.extents,
+                           0,
+                           {table.passes, table.passes + size},
+                           std::vector<double>(size, never),
+                           std::vector<double>(size, never),
+                           {table.offsets, table.offsets + table.extents.devices + 1},
+                           copy_tables(table)};
+  std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over())));
+  for (measured_pass const& ran : measured)
+    if (contains(table.over(), ran.what))
+      found[static_cast<std::size_t>(pass_index(table.over(), ran.what))] = &ran;
+  for (std::size_t i = 0; i < size; ++i) {
+    auto const* const ran =
+      found[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))];
+    if (ran == nullptr)
+      continue;
+    result.starts[i] = ran->start;
+    result.ends[i] = ran->end;
+  }
+  return result;
+}
+
 //! Arrows between devices. They start and end in the middle of the passes, where viewers find them
-//! for certain.
+//! for certain. Returns the number of the next arrow.
 template <text_sink Sink>
-void write_arrows(trace_writer<Sink>& trace, timetable_view table, double unit) {
-  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.extents)), -1);
+int write_arrows(
+  trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
+  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over())), -1);
   for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(table.extents, table.passes[i]))] = i;
-  int number = 0;
+    entries[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = i;
   for (int device = 0; device < table.extents.devices; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-      dependency_list const needed = dependencies(table.extents, table.passes[i]);
+      dependency_list const needed = dependencies(table.over(), table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
-        int const from = device_of(table.extents, needed.stage[k], table.passes[i].microbatch);
+        int const from = device_of(table, needed.stage[k], table.passes[i].microbatch);
         int const entry = entries[static_cast<std::size_t>(needed.index[k])];
-        if (from == device || entry < 0)
+        if (from == device || entry < 0 || table.ends[entry] < 0 || table.ends[i] < 0)
           continue;
-        trace.write_arrow("s", number, from, (table.starts[entry] + table.ends[entry]) / 2 * unit);
-        trace.write_arrow("f", number, device, (table.starts[i] + table.ends[i]) / 2 * unit);
+        auto const middle = [&](int of) { return (table.starts[of] + table.ends[of]) / 2 * unit; };
+        trace.write_arrow("s", process, number, from, middle(entry));
+        trace.write_arrow("f", process, number, device, middle(i));
         ++number;
       }
+    }
+  }
+  return number;
+}
+
+//! What passes keep on every device, whenever it changes: forward passes and `backward_input` take
+//! at their start, passes that free do so at their end. A composite pass takes first.
+template <text_sink Sink>
+void write_counters(trace_writer<Sink>& trace,
+                    timetable_view table,
+                    timetable_details const& about,
+                    int process,
+                    double unit) {
+  for (int device = 0; device < table.extents.devices; ++device) {
+    double activations = 0;
+    double inputs = 0;
+    int const last = table.offsets[device + 1];
+    for (int i = table.offsets[device]; i < last;) {
+      int const end = i + 1 < last && table.passes[i + 1].overlapped ? i + 2 : i + 1;
+      bool frees = false;
+      bool takes = false;
+      for (int k = i; k < end; ++k) {
+        double const share = chunk_share(table, about, table.passes[k].chunk);
+        activations += table.passes[k].kind == pass_kind::forward ? share : 0;
+        inputs += table.passes[k].kind == pass_kind::backward_input ? share : 0;
+        frees = frees || frees_kept(table.passes[k].kind);
+        takes = takes || table.passes[k].kind == pass_kind::forward ||
+                table.passes[k].kind == pass_kind::backward_input;
+      }
+      if (takes && table.ends[i] >= 0)
+        trace.write_counter(process, device, table.starts[i] * unit, activations, inputs);
+      for (int k = i; k < end; ++k) {
+        double const share = chunk_share(table, about, table.passes[k].chunk);
+        activations -= frees_kept(table.passes[k].kind) ? share : 0;
+        inputs -= table.passes[k].kind == pass_kind::backward_weight ? share : 0;
+      }
+      if (frees && table.ends[i] >= 0)
+        trace.write_counter(process, device, table.ends[end - 1] * unit, activations, inputs);
+      i = end;
     }
   }
 }
@@ -141,14 +217,23 @@ void write_trace(Sink& out,
                        {device, table.passes[i], table.starts[i], table.ends[i]},
                        options.planned_unit,
                        with_chunk);
-  if (options.arrows)
-    detail::write_arrows(trace, table, options.planned_unit);
+  int arrow = 0;
+  auto const extras = [&](timetable_view of, int process, double unit) {
+    if (options.arrows)
+      arrow = detail::write_arrows(trace, of, process, unit, arrow);
+    if (options.memory)
+      detail::write_counters(trace, of, about, process, unit);
+  };
+  extras(table, detail::planned_process, options.planned_unit);
   if (!measured.empty()) {
     name.resize(about.schedule.size());
     name += ", measured";
     trace.name_process(detail::measured_process, name, table.extents.devices);
     for (measured_pass const& ran : measured)
       trace.write_pass(detail::measured_process, ran, options.measured_unit, with_chunk);
+    if (options.arrows || options.memory)
+      extras(
+        detail::measured_table(table, measured), detail::measured_process, options.measured_unit);
   }
   append(out, "\n]}\n");
 }

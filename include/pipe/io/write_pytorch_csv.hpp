@@ -6,9 +6,10 @@
 //! pipelining::write_pytorch_csv. The format is described in <pipe/io/pytorch_actions.hpp>.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/timetable/dependencies.hpp>
+#include <pipe/io/figures.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -22,6 +23,12 @@ namespace pipelining::inline v0_1 {
 
 //! @brief Whether a file has the messages between devices.
 enum class pytorch_content : std::uint8_t { passes, passes_and_messages };
+
+//! @brief Which torch reads a file with messages. Without messages all versions read the same.
+enum class pytorch_release : std::uint8_t {
+  v2_10, //!< 2.10 to 2.14: a REDUCE_GRAD of each stage, in which gradients are divided by M
+  v2_15  //!< 2.15: also a WAIT_REDUCE_GRAD of each stage, and a WAIT_SEND of each message
+};
 
 namespace detail {
 
@@ -50,12 +57,14 @@ inline int append_entry(std::string& row, timetable_view order, int i, int end) 
 }
 
 //! Puts passes and messages into one order that all devices can follow: whenever a pass has run,
-//! its message is sent and received at once.
+//! its message is sent and received at once. What was sent forwards is waited for when its gradient
+//! has been made, what was sent backwards at the end, as torch itself does.
 class pytorch_message_writer {
 public:
-  explicit pytorch_message_writer(timetable_view order)
-      : order_(order), rows_(static_cast<std::size_t>(order.extents.devices)),
-        done_(static_cast<std::size_t>(pass_indices(order.extents))),
+  pytorch_message_writer(timetable_view order, pytorch_release release)
+      : order_(order), release_(release), rows_(static_cast<std::size_t>(order.extents.devices)),
+        ends_(rows_.size()), done_(static_cast<std::size_t>(pass_indices(order.over()))),
+        left_(static_cast<std::size_t>(stages(order.extents)), order.extents.microbatches),
         next_(order.offsets, order.offsets + order.extents.devices) {}
 
   [[nodiscard]] std::vector<std::string> write() {
@@ -69,12 +78,14 @@ public:
           "write_pytorch_csv: the order of passes is circular; verify names the pass");
       left -= ran;
     }
+    for (std::size_t device = 0; device < rows_.size(); ++device)
+      rows_[device] += ends_[device];
     return std::move(rows_);
   }
 
 private:
   [[nodiscard]] bool is_ready(pass const& what) const {
-    dependency_list const needed = dependencies(order_.extents, what);
+    dependency_list const needed = dependencies(order_.over(), what);
     for (int k = 0; k < needed.count; ++k)
       if (done_[static_cast<std::size_t>(needed.index[k])] == 0)
         return false;
@@ -97,19 +108,38 @@ private:
   }
 
   void finish(int device, pass const& what) {
-    done_[static_cast<std::size_t>(pass_index(order_.extents, what))] = 1;
-    int const stage = consumer_stage(order_.extents, what);
-    int const consumer = device_of(order_.extents, stage);
-    if (stage == what.stage || consumer == device)
-      return;
-    char const* const of = what.kind == pass_kind::forward ? "F" : "B";
-    append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "SEND_", of, what.microbatch);
-    append_cell(rows_[static_cast<std::size_t>(consumer)], stage, "RECV_", of, what.microbatch);
+    done_[static_cast<std::size_t>(pass_index(order_.over(), what))] = 1;
+    auto const own = static_cast<std::size_t>(device);
+    bool const forward = what.kind == pass_kind::forward;
+    int const consumer = receiver(order_.over(), what);
+    if (consumer != kind_links::none) {
+      int const stage = reader_stage(order_.over(), what);
+      char const* const of = forward ? "F" : "B";
+      append_cell(rows_[own], what.stage, "SEND_", of, what.microbatch);
+      append_cell(rows_[static_cast<std::size_t>(consumer)], stage, "RECV_", of, what.microbatch);
+      if (!forward && waits())
+        append(ends_[own], ",", what.stage, "WAIT_SEND_B", what.microbatch);
+    }
+    bool const gradient =
+      what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+    if (gradient && waits() && what.stage + 1 < stages(order_.extents) &&
+        device_of(order_, what.stage + 1) != device)
+      append_cell(rows_[own], what.stage, "WAIT_SEND_F", what.microbatch);
+    if (frees_kept(what.kind) && --left_[what.stage] == 0) {
+      append_cell(rows_[own], what.stage, "REDUCE_GRAD");
+      if (waits())
+        append_cell(rows_[own], what.stage, "WAIT_REDUCE_GRAD");
+    }
   }
 
+  [[nodiscard]] bool waits() const { return release_ == pytorch_release::v2_15; }
+
   timetable_view order_;
+  pytorch_release release_;
   std::vector<std::string> rows_;
+  std::vector<std::string> ends_; // of every row: the waits behind everything else
   std::vector<unsigned char> done_;
+  std::vector<int> left_; // [S] microbatches whose weight gradients are missing
   std::vector<int> next_;
 };
 
@@ -119,15 +149,19 @@ private:
 //! no part.
 //!
 //! Where messages are wanted, each is sent and received as soon as its pass has run, in one order
-//! that all devices share, so no device waits in a circle.
+//! that all devices share, so no device waits in a circle. Such a file is complete for the release
+//! of torch that it is written for, which would run no other: it has the scaling of gradients, and
+//! the waits. Parameters are neither sharded nor gathered in it.
 //!
+//! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, microbatches
 //! from both ends.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
                        timetable_view order,
-                       pytorch_content content = pytorch_content::passes) {
+                       pytorch_content content = pytorch_content::passes,
+                       pytorch_release release = pytorch_release::v2_15) {
   if (order.extents.chunks > 1)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's format has no chunks of sequences");
   if (order.extents.where == placement::bidirectional)
@@ -136,7 +170,7 @@ void write_pytorch_csv(Sink& out,
       "cannot enter at both ends");
   std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));
   if (content == pytorch_content::passes_and_messages) {
-    rows = detail::pytorch_message_writer(order).write();
+    rows = detail::pytorch_message_writer(order, release).write();
   } else {
     for (int device = 0; device < order.extents.devices; ++device)
       for (int i = order.offsets[device]; i < order.offsets[device + 1];)
@@ -151,12 +185,19 @@ void write_pytorch_csv(Sink& out,
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
                        device_orders const& orders,
-                       pytorch_content content = pytorch_content::passes) {
-  timetable_view view{
-    orders.extents, 0, orders.passes.data(), nullptr, nullptr, orders.offsets.data()};
-  if (orders.extents.where == placement::custom)
-    view.extents.custom_devices = orders.custom_devices.data();
-  write_pytorch_csv(out, view, content);
+                       pytorch_content content = pytorch_content::passes,
+                       pytorch_release release = pytorch_release::v2_15) {
+  pipeline const over = orders.over();
+  timetable_view const view{orders.extents,
+                            0,
+                            orders.passes.data(),
+                            nullptr,
+                            nullptr,
+                            orders.offsets.data(),
+                            over.declared,
+                            over.holders,
+                            over.first_units};
+  write_pytorch_csv(out, view, content, release);
 }
 
 } // namespace pipelining::inline v0_1

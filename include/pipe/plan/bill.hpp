@@ -19,7 +19,7 @@ namespace pipelining::inline v0_1 {
 
 //! @brief The bill of a policy for one plan.
 struct bill {
-  char const* policy = "";
+  char const* policy = "";          //!< its name
   int communicators = 0;            //!< of the whole pipeline
   int communicators_per_device = 0; //!< of the device with the most: its lanes
   int connect_rounds = 0;           //!< before the first step

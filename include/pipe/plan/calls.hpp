@@ -15,13 +15,14 @@ namespace pipelining::inline v0_1 {
 //! @brief What the host asks of CUDA and NCCL in one iteration, beside what stages launch
 //! themselves. One stream for passes and one for every lane; one thread per device.
 struct call_count {
-  int passes = 0;
+  int passes = 0;      //!< passes that stages launch for
   int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
   int records = 0;     //!< cudaEventRecord behind what is waited for
   int messages = 0;    //!< ncclSend, ncclRecv
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration
 
+  //! All calls but what stages launch.
   [[nodiscard]] constexpr int total() const noexcept {
     return waits + records + messages + group_marks + joins;
   }
@@ -29,6 +30,7 @@ struct call_count {
   [[nodiscard]] constexpr double per_pass() const noexcept {
     return passes > 0 ? static_cast<double>(total()) / passes : 0;
   }
+  //! Adds the calls of another device.
   constexpr call_count& operator+=(call_count const& other) noexcept {
     passes += other.passes;
     waits += other.waits;

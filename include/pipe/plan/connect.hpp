@@ -19,10 +19,10 @@ namespace pipelining::inline v0_1 {
 //! directions that are in use, and wait for them.
 struct device_pair {
   int one = 0; //!< the lower device
-  int other = 0;
+  int other = 0;     //!< the higher device
   bool up = false;   //!< messages from `one` to `other`
   bool down = false; //!< messages from `other` to `one`
-  int round = 0;
+  int round = 0;     //!< when they connect
 
   friend constexpr bool operator==(device_pair const&, device_pair const&) = default;
 };
@@ -146,7 +146,8 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
     if (search.solve())
       break;
   }
-  std::stable_sort(edges.begin(), edges.end(), [](device_pair const& a, device_pair const& b) {
+  // No two are equal, since a device is in one pair of a round.
+  std::sort(edges.begin(), edges.end(), [](device_pair const& a, device_pair const& b) {
     return std::pair(a.round, a.one) < std::pair(b.round, b.one);
   });
   return edges;

@@ -35,7 +35,7 @@ struct doing {
 };
 template <pass_kind Kind>
 struct doing<subject::pass, Kind> {
-  using type = does<Kind>;
+  using type = runs<Kind>;
 };
 template <class...>
 struct circle;
@@ -171,7 +171,7 @@ struct budget_diagnosis {
                                     in_class<found.largest>,
                                     slots<found.slots>,
                                     bytes<found.slot_bytes>,
-                                    does<found.peak.kind>,
+                                    runs<found.peak.kind>,
                                     stage<found.peak.stage>,
                                     microbatch<found.peak.microbatch>,
                                     chunk<found.peak.chunk>>

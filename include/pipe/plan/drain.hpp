@@ -30,7 +30,7 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
   for (int i = first; i < end; ++i) {
     item const& step = mine[static_cast<std::size_t>(i)];
     if (step.what != head.what &&
-        message_index(work.extents, step) == message_index(work.extents, head))
+        message_index(work, step) == message_index(work, head))
       return true;
   }
   return false;
@@ -47,11 +47,11 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
 //! when this stops early. Works on arrays of the caller, and can stop after any item and go on
 //! later.
 struct plan_drain {
-  plan_view work;
+  plan_view work; //!< the plan that runs
   int* at;      //!< [P], the item that a device stands at, or behind the last
   int* stack;   //!< [P], devices that may go on
   bool* queued; //!< [P], devices on the stack
-  int depth = 0;
+  int depth = 0; //!< devices on the stack
 };
 
 //! @brief Puts every device at the start of its program.

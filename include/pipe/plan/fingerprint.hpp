@@ -18,8 +18,8 @@ namespace pipelining::inline v0_1 {
 
 //! @brief 128 bits that differ when plans do. The same for a plan on all compilers and machines.
 struct fingerprint {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
+  std::uint64_t high = 0; //!< the upper 64 bits
+  std::uint64_t low = 0;  //!< the lower 64 bits
 
   friend constexpr bool operator==(fingerprint const&, fingerprint const&) = default;
 };
@@ -87,16 +87,18 @@ enum class summary_field : int {
   fingerprint_high,
   fingerprint_low
 };
-inline constexpr int summary_fields = 21;
+inline constexpr int summary_fields = 21; //!< Words of a summary.
 
 //! @brief What devices compare before the first step: words of 64 bits that can be sent as they
 //! are.
 struct plan_summary {
-  std::uint64_t words[summary_fields]{};
+  std::uint64_t words[summary_fields]{}; //!< by summary_field
 
+  //! One word.
   [[nodiscard]] constexpr std::uint64_t& operator[](summary_field at) noexcept {
     return words[static_cast<int>(at)];
   }
+  //! One word.
   [[nodiscard]] constexpr std::uint64_t const& operator[](summary_field at) const noexcept {
     return words[static_cast<int>(at)];
   }
@@ -175,11 +177,9 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
     }
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-      // Plans without tied weights and totals keep the fingerprint that they have always had.
-      if (of >= pass_slot_classes && layout.count == 0)
+      if (layout.count == 0)
         continue;
-      if (of >= pass_slot_classes)
-        hashes.slots.add(of);
+      hashes.slots.add(of);
       for (std::int64_t const number : {std::int64_t{layout.count}, layout.bytes, layout.offset})
         hashes.slots.add(number);
     }
@@ -187,8 +187,10 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
     if (work.arena_bytes[device] > largest_arena)
       largest_arena = work.arena_bytes[device];
   }
+  int const lines_of_a_route = work.declared->rows * stages(extents);
   for (int stage = 0; stage < stages(extents); ++stage)
-    hashes.passes.add(device_of(extents, stage));
+    for (int route = 0; route < routes(extents); ++route)
+      hashes.passes.add(holder_of(work.over(), route * lines_of_a_route + stage));
   set(field::version,
       PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
         PIPELINING_VERSION_PATCH);

@@ -8,7 +8,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/message.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/plan/program.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -30,7 +30,7 @@ constexpr void
 check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_bytes) {
   if (tied_bytes < 0 || totals_bytes < 0)
     throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
-  if (extents.where == placement::bidirectional && tied_bytes + totals_bytes > 0)
+  if (routes(extents) > 1 && tied_bytes + totals_bytes > 0)
     throw std::invalid_argument(
       "plan: tied weights and totals need one copy of every stage, but this placement keeps two; "
       "add up their gradients in gradients_ready, and step the optimizer after the iteration");
@@ -44,13 +44,13 @@ check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_b
 //! from device to device towards device 0, which completes its gradients last, then all of them
 //! back. Last come the steps of the optimizer. Works on arrays of the caller.
 struct hook_placement {
-  timetable_view table;
-  bool tied;
-  bool totals;
+  timetable_view table; //!< what the plan is made of
+  bool tied;            //!< first and last stage share a weight
+  bool totals;          //!< stages contribute rows
   event const* events; //!< [count], the global order of passes and messages
-  int count;
+  int count;           //!< of events
   event* placed; //!< [count + hook_capacity(extents)]
-  int written = 0;
+  int written = 0;  //!< of placed
   int messages = 0; //!< placed that no pass makes
 };
 
@@ -68,7 +68,7 @@ constexpr void push(hook_placement& work, event const& what) noexcept {
 }
 
 constexpr void push_step(hook_placement& work, subject about, int stage) noexcept {
-  push(work, {0, device_of(work.table.extents, stage), nothing, about, stage});
+  push(work, {0, device_of(work.table, stage), nothing, about, stage});
 }
 
 constexpr void
@@ -91,7 +91,7 @@ struct tied_end {
   for (int i = work.count - 1; i >= 0 && end.completing == nothing; --i) {
     event const& what = work.events[i];
     pass const& done = work.table.passes[what.entry];
-    if (what.to == nothing && done.stage == stage && frees_activation(done.kind))
+    if (what.to == nothing && done.stage == stage && adds_gradients(*work.table.declared, done.kind))
       end.completing = i;
   }
   return end;
@@ -99,9 +99,8 @@ struct tied_end {
 
 //! Places the steps of a stage whose gradient is complete, and the additions once both are.
 constexpr void place_tied(hook_placement& work, tied_end& end, tied_end const& other) noexcept {
-  shape const& extents = work.table.extents;
-  int const device = device_of(extents, end.stage);
-  int const there = device_of(extents, other.stage);
+  int const device = device_of(work.table, end.stage);
+  int const there = device_of(work.table, other.stage);
   end.placed = true;
   push_step(work, subject::tied_gradient, end.stage);
   if (there != device)
@@ -117,7 +116,7 @@ constexpr void follow(hook_placement const& work, tied_end& end, int index) noex
   event const& what = work.events[index];
   if (index == end.completing) {
     end.complete = true;
-    end.sent = receiver(work.table.extents, work.table.passes[what.entry]) == nothing;
+    end.sent = receiver(work.table.over(), work.table.passes[what.entry]) == nothing;
   } else if (end.complete && what.to != nothing &&
              what.entry == work.events[end.completing].entry) {
     end.sent = true;
@@ -146,7 +145,7 @@ constexpr void place_gather(hook_placement& work, int from) noexcept {
   shape const& extents = work.table.extents;
   for (int stage = 0; stage < stages(extents);) {
     int const first = stage;
-    while (stage < stages(extents) && device_of(extents, stage) >= from)
+    while (stage < stages(extents) && device_of(work.table, stage) >= from)
       ++stage;
     if (stage > first)
       push_message(work, subject::gather, from, from - 1, first, stage - first);
@@ -160,7 +159,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
   int const rows = stages(extents);
   for (int device = extents.devices - 1; device >= 0; --device) {
     for (int stage = 0; stage < rows; ++stage)
-      if (device_of(extents, stage) == device)
+      if (device_of(work.table, stage) == device)
         push_step(work, subject::contribution, stage);
     if (device > 0)
       place_gather(work, device);

@@ -6,6 +6,7 @@
 //! pipelining::item.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/training.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -13,28 +14,9 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
-enum class slot_class : std::uint8_t {
-  activation,        //!< what a forward pass keeps for its backward: from F to the end of B or W
-  received_input,    //!< an activation from another device: from its receive to the end of F
-  output,            //!< an activation made here: from F until it is sent, or read on this device
-  received_gradient, //!< a gradient from another device: from its receive to the end of B or I
-  input_gradient,    //!< a gradient made here: from B or I until it is sent, or read on this device
-  weight_input,      //!< what I keeps for W
-  sequence, //!< keys and values of a microbatch on a stage: first chunk's F to the end of its
-            //!< backward
-  sequence_gradient, //!< their gradients, carried from the last chunk's backward to the first
-                     //!< chunk's
-  tied_gradient,     //!< the gradients of a weight that the first and the last stage share: slot 0
-                     //!< is the first stage's, slot 1 the last one's, until both are added
-  totals             //!< a row of numbers of each stage, slot s for stage s, until the end of the
-                     //!< iteration
-};
-
-inline constexpr int slot_classes = 10;
-
-//! @brief The classes whose slots are taken and given back by passes; they come first.
-inline constexpr int pass_slot_classes = 8;
+//! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
+//! pass takes, tied gradients and totals, are not for flows.
+inline constexpr int slot_classes = 12; //!< Classes of slots.
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {
@@ -49,6 +31,7 @@ inline constexpr int pass_slot_classes = 8;
   case slot_class::sequence_gradient: return "sequence_gradient";
   case slot_class::tied_gradient: return "tied_gradient";
   case slot_class::totals: return "totals";
+  case slot_class::host_activation: return "host_activation";
   }
   return "unknown";
 }
@@ -58,8 +41,8 @@ inline constexpr int nothing = -1;
 
 //! @brief One buffer of a device: a class and a number in it, or `nothing`.
 struct slot {
-  slot_class of = slot_class::activation;
-  int index = nothing;
+  slot_class of = slot_class::activation; //!< what lies in it
+  int index = nothing;                    //!< its number in the class
 
   friend constexpr bool operator==(slot const&, slot const&) = default;
 };
@@ -88,16 +71,18 @@ enum class subject : std::uint8_t {
 //! A message is named by the pass that makes it; both of its ends carry that pass. Steps about
 //! something else than passes name their stage by `work.stage`, and their messages by `number`.
 struct item {
-  operation what = operation::run;
+  operation what = operation::run; //!< what the device does
   pass work;          //!< the pass to run, or the pass that makes the message
   int peer = nothing; //!< the device at the other end of a message
-  int lane =
-    nothing; //!< the communicator of the message, numbered on this device; `nothing` for run
+  //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
+  //! behind them; `nothing` for what the compute engine runs.
+  int lane = nothing;
   int group = nothing; //!< messages of one group are posted together; numbered on this device
   int sequence =
     nothing; //!< how many messages went the same way between the same devices before this one
-  slot in;   //!< run: the input or the incoming gradient; send: what is sent
-  slot out;  //!< run: the output or the outgoing gradient; receive: where it goes
+  slot in;   //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
+  slot out;  //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
+             //!< goes
   int activation = nothing;     //!< slot of class activation
   int weight_input = nothing;   //!< slot of class weight_input
   int state = nothing;          //!< slot of class sequence
@@ -108,7 +93,7 @@ struct item {
                                 //!< gradients of its stage on this device
   std::int64_t in_bytes = 0;    //!< size of what is in `in`
   std::int64_t out_bytes = 0;   //!< size of what goes into `out`
-  subject about = subject::pass;
+  subject about = subject::pass; //!< what the step is about
   int number = nothing; //!< of a message that no pass makes, the same at both ends
   int rows = 0;         //!< of the totals that the step reads or writes, from its slot on
 
@@ -121,10 +106,31 @@ struct item {
   return step.about == subject::gather || step.about == subject::spread;
 }
 
-//! @brief The stream of an item on its device: what runs on stream 0, messages of lane l on stream
-//! l + 1. Items of one stream complete in program order.
+//! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages and
+//! copies of lane l on stream l + 1. Items of one stream complete in program order.
 [[nodiscard]] constexpr int stream_of(item const& step) noexcept {
-  return step.what == operation::run ? 0 : step.lane + 1;
+  return step.lane == nothing ? 0 : step.lane + 1;
+}
+
+//! @brief True for a step in which the library copies a slot, and no stage is called.
+[[nodiscard]] constexpr bool is_copy(item const& step) noexcept {
+  return step.what == operation::run && step.lane != nothing;
+}
+
+//! @brief Where a step keeps the slot of a pool that passes keep things in, or null for the pools of
+//! messages.
+[[nodiscard]] constexpr int* kept_slot(item& step, int pool) noexcept {
+  switch (static_cast<slot_class>(pool)) {
+  case slot_class::activation: return &step.activation;
+  case slot_class::weight_input: return &step.weight_input;
+  case slot_class::sequence: return &step.state;
+  case slot_class::sequence_gradient: return &step.state_gradient;
+  default: return nullptr;
+  }
+}
+//! The same of an item that stays as it is.
+[[nodiscard]] constexpr int const* kept_slot(item const& step, int pool) noexcept {
+  return kept_slot(const_cast<item&>(step), pool);
 }
 
 //! @brief The item behind those that start together with item `first`: the messages of one group,

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,14 +37,14 @@ namespace pipelining::inline v0_1 {
 //! @complexity O(n log P).
 [[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
   auto const size = static_cast<std::size_t>(table.size());
-  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  auto const rows = static_cast<std::size_t>(table.rows());
   std::vector<int> order(size);
-  std::vector<int> next(devices);
-  std::vector<int> heap(devices);
-  std::vector<double> key(devices);
-  auto const indices = static_cast<std::size_t>(pass_indices(table.extents));
+  std::vector<int> next(rows);
+  std::vector<int> heap(rows);
+  std::vector<double> key(rows);
+  auto const indices = static_cast<std::size_t>(pass_indices(table.over()));
   auto const emitted = std::make_unique<bool[]>(indices);
-  auto const waiting = std::make_unique<bool[]>(devices);
+  auto const waiting = std::make_unique<bool[]>(rows);
   order_merge merge{
     table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
   begin(merge);
@@ -58,10 +59,19 @@ namespace detail {
 struct placed_program {
   std::vector<item> items;
   std::vector<int> positions_at_peer;
+  std::vector<double> starts; // where the flow has several engines
+  std::vector<double> ends;
 
-  void push(item const& step, std::size_t position) {
-    items.push_back(step);
+  void push(timetable_view const& table, event const& what, int device, std::size_t position) {
+    items.push_back(item_of(table, what, device));
     positions_at_peer.push_back(static_cast<int>(position));
+    if (table.declared->engines == 1)
+      return;
+    starts.push_back(table.starts[what.entry]);
+    ends.push_back(table.ends[what.entry]);
+  }
+  [[nodiscard]] item_times times() const noexcept {
+    return starts.empty() ? item_times{} : item_times{starts.data(), ends.data()};
   }
 };
 
@@ -113,13 +123,13 @@ inline std::vector<placed_program> write_programs(timetable_view table,
   for (event const& what : events) {
     placed_program& from = programs[static_cast<std::size_t>(what.device)];
     if (what.to == nothing) {
-      from.push(item_of(table, what, what.device), 0);
+      from.push(table, what, what.device, 0);
       continue;
     }
     placed_program& to = programs[static_cast<std::size_t>(what.to)];
     std::size_t const at_sender = from.items.size();
-    from.push(item_of(table, what, what.device), to.items.size());
-    to.push(item_of(table, what, what.to), at_sender);
+    from.push(table, what, what.device, to.items.size());
+    to.push(table, what, what.to, at_sender);
   }
   return programs;
 }
@@ -134,15 +144,25 @@ struct lower_options {
 
 namespace detail {
 
+//! @throws std::invalid_argument for a size function that gives a negative number.
+inline void check_layouts(plan const& work) {
+  for (std::size_t i = 0; i < work.layouts.size(); ++i)
+    if (work.layouts[i].bytes < 0)
+      throw std::invalid_argument(
+        "plan: the sizes give " + std::to_string(work.layouts[i].bytes) + " bytes for class " +
+        word(static_cast<slot_class>(i % slot_classes)) + " on device " +
+        std::to_string(i / slot_classes) + "; a size must not be negative");
+}
+
 template <communication_policy Policy, buffer_sizes Sizes>
-[[nodiscard]] plan lower_programs(shape const& extents,
+[[nodiscard]] plan lower_programs(timetable_view const& table,
                                   bool evaluates,
                                   chosen_hooks const& hooks,
                                   std::vector<placed_program> programs,
                                   Sizes const& sizes,
                                   lower_options const& options) {
   plan result;
-  result.extents = extents;
+  shape const& extents = result.extents = table.extents;
   result.policy = Policy::name;
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
@@ -152,33 +172,34 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.other_messages = hooks.messages;
   bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
   result.offsets.push_back(0);
-  if (extents.where == placement::custom)
-    result.custom_devices.assign(extents.custom_devices, extents.custom_devices + stages(extents));
+  result.tables = copy_tables(table);
+  pipeline const over = result.tables.over(extents);
   result.layouts.resize(programs.size() * slot_classes);
-  auto const indices = static_cast<std::size_t>(pass_indices(extents));
-  std::vector<int> held(pass_slot_classes * indices, nothing);
-  std::vector<int> made(indices, nothing);
+  std::vector<held_datum> held(static_cast<std::size_t>(instance_indices(over)));
+  auto const waits_per_item = static_cast<std::size_t>(most_waits(*over.declared));
   for (std::size_t device = 0; device < programs.size(); ++device) {
     std::vector<item>& steps = programs[device].items;
     program work{steps.data(), static_cast<int>(steps.size())};
     std::size_t const before = result.waits.size();
-    result.waits.resize(before + steps.size() * most_waits);
-    lowering const shared{
-      extents, evaluates, held.data(), made.data(), static_cast<int>(before), has_hooks};
+    result.waits.resize(before + steps.size() * waits_per_item);
+    lowering const shared{over, evaluates, held.data(), static_cast<int>(before), has_hooks};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,
                            static_cast<int>(device),
                            programs[device].positions_at_peer.data(),
+                           programs[device].times(),
                            sizes,
                            result.layouts.data() + device * slot_classes,
                            result.waits.data() + before);
     result.waits.resize(before + static_cast<std::size_t>(made_device.waits));
-    result.arena_bytes.push_back(made_device.arena_bytes);
+    result.arena_bytes.push_back(made_device.arenas.device);
+    result.host_bytes.push_back(made_device.arenas.host);
     result.lanes.push_back(made_device.lanes);
     result.items.insert(result.items.end(), steps.begin(), steps.end());
     result.offsets.push_back(static_cast<int>(result.items.size()));
   }
+  check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));
   if (over_budget const found = find_over_budget(result, options.memory_limit); !found.fits())
@@ -209,7 +230,7 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
     detail::place_messages(table, global_order(table), Policy::duplex_groups);
   detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events);
   return detail::lower_programs<Policy>(
-    table.extents, false, hooks, detail::write_programs(table, events), sizes, options);
+    table, false, hooks, detail::write_programs(table, events), sizes, options);
 }
 
 //! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. Nothing is
@@ -227,11 +248,11 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
   std::vector<int> order;
   for (int const entry : global_order(table))
-    if (table.passes[entry].kind == pass_kind::forward)
+    if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
   std::vector<event> const events = detail::place_messages(table, order, Policy::duplex_groups);
   return detail::lower_programs<Policy>(
-    table.extents, true, {}, detail::write_programs(table, events), sizes, options);
+    table, true, {}, detail::write_programs(table, events), sizes, options);
 }
 
 } // namespace pipelining::inline v0_1

@@ -4,8 +4,10 @@
 //! @file
 //! @brief A timetable lowered for execution. Header for pipelining::plan.
 
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +32,8 @@ using communicator_key = std::int64_t (*)(int from, int to);
 //! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
 //! Owns nothing.
 struct plan_view {
-  shape extents;
-  char const* policy = "";
+  shape extents;                             //!< of the pipeline
+  char const* policy = "";                   //!< the name of the communication policy
   communicator_key key = nullptr;            //!< messages with equal keys share a communicator
   bool duplex_groups = true;                 //!< groups may hold messages of both directions
   bool evaluates = false;                    //!< forward passes only
@@ -44,15 +46,30 @@ struct plan_view {
   std::int64_t tied_bytes = 0;               //!< of the gradient of a tied weight; 0: none is tied
   std::int64_t totals_bytes = 0;             //!< of a stage's row of the totals; 0: no totals
   int other_messages = 0;                    //!< messages that no pass makes
+  std::int64_t const* host_bytes = nullptr;  //!< [P], of the arena on the host
+  flow const* declared = &training;          //!< what passes do
+  std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
+  int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
 
+  //! The pipeline that it is of.
+  [[nodiscard]] constexpr pipeline over() const noexcept {
+    return {extents, declared, holders, first_units};
+  }
+  //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
+  //! copies.
+  [[nodiscard]] constexpr int streams(int device) const noexcept {
+    return lanes[device] + declared->engines;
+  }
   //! @brief The program of one device.
   [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
     return {items + offsets[device],
             static_cast<std::size_t>(offsets[device + 1] - offsets[device])};
   }
+  //! The items of the device that an item waits for.
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
+  //! Where the slots of a class lie.
   [[nodiscard]] constexpr slot_layout const& layout(int device, slot_class of) const noexcept {
     return layouts[device * slot_classes + static_cast<int>(of)];
   }
@@ -60,37 +77,45 @@ struct plan_view {
 
 //! @brief The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
-  return pass_indices(work.extents) + work.other_messages;
+  return pass_indices(work.over()) + work.other_messages;
 }
 
 //! @brief A dense number for a message, the same at both of its ends.
 //! @param step one end; of a step that runs, the number of the message that it makes, if any.
-[[nodiscard]] constexpr int message_index(shape const& extents, item const& step) noexcept {
-  return step.about == subject::pass ? pass_index(extents, step.work)
-                                     : pass_indices(extents) + step.number;
+[[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
+  return step.about == subject::pass ? pass_index(work.over(), step.work)
+                                     : pass_indices(work.over()) + step.number;
+}
+
+//! @brief The device that holds `stage` for `microbatch` in a plan.
+[[nodiscard]] constexpr int
+device_of(plan_view const& work, int stage, int microbatch = 0) noexcept {
+  return device_of(work.over(), stage, microbatch);
 }
 
 //! @brief Everything that is decided before the first step: programs, slots, waits and one arena
 //! layout per device.
 struct plan {
-  shape extents;
-  char const* policy = "";
-  communicator_key key = nullptr;
-  bool duplex_groups = true;
-  bool evaluates = false;
-  std::int64_t tied_bytes = 0;
-  std::int64_t totals_bytes = 0;
-  int other_messages = 0;
-  std::vector<item> items;
-  std::vector<int> offsets;
-  std::vector<int> waits;
-  std::vector<int> lanes;
-  std::vector<slot_layout> layouts;
-  std::vector<std::int64_t> arena_bytes;
-  std::vector<std::uint16_t> custom_devices;
+  shape extents;                         //!< of the pipeline
+  char const* policy = "";               //!< the name of the communication policy
+  communicator_key key = nullptr;        //!< which messages share a communicator
+  bool duplex_groups = true;             //!< groups may have both directions
+  bool evaluates = false;                //!< forward passes alone
+  std::int64_t tied_bytes = 0;           //!< of the gradient of a tied weight
+  std::int64_t totals_bytes = 0;         //!< of a stage's row of the totals
+  int other_messages = 0;                //!< messages that no pass makes
+  std::vector<item> items;               //!< row after row, each in its order
+  std::vector<int> offsets;              //!< [P + 1], where a device's items begin
+  std::vector<int> waits;                //!< what items wait for, item after item
+  std::vector<int> lanes;                //!< [P], lanes of each device
+  std::vector<slot_layout> layouts;      //!< [P][slot_classes]
+  std::vector<std::int64_t> arena_bytes; //!< [P]
+  std::vector<std::int64_t> host_bytes;  //!< [P], of the arenas on the host
+  pipeline_tables tables{};              //!< what else the pipeline has
 
   [[nodiscard]] plan_view view() const noexcept {
-    plan_view result{extents,
+    pipeline const over = tables.over(extents);
+    return {extents,
                      policy,
                      key,
                      duplex_groups,
@@ -103,10 +128,11 @@ struct plan {
                      arena_bytes.data(),
                      tied_bytes,
                      totals_bytes,
-                     other_messages};
-    if (extents.where == placement::custom)
-      result.extents.custom_devices = custom_devices.data();
-    return result;
+                     other_messages,
+                     host_bytes.empty() ? nullptr : host_bytes.data(),
+                     over.declared,
+                     over.holders,
+                     over.first_units};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };

@@ -16,15 +16,17 @@ namespace pipelining::inline v0_1 {
 //! @brief One communicator for the whole pipeline: the least memory; all messages of a device wait
 //! in one line.
 struct one_communicator {
-  static constexpr char const* name = "pipeline";
-  static constexpr bool duplex_groups = true;
+  static constexpr char const* name = "pipeline"; //!< as in reports and options
+  static constexpr bool duplex_groups = true;     //!< one group may have both directions
+  //! Messages with the same key share a communicator.
   [[nodiscard]] static constexpr std::int64_t key(int, int) noexcept { return 0; }
 };
 
 //! @brief One communicator for every two devices that talk: the default.
 struct communicator_per_pair {
-  static constexpr char const* name = "pair";
-  static constexpr bool duplex_groups = true;
+  static constexpr char const* name = "pair"; //!< as in reports and options
+  static constexpr bool duplex_groups = true; //!< one group may have both directions
+  //! Messages with the same key share a communicator.
   [[nodiscard]] static constexpr std::int64_t key(int from, int to) noexcept {
     return from < to ? std::int64_t{from} * 65536 + to : std::int64_t{to} * 65536 + from;
   }
@@ -32,8 +34,9 @@ struct communicator_per_pair {
 
 //! @brief One communicator for every direction between two devices: neither waits for the other.
 struct communicator_per_edge {
-  static constexpr char const* name = "edge";
-  static constexpr bool duplex_groups = false;
+  static constexpr char const* name = "edge";  //!< as in reports and options
+  static constexpr bool duplex_groups = false; //!< directions are apart
+  //! Messages with the same key share a communicator.
   [[nodiscard]] static constexpr std::int64_t key(int from, int to) noexcept {
     return std::int64_t{from} * 65536 + to;
   }

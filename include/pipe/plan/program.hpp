@@ -4,9 +4,10 @@
 //! @file
 //! @brief From the global order to the program of a device. Header for pipelining::write_program.
 
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/message.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -16,23 +17,17 @@ namespace pipelining::inline v0_1 {
 
 //! @brief The items of one device, in storage of the caller.
 struct program {
-  item* items = nullptr;
-  int count = 0;
+  item* items = nullptr; //!< in their order
+  int count = 0;         //!< of items
 };
-
-//! @brief The most items of one device: every pass it runs, a message for each, and one received
-//! for each.
-[[nodiscard]] constexpr int program_capacity(timetable_view table, int device) noexcept {
-  return 3 * table.row_size(device);
-}
 
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
-  int entry = 0;
+  int entry = 0;    //!< of the timetable
   int device = 0;   //!< runs the pass, or sends the message
   int to = nothing; //!< receives the message; `nothing` for a pass
-  subject about = subject::pass;
+  subject about = subject::pass; //!< what it is about
   int stage = 0;        //!< beside passes: the stage, or that of the first row
   int rows = 0;         //!< of totals
   int number = nothing; //!< of a message that no pass makes
@@ -79,13 +74,13 @@ constexpr void insert_message(event* first, event* last, event const& message) n
 //! one group. Without, each message follows its pass at once. Works on arrays of the caller, and
 //! can stop after any slot and go on later.
 struct message_placement {
-  timetable_view table;
+  timetable_view table; //!< what the order is of
   int const* order; //!< [count], a global order
-  int count;
-  bool slots;
+  int count;        //!< of passes
+  bool slots;       //!< with time slots, for groups of both directions
   event* events; //!< [2 count]
-  int next = 0;
-  int written = 0;
+  int next = 0;  //!< the pass to place next
+  int written = 0; //!< of events
 };
 
 //! @param budget about how many passes to place at most.
@@ -94,6 +89,7 @@ struct message_placement {
 //! merge makes them.
 constexpr int advance(message_placement& work, int budget) noexcept {
   timetable_view const& table = work.table;
+  pipeline const over = table.over();
   int const start = work.next;
   while (work.next < work.count && work.next - start < budget) {
     int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
@@ -101,12 +97,12 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     int const size = end - work.next;
     for (int i = 0; i < size; ++i) {
       int const entry = work.order[work.next + i];
-      passes[i] = {entry, device_of(table.extents, table.passes[entry])};
+      passes[i] = {entry, device_of(over, table.passes[entry])};
     }
     event* const first = passes + size;
     event* last = first;
     for (int i = 0; i < size; ++i) {
-      int const to = receiver(table.extents, table.passes[passes[i].entry]);
+      int const to = receiver(over, table.passes[passes[i].entry]);
       if (to == nothing)
         continue;
       event const message{passes[i].entry, passes[i].device, to};
@@ -157,7 +153,7 @@ constexpr int assign_lanes(program& work, int device, std::int64_t* keys) noexce
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.what == operation::run)
-      continue;
+      continue; // copies follow once lanes are numbered
     bool const sends = step.what == operation::send;
     std::int64_t const key =
       sends ? Policy::key(device, step.peer) : Policy::key(step.peer, device);
@@ -170,6 +166,17 @@ constexpr int assign_lanes(program& work, int device, std::int64_t* keys) noexce
     step.lane = lane;
   }
   return lanes;
+}
+
+//! @brief Gives the copies of a device the lanes behind those of its messages, one for each engine.
+constexpr void assign_copy_lanes(program& work, flow const& declared, int lanes) noexcept {
+  for (int i = 0; i < work.count && declared.engines > 1; ++i) {
+    item& step = work.items[i];
+    if (step.what != operation::run || step.about != subject::pass)
+      continue;
+    int const engine_row = declared.engine_row[static_cast<int>(declared[step.work.kind].on)];
+    step.lane = engine_row > 0 ? lanes + engine_row - 1 : nothing;
+  }
 }
 
 //! @brief Numbers the messages of every direction, which is the order that both ends must agree on.
@@ -207,7 +214,8 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
       continue;
     bool joined = false;
     if (i > 0 && mine.items[i - 1].what != operation::run && mine.items[i - 1].peer == step.peer &&
-        (duplex || mine.items[i - 1].what == step.what) && step.about != subject::spread)
+        mine.items[i - 1].lane == step.lane && (duplex || mine.items[i - 1].what == step.what) &&
+        step.about != subject::spread)
       joined = position_at_peer[i - 1] + 1 == position_at_peer[i];
     step.group = joined ? mine.items[i - 1].group : groups;
     if (!joined)

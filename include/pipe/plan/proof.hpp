@@ -18,7 +18,7 @@ enum class plan_rule : std::uint8_t {
   none,          //!< nothing is wrong
   waits_forward, //!< an item waits for one that does not come before its group
   bad_group,     //!< a group of messages is not one and the same at both ends, or is too large
-  wrong_lane,    //!< a message is not in the line of its communicator
+  wrong_lane,    //!< a message is not in the line of its communicator, or a pass not of its engine
   unmatched,     //!< a message that is not sent once and received once
   sizes_differ,  //!< the two ends of a message disagree on its bytes
   fifo_differs,  //!< the two ends of an edge disagree on the order of its messages
@@ -59,11 +59,11 @@ enum class plan_rule : std::uint8_t {
 
 //! @brief The verdict of `prove`: the first broken rule and the items involved.
 struct proof {
-  plan_rule broken = plan_rule::none;
-  int device = 0;
+  plan_rule broken = plan_rule::none; //!< the rule, none where all is well
+  int device = 0;                     //!< where it is broken
   int item_index = nothing; //!< on `device`; `nothing` for a pass that no device runs
-  int other_device = nothing;
-  int other_item = nothing;
+  int other_device = nothing;    //!< the device it is in conflict with
+  int other_item = nothing;      //!< on the other device
   pass what{};                   //!< the pass of the item, or the one that is missing
   pass other{};                  //!< the pass of the other item
   subject about = subject::pass; //!< what is missing where no device runs it

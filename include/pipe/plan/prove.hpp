@@ -4,6 +4,7 @@
 //! @file
 //! @brief The proof that a plan drains and mixes up no data. Header for pipelining::prove.
 
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/drain.hpp>
 #include <pipe/plan/item.hpp>
@@ -18,14 +19,20 @@ namespace pipelining::inline v0_1 {
 
 //! @brief True when two pipelines have the same devices, each with the same stages.
 //! @complexity O(S).
-[[nodiscard]] constexpr bool same_stages(shape const& one, shape const& other) noexcept {
-  bool const both_ways = one.where == placement::bidirectional;
-  if (one.devices != other.devices || stages(one) != stages(other) ||
-      both_ways != (other.where == placement::bidirectional))
+[[nodiscard]] constexpr bool same_stages(plan_view const& one, plan_view const& other) noexcept {
+  shape const& mine = one.extents;
+  bool const both_ways = mine.where == placement::bidirectional;
+  if (mine.devices != other.extents.devices || stages(mine) != stages(other.extents) ||
+      routes(mine) != routes(other.extents) ||
+      both_ways != (other.extents.where == placement::bidirectional))
     return false;
-  for (int stage = 0; stage < stages(one) && !both_ways; ++stage)
-    if (device_of(one, stage) != device_of(other, stage))
+  for (int i = 0; i < stages(mine) * routes(mine) && !both_ways; ++i) {
+    int const stage = i % stages(mine);
+    int const route = i / stages(mine);
+    if (holder_of(one.over(), route * one.declared->rows * stages(mine) + stage) !=
+        holder_of(other.over(), route * other.declared->rows * stages(mine) + stage))
       return false;
+  }
   return true;
 }
 
@@ -75,12 +82,14 @@ constexpr proof prove_drain(plan_view work) {
 
 //! The rules of passes and slots, for all devices.
 constexpr proof prove_slots(plan_view work) {
-  scratch<unsigned char> ran(step_indices(work.extents), 0);
+  scratch<flow_set> kinds(unit_indices(work.over()), 0);
+  scratch<unsigned char> others(4 * stages(work.extents), 0);
+  steps_run const ran{kinds.data, others.data};
   proof verdict;
   for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = enter_passes(work, device, ran.data);
+    verdict = enter_passes(work, device, ran);
   if (verdict)
-    verdict = find_missing(work, ran.data);
+    verdict = find_missing(work, ran);
   for (int device = 0; device < work.extents.devices && verdict; ++device)
     verdict = check_layout(work, device);
   for (int device = 0; device < work.extents.devices && verdict; ++device)
@@ -130,7 +139,7 @@ constexpr proof prove_slots(plan_view work) {
   if (!verdict)
     return verdict;
   int const devices = first.extents.devices;
-  if (next.duplex_groups != first.duplex_groups || !same_stages(first.extents, next.extents))
+  if (next.duplex_groups != first.duplex_groups || !same_stages(first, next))
     return {plan_rule::seam};
   for (int from = 0; from < devices; ++from)
     for (int to = 0; to < devices; ++to)

@@ -5,6 +5,7 @@
 //! @brief The part of the proof that looks at messages: do the two ends of each fit together?
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -57,7 +58,8 @@ constexpr proof check_form(plan_view work, int device) {
       for (int const wait : work.waits_of(step))
         if (wait < 0 || wait >= first)
           return {plan_rule::waits_forward, device, i, device, wait};
-      if (!contains(work.extents, step.work))
+      if (step.about == subject::pass ? !contains(work.over(), step.work)
+                                      : step.work.stage >= stages(work.extents))
         return {plan_rule::wrong_passes, device, i};
       if (step.about != subject::pass && !other_exists(work, step))
         return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
@@ -116,7 +118,7 @@ constexpr proof enter_messages(plan_view work, int device, message_ends ends) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work.extents, step);
+    int const maker = message_index(work, step);
     int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
     if (end != nothing)
       return {plan_rule::unmatched, device, index, device, end};
@@ -138,7 +140,7 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work.extents, step);
+    int const maker = message_index(work, step);
     bool const sends = step.what == operation::send;
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
     auto const theirs = work.program_of(step.peer);
@@ -146,7 +148,7 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
       return {plan_rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
     if (other.peer != device || other.what != (sends ? operation::receive : operation::send) ||
-        message_index(work.extents, other) != maker || other.about != step.about)
+        message_index(work, other) != maker || other.about != step.about)
       return {plan_rule::unmatched, device, index};
     if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
       return {plan_rule::sizes_differ, device, index, step.peer, twin};

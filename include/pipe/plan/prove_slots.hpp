@@ -5,12 +5,14 @@
 //! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
 //! complete by then?
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/hooks.hpp>
+#include <pipe/plan/instance.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/memory.hpp>
-#include <pipe/plan/message.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/scratch.hpp>
@@ -34,6 +36,7 @@ struct slot_history {
 //! The walk over one device's program.
 struct slot_check {
   plan_view work;
+  pipeline over;
   int device;
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
@@ -73,6 +76,8 @@ struct slot_check {
     slot_history* const past = history(of, index);
     if (past == nullptr || past->content != content)
       return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+    if (past->writer == item_index || past->reader == item_index)
+      return; // a pass may use what it has made, and read more than once
     if (!knows(item_index, past->writer))
       return fail(plan_rule::unordered, item_index, past->writer);
     // One last reader stands for all: two readers on different streams would need one each.
@@ -120,7 +125,7 @@ struct slot_check {
     bool const tied = work.tied_bytes > 0 && holds_tied(work.extents, step.work.stage);
     switch (step.about) {
     case subject::pass:
-      if (frees_activation(step.work.kind) && at != 0)
+      if (adds_gradients(*work.declared, step.work.kind) && at != 0)
         return fail(plan_rule::incomplete, i, nothing);
       at = step.completes_stage ? complete : at;
       return;
@@ -137,45 +142,57 @@ struct slot_check {
     default: return; // the totals say that all have contributed
     }
   }
+  [[nodiscard]] constexpr int content(int of, int stage, pass const& about) const noexcept {
+    return instance_index(over, of, stage, unit_of(over, work.declared->data[of], about));
+  }
+  [[nodiscard]] constexpr int content_of_message(pass const& maker) const noexcept {
+    int const product = links_of(over, maker).product;
+    return product == kind_links::none ? nothing : content(product, maker.stage, maker);
+  }
+  [[nodiscard]] constexpr bool is_there(int of, int stage) const noexcept {
+    datum const& what = work.declared->data[of];
+    int const reader = stage + work.declared->reader_step[of];
+    return what.lives != residence::nowhere && (!what.only_chunked || work.extents.chunks > 1) &&
+           reader >= 0 && reader < stages(work.extents);
+  }
+  //! The slot that a step uses of the pool of a datum of its own stage.
+  [[nodiscard]] constexpr slot used(item const& step, effect const& one) const noexcept {
+    int const pool = work.declared->data[one.of].pool;
+    if (int const* const kept = kept_slot(step, pool); kept != nullptr && !is_copy(step))
+      return {static_cast<slot_class>(pool), *kept};
+    return one.what == does::makes || frees_itself((*work.declared)[step.work.kind], one.of)
+             ? step.out
+             : step.in;
+  }
   constexpr void run(int i, item const& step) noexcept {
-    shape const& extents = work.extents;
     if (follows_gradients())
       follow(i, step);
-    bool const forward = step.work.kind == pass_kind::forward;
-    int const unit_content = unit_key(extents, step.work);
-    int const sequence_content = sequence_key(extents, step.work);
-    bool const reads_message =
-      step.work.kind != pass_kind::backward_weight &&
-      (forward ? step.work.stage > 0 : step.work.stage + 1 < stages(extents));
-    if (reads_message)
-      read(i, step.in.of, step.in.index, pass_index(extents, maker_of_input(step)));
-    if (forward)
-      write(i, slot_class::activation, step.activation, unit_content);
-    else
-      read(i, slot_class::activation, step.activation, unit_content);
-    if (step.work.kind == pass_kind::backward_input)
-      write(i, slot_class::weight_input, step.weight_input, unit_content);
-    if (step.work.kind == pass_kind::backward_weight)
-      read(i, slot_class::weight_input, step.weight_input, unit_content);
-    if (extents.chunks > 1 && step.work.kind != pass_kind::backward_weight) {
-      bool const opens = forward && step.work.chunk == 0;
-      bool const turns = !forward && step.work.chunk == extents.chunks - 1;
-      if (opens)
-        write(i, slot_class::sequence, step.state, sequence_content);
+    pass const& what = step.work;
+    kind_of_pass const& kind = (*work.declared)[what.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      int const stage = stage_of_effect(one, what);
+      if (stage < 0 || stage >= stages(work.extents) || !is_there(one.of, stage))
+        continue;
+      if (one.stage != of_stage::own) {
+        read(i, step.in.of, step.in.index, content(one.of, stage, what));
+        continue;
+      }
+      slot const at = used(step, one);
+      bool const makes = one.what == does::makes ||
+                         (one.what == does::adds_to && opens(over, one.order, what));
+      if (static_cast<int>(at.of) != work.declared->data[one.of].pool)
+        return fail(plan_rule::wrong_content, i, nothing);
+      if (makes)
+        write(i, at.of, at.index, content(one.of, stage, what));
       else
-        read(i, slot_class::sequence, step.state, sequence_content);
-      if (turns)
-        write(i, slot_class::sequence_gradient, step.state_gradient, sequence_content);
-      if (!forward && !turns)
-        read(i, slot_class::sequence_gradient, step.state_gradient, sequence_content);
+        read(i, at.of, at.index, content(one.of, stage, what));
     }
-    if (reader_stage(extents, step.work) != nothing)
-      write(i, step.out.of, step.out.index, pass_index(extents, step.work));
   }
 };
 
 //! Checks the slots of one device. What starts together does not know of one another.
-//! @param clocks scratch, [items][lanes + 1]. @param tail scratch, [lanes + 1].
+//! @param clocks scratch, [items][streams]. @param tail scratch, [streams].
 //! @param histories scratch, one per slot of the device, fresh. @param progress scratch, [S], 0.
 constexpr proof check_slots(plan_view work,
                             int device,
@@ -183,7 +200,7 @@ constexpr proof check_slots(plan_view work,
                             int* tail,
                             slot_history* histories,
                             unsigned char* progress) noexcept {
-  slot_check walk{work, device, {clocks, tail, work.lanes[device] + 1}, histories, progress, {}};
+  slot_check walk{work, work.over(), device, {clocks, tail, work.streams(device)}, histories, progress, {}};
   walk.clock.reset();
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
@@ -199,12 +216,12 @@ constexpr proof check_slots(plan_view work,
         walk.clock.learn(first, wait, stream_of(at(wait)));
     walk.clock.share(first, end, stream);
     for (int i = first; i < end; ++i) {
-      int const maker = pass_index(work.extents, at(i).work);
       if (at(i).about != subject::pass)
         walk.other(i, at(i));
       else if (at(i).what == operation::run)
         walk.run(i, at(i));
-      else if (at(i).what == operation::send)
+      else if (int const maker = walk.content_of_message(at(i).work);
+               at(i).what == operation::send)
         walk.read(i, at(i).in.of, at(i).in.index, maker);
       else
         walk.write(i, at(i).out.of, at(i).out.index, maker);
@@ -220,8 +237,8 @@ constexpr proof check_slots(plan_view work, int device) {
   int slots = 0;
   for (int of = 0; of < slot_classes; ++of)
     slots += work.layout(device, static_cast<slot_class>(of)).count;
-  scratch<int> clocks(count * (work.lanes[device] + 1), nothing);
-  scratch<int> tail(work.lanes[device] + 1, nothing);
+  scratch<int> clocks(count * work.streams(device), nothing);
+  scratch<int> tail(work.streams(device), nothing);
   scratch<slot_history> histories(slots, {});
   bool const hooks = work.tied_bytes + work.totals_bytes > 0;
   scratch<unsigned char> progress(hooks ? stages(work.extents) : 0, 0);
@@ -236,22 +253,24 @@ struct sized_slot {
 
 //! The classes lie one behind the other in the arena, and every slot holds what goes through it.
 constexpr proof check_layout(plan_view work, int device) noexcept {
-  std::int64_t end = 0;
+  std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+    std::int64_t& end = ends[lies_on_host(*work.declared, of) ? 1 : 0];
     if (layout.offset < end || layout.bytes < 0)
       return {plan_rule::slots_overlap, device, layout.peak_item};
-    end = layout.offset + layout.bytes * layout.count;
+    end = plus(layout.offset, times(layout.bytes, layout.count));
   }
-  if (work.arena_bytes[device] < end)
+  if (work.arena_bytes[device] < ends[0] ||
+      (work.host_bytes == nullptr ? 0 : work.host_bytes[device]) < ends[1])
     return {plan_rule::slots_overlap, device};
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     for (auto const [used, bytes] :
          {sized_slot{step.in, step.in_bytes}, {step.out, step.out_bytes}})
-      if (used.index != nothing && bytes > work.layout(device, used.of).bytes *
-                                             (used.of == slot_class::totals ? step.rows : 1))
+      if (used.index != nothing && bytes > times(work.layout(device, used.of).bytes,
+                                                 used.of == slot_class::totals ? step.rows : 1))
         return {plan_rule::slots_overlap, device, static_cast<int>(i)};
   }
   return {};

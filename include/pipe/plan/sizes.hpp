@@ -39,10 +39,10 @@ struct no_sizes {
 //! @brief One size for all messages, one for each class of kept buffers.
 struct uniform_sizes {
   std::int64_t message = 0; //!< activations and gradients between stages
-  std::int64_t activation = 0;
-  std::int64_t weight_input = 0;
-  std::int64_t sequence = 0;
-  std::int64_t sequence_gradient = 0;
+  std::int64_t activation = 0;        //!< from forward to the end of backward
+  std::int64_t weight_input = 0;      //!< from backward_input to backward_weight
+  std::int64_t sequence = 0;          //!< keys and values of a microbatch
+  std::int64_t sequence_gradient = 0; //!< their gradients
   std::int64_t tied_bytes = 0;   //!< of the gradient of a weight that first and last stage share
   std::int64_t totals_bytes = 0; //!< of a stage's row of the totals
 

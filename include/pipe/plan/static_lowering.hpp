@@ -4,9 +4,11 @@
 //! @file
 //! @brief Lowering done by the compiler, a constant per slice of passes or per device.
 
+#include <pipe/core/array_of.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/global_order.hpp>
 #include <pipe/plan/hooks.hpp>
+#include <pipe/plan/instance.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower_device.hpp>
 #include <pipe/plan/plan.hpp>
@@ -32,17 +34,17 @@ inline constexpr int plan_slice = 1536;
 template <class Timed>
 struct static_global_order {
   static constexpr timetable_view table = Timed::view;
-  static constexpr int devices = table.extents.devices;
+  static constexpr int rows = table.rows();
   static constexpr int total = table.size();
   static constexpr int slices = total / plan_slice + 1;
 
   struct state {
-    int order[total];
-    bool emitted[pass_indices(table.extents)];
-    int next[devices];
-    double key[devices];
-    int heap[devices];
-    bool waiting[devices];
+    array_of<int, total> order;
+    array_of<bool, pass_indices(table.over())> emitted;
+    array_of<int, rows> next;
+    array_of<double, rows> key;
+    array_of<int, rows> heap;
+    array_of<bool, rows> waiting;
     int heap_count;
     int count;
   };
@@ -82,7 +84,7 @@ struct static_events {
   static constexpr int slices = total / plan_slice + 1;
 
   struct state {
-    event events[2 * total];
+    array_of<event, 2 * total> events;
     int next;
     int written;
   };
@@ -108,13 +110,13 @@ template <class Timed, bool Slots, bool Tied, bool Totals>
 struct static_hooks {
   static constexpr timetable_view table = Timed::view;
   static constexpr auto const& before = static_events<Timed, Slots>::value;
-  static_assert(table.extents.where != placement::bidirectional,
+  static_assert(routes(table.extents) == 1,
                 "plan: tied weights and totals need one copy of every stage, but this placement "
                 "keeps two; add up their gradients in gradients_ready, and step the optimizer "
                 "after the iteration");
 
   struct state {
-    event events[before.written + hook_capacity(table.extents)];
+    array_of<event, before.written + hook_capacity(table.extents)> events;
     int written;
     int messages;
   };
@@ -154,14 +156,22 @@ struct static_device {
     return sum;
   }();
   static constexpr int length = count > 0 ? count : 1;
+  static constexpr bool timed = table.declared->engines > 1;
+  static constexpr int timed_length = timed ? length : 1;
 
   struct placed {
-    item items[length];
-    int positions_at_peer[length];
+    array_of<item, length> items;
+    array_of<int, length> positions_at_peer;
+    array_of<double, timed_length> starts;
+    array_of<double, timed_length> ends;
+
+    [[nodiscard]] constexpr item_times times() const noexcept {
+      return timed ? item_times{starts, ends} : item_times{};
+    }
   };
   static constexpr placed program_of = [] {
     placed result{};
-    int written[devices]{};
+    array_of<int, devices> written{};
     for (int i = 0; i < events::value.written; ++i) {
       event const& what = events::value.events[i];
       int const at = written[Device];
@@ -169,6 +179,10 @@ struct static_device {
         int const peer = what.device == Device ? what.to : what.device;
         result.items[at] = item_of(table, what, Device);
         result.positions_at_peer[at] = peer == nothing ? 0 : written[peer];
+        if (timed) {
+          result.starts[at] = table.starts[what.entry];
+          result.ends[at] = table.ends[what.entry];
+        }
       }
       ++written[what.device];
       if (what.to != nothing)
@@ -178,9 +192,9 @@ struct static_device {
   }();
 
   struct lowered {
-    item items[length];
-    int waits[most_waits * length];
-    slot_layout layouts[slot_classes];
+    array_of<item, length> items;
+    array_of<int, most_waits(*table.declared) * length> waits;
+    array_of<slot_layout, slot_classes> layouts;
     lowered_device sums;
   };
   static constexpr lowered value = [] {
@@ -188,13 +202,12 @@ struct static_device {
     for (int i = 0; i < count; ++i)
       result.items[i] = program_of.items[i];
     program work{result.items, count};
-    constexpr int indices = pass_indices(table.extents);
-    scratch<int> held(pass_slot_classes * indices);
-    scratch<int> made(indices);
-    result.sums = lower_device<Policy>({table.extents, false, held.data, made.data, 0, hooks},
+    scratch<held_datum> held(instance_indices(table.over()), {});
+    result.sums = lower_device<Policy>({table.over(), false, held.data, 0, hooks},
                                        work,
                                        Device,
                                        program_of.positions_at_peer,
+                                       program_of.times(),
                                        Sizes::value,
                                        result.layouts,
                                        result.waits);
@@ -209,11 +222,11 @@ struct static_lowering {
   static constexpr int devices = extents.devices;
 
   struct device_pointers {
-    item const* items[devices];
-    int const* waits[devices];
-    slot_layout const* layouts[devices];
-    lowered_device const* sums[devices];
-    int counts[devices];
+    array_of<item const*, devices> items;
+    array_of<int const*, devices> waits;
+    array_of<slot_layout const*, devices> layouts;
+    array_of<lowered_device const*, devices> sums;
+    array_of<int, devices> counts;
   };
   template <int Device>
   using device = static_device<Timed, Policy, Sizes, Device>;
@@ -241,12 +254,13 @@ struct static_lowering {
   }();
 
   struct flat {
-    item items[total.items];
-    int waits[total.waits + 1];
-    int offsets[devices + 1];
-    int lanes[devices];
-    slot_layout layouts[devices * slot_classes];
-    std::int64_t arena_bytes[devices];
+    array_of<item, total.items> items;
+    array_of<int, total.waits + 1> waits;
+    array_of<int, devices + 1> offsets;
+    array_of<int, devices> lanes;
+    array_of<slot_layout, devices * slot_classes> layouts;
+    array_of<std::int64_t, devices> arena_bytes;
+    array_of<std::int64_t, devices> host_bytes;
   };
   static constexpr flat value = [] {
     flat result{};
@@ -263,7 +277,8 @@ struct static_lowering {
         result.layouts[d * slot_classes + of] = all.layouts[d][of];
       waits += all.sums[d]->waits;
       result.lanes[d] = all.sums[d]->lanes;
-      result.arena_bytes[d] = all.sums[d]->arena_bytes;
+      result.arena_bytes[d] = all.sums[d]->arenas.device;
+      result.host_bytes[d] = all.sums[d]->arenas.host;
       result.offsets[d + 1] = first + all.counts[d];
     }
     return result;
@@ -287,7 +302,11 @@ struct static_lowering {
                                   value.arena_bytes,
                                   tied_bytes(Sizes::value),
                                   totals_bytes(Sizes::value),
-                                  other_messages};
+                                  other_messages,
+                                  value.host_bytes,
+                                  Timed::view.declared,
+                                  Timed::view.holders,
+                                  Timed::view.first_units};
 };
 
 } // namespace detail

@@ -21,7 +21,7 @@ namespace pipelining::inline v0_1 {
 //! @brief Buffers of no bytes as a type: the default of `lower_static`. A type of sizes has a
 //! member `value`.
 struct unsized {
-  static constexpr no_sizes value{};
+  static constexpr no_sizes value{}; //!< the sizes
 };
 
 //! @brief No limit on the bytes of an arena.
@@ -39,7 +39,7 @@ template <class Timed, communication_policy Policy, class Sizes, std::int64_t Me
 struct static_plan
     : private detail::plan_diagnosis<detail::static_lowering<Timed, Policy, Sizes>>,
       private detail::budget_diagnosis<detail::static_lowering<Timed, Policy, Sizes>, MemoryLimit> {
-  using lowering = detail::static_lowering<Timed, Policy, Sizes>;
+  using lowering = detail::static_lowering<Timed, Policy, Sizes>; //!< What the compiler made.
 
   static constexpr plan_view view = lowering::view;
   constexpr operator plan_view() const noexcept {
@@ -98,9 +98,16 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
   result.lanes.assign(work.lanes, work.lanes + devices);
   result.layouts.assign(work.layouts, work.layouts + devices * slot_classes);
   result.arena_bytes.assign(work.arena_bytes, work.arena_bytes + devices);
-  if (work.extents.where == placement::custom)
-    result.custom_devices.assign(work.extents.custom_devices,
-                                 work.extents.custom_devices + stages(work.extents));
+  result.host_bytes.assign(work.host_bytes, work.host_bytes + devices);
+  result.tables = copy_tables({work.extents,
+                               0,
+                               nullptr,
+                               nullptr,
+                               nullptr,
+                               nullptr,
+                               work.declared,
+                               work.holders,
+                               work.first_units});
   return result;
 }
 

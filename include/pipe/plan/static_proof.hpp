@@ -4,6 +4,7 @@
 //! @file
 //! @brief The proof of a plan done by the compiler, a constant per device or per slice of items.
 
+#include <pipe/core/array_of.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/drain.hpp>
 #include <pipe/plan/plan.hpp>
@@ -27,13 +28,14 @@ struct static_proof {
   static constexpr plan_view work = Planned::view;
   static constexpr int devices = work.extents.devices;
   static constexpr int indices = message_indices(work);
-  static constexpr int steps = step_indices(work.extents);
+  static constexpr int unit_total = unit_indices(work.over());
 
   //! What the devices enter one after the other.
   struct state {
-    int sender[indices];
-    int receiver_of[indices];
-    unsigned char ran[steps];
+    array_of<int, indices> sender;
+    array_of<int, indices> receiver_of;
+    array_of<flow_set, unit_total> kinds;
+    array_of<unsigned char, 4 * stages(work.extents)> others;
     proof messages;
     proof passes;
   };
@@ -47,11 +49,16 @@ struct static_proof {
     if (own.messages)
       own.messages = enter_messages(work, device, {own.sender, own.receiver_of});
     if (own.passes)
-      own.passes = enter_passes(work, device, own.ran);
+      own.passes = enter_passes(work, device, {own.kinds, own.others});
     return own;
   }
   template <class Proof>
   static constexpr state const& entered = after<Proof, devices>;
+  template <class Proof>
+  static constexpr proof missing = [] {
+    state own = entered<Proof>;
+    return find_missing(work, {own.kinds, own.others});
+  }();
 
   //! What is checked device by device, a constant each.
   enum class check { form, lanes, match, layout, slots };
@@ -75,7 +82,7 @@ struct static_proof {
   template <check What, int Device>
   static constexpr proof checked = check_device<What>(Device);
   struct proof_list {
-    proof of[devices];
+    array_of<proof, devices> of;
   };
   template <check What, int... Device>
   [[nodiscard]] static constexpr proof first_of(std::integer_sequence<int, Device...>) {
@@ -94,9 +101,9 @@ struct static_proof {
       work.offsets[devices] / plan_slice + 2; // one more to see that nothing moves
 
     struct state {
-      int at[devices];
-      int stack[devices];
-      bool queued[devices];
+      array_of<int, devices> at;
+      array_of<int, devices> stack;
+      array_of<bool, devices> queued;
       int depth;
     };
     [[nodiscard]] static constexpr state start() {
@@ -115,8 +122,8 @@ struct static_proof {
   };
   //! The devices of the circle in which nothing moves any more, and where they stand.
   struct circle_list {
-    int of[devices];
-    int items[devices];
+    array_of<int, devices> of;
+    array_of<int, devices> items;
     int count;
   };
   template <class Draining>
@@ -144,8 +151,8 @@ struct static_proof {
       return {plan_rule::circular, circle.of[0], circle.items[0]};
     else if constexpr (!entered<static_proof>.passes)
       return entered<static_proof>.passes;
-    else if constexpr (!find_missing(work, entered<static_proof>.ran))
-      return find_missing(work, entered<static_proof>.ran);
+    else if constexpr (!missing<static_proof>)
+      return missing<static_proof>;
     else if constexpr (!all<check::layout>)
       return all<check::layout>;
     else

@@ -5,6 +5,7 @@
 //! @brief The waits between the streams of a device, without those that others imply. Header for
 //!        pipelining::assign_waits.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/program.hpp>
 #include <pipe/plan/slots.hpp>
@@ -13,9 +14,11 @@
 
 namespace pipelining::inline v0_1 {
 
-//! @brief The most waits per item, on average: an item needs at most two items of other streams,
-//! since all slots but those of messages go from pass to pass.
-inline constexpr int most_waits = 2;
+//! @brief The most waits per item, on average: without copies an item needs at most two items of
+//! other streams, since all slots but those of messages go from pass to pass.
+[[nodiscard]] constexpr int most_waits(flow const& declared) noexcept {
+  return declared.engines > 1 ? 6 : 2;
+}
 
 namespace detail {
 
@@ -108,20 +111,21 @@ constexpr void reduce_needs(program const& work,
 //! @param needs, need_counts what assign_slots listed.
 //! @param waits receives the waits of this device, all items together; `first_wait` counts from
 //! `first`.
-//! @param clocks scratch for (lanes + 1) * items numbers. @param tail scratch, [lanes + 1].
+//! @param streams of the device.
+//! @param clocks scratch for streams * items numbers. @param tail scratch, [streams].
 //! @return the number of waits written.
-//! @complexity O(n L) for n items and L lanes.
-//! @source own derivation: the transitive reduction of a partial order of L + 1 chains, by vector
+//! @complexity O(n L) for n items and L streams.
+//! @source own derivation: the transitive reduction of a partial order of L chains, by vector
 //! clocks.
 constexpr int assign_waits(program& work,
-                           int lanes,
+                           int streams,
                            int const* needs,
                            int const* need_counts,
                            int* waits,
                            int first,
                            int* clocks,
                            int* tail) noexcept {
-  detail::stream_clocks clock{clocks, tail, lanes + 1};
+  detail::stream_clocks clock{clocks, tail, streams};
   clock.reset();
   detail::wait_list out{waits};
   for (int begin = 0; begin < work.count;) {

@@ -18,9 +18,35 @@ namespace pipelining::inline v0_1 {
 
 //! @brief Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
-  plan_view work;
-  int device = 0;
-  std::byte* memory = nullptr; //!< `work.arena_bytes[device]` bytes, aligned to slot_alignment
+  plan_view work;              //!< the plan that laid the memory out
+  int device = 0;              //!< whose memory it is
+  std::byte* memory = nullptr; //!< `bytes()` bytes, aligned to slot_alignment
+  std::byte* host = nullptr;   //!< `work.host_bytes[device]` bytes on the host, likewise
+  //! Bytes in front of the first slot of `memory` and behind each of its slots, a multiple of
+  //! slot_alignment; the rows of the totals count as one slot. 0: slots touch each other.
+  std::int64_t guard = 0;
+
+  //! @brief What the memory must hold.
+  [[nodiscard]] std::int64_t bytes() const noexcept {
+    std::int64_t const slots = work.arena_bytes[device];
+    return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
+  }
+
+  //! @brief True for a class whose slots have guards around them.
+  [[nodiscard]] bool guards(slot_class of) const noexcept {
+    return guard != 0 && work.layout(device, of).bytes != 0 &&
+           !detail::lies_on_host(*work.declared, static_cast<int>(of));
+  }
+
+  //! @brief Where a slot starts in its memory.
+  [[nodiscard]] std::int64_t place(slot where) const noexcept {
+    slot_layout const& layout = work.layout(device, where.of);
+    std::int64_t const place = layout.offset + where.index * layout.bytes;
+    if (!guards(where.of))
+      return place;
+    int const own = where.of == slot_class::totals ? 0 : where.index;
+    return place + guard * (1 + guards_before(static_cast<int>(where.of)) + own);
+  }
 
   //! @brief The buffer of a slot that holds `bytes` bytes; without memory where the slot has none.
   [[nodiscard]] buffer at(slot where, std::int64_t bytes) const noexcept {
@@ -29,7 +55,10 @@ struct arena {
     slot_layout const& layout = work.layout(device, where.of);
     if (layout.bytes == 0)
       return {where.index, nullptr, 0};
-    return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
+    std::byte* const base =
+      host != nullptr && detail::lies_on_host(*work.declared, static_cast<int>(where.of)) ? host
+                                                                                          : memory;
+    return {where.index, base + place(where), bytes};
   }
 
   //! @brief The whole slot, at the size of its class.
@@ -63,7 +92,14 @@ struct arena {
   //! @brief The rows of all stages.
   [[nodiscard]] totals all_totals() const noexcept {
     slot_layout const& layout = work.layout(device, slot_class::totals);
-    return {memory + layout.offset, work.totals_bytes, layout.bytes, layout.count};
+    return {memory + place({slot_class::totals, 0}), work.totals_bytes, layout.bytes, layout.count};
+  }
+
+  //! @brief Copies a slot between the device and the host, where both are memory of this process.
+  void copy(item const& step) const noexcept {
+    buffer const to = at(step.out, step.out_bytes);
+    if (to.bytes > 0)
+      std::memcpy(to.data, at(step.in, step.in_bytes).data, static_cast<std::size_t>(to.bytes));
   }
 
   //! @brief What a stage functor is told of a pass.
@@ -76,7 +112,20 @@ struct arena {
             whole({slot_class::weight_input, step.weight_input}),
             whole({slot_class::sequence, step.state}),
             whole({slot_class::sequence_gradient, step.state_gradient}),
-            stream};
+            stream,
+            (*work.declared)[step.work.kind].calls == stage_call::recompute};
+  }
+
+private:
+  //! Guards behind the slots of the classes before one.
+  [[nodiscard]] int guards_before(int end) const noexcept {
+    int count = 0;
+    for (int of = 0; of < end; ++of) {
+      auto const kind = static_cast<slot_class>(of);
+      if (guards(kind))
+        count += kind == slot_class::totals ? 1 : work.layout(device, kind).count;
+    }
+    return count;
   }
 };
 
@@ -97,6 +146,7 @@ public:
   host_memory& operator=(host_memory&&) = delete;
   ~host_memory() { ::operator delete(data_, alignment); }
 
+  //! The first byte.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
 private:

@@ -56,11 +56,10 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
           throw std::invalid_argument("run: the sizes of the plan ask for a hook that stage " +
                                       std::to_string(step.work.stage) + " lacks; give it " +
                                       detail::hooks_for(step.about));
-        if (step.about == subject::pass && !can_run<Stage>(step.work.kind))
+        stage_call const call = (*work.declared)[step.work.kind].calls;
+        if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(
-            "run: the schedule splits the backward pass, but stage " +
-            std::to_string(step.work.stage) +
-            " has only the fused backward; give it backward_input and backward_weight");
+            missing_member(call, "stage " + std::to_string(step.work.stage)));
       });
     }
   }

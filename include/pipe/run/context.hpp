@@ -17,9 +17,9 @@ namespace pipelining::inline v0_1 {
 //! A stage that keeps its own arrays indexes them by `slot`; at most `plan.layout(device,
 //! class).count` are in use.
 struct buffer {
-  int slot = -1;
-  std::byte* data = nullptr;
-  std::int64_t bytes = 0;
+  int slot = -1;             //!< its number in its class; -1: there is none
+  std::byte* data = nullptr; //!< the first byte, null where the plan has no sizes
+  std::int64_t bytes = 0;    //!< of the slot
 
   //! @brief The memory as elements of type T; bytes that fill no whole element are left out.
   template <class T>
@@ -32,9 +32,9 @@ struct buffer {
 //! after it. Empty, with
 //!        slot -1, on the first and last stage.
 struct input {
-  int slot = -1;
-  std::byte const* data = nullptr;
-  std::int64_t bytes = 0;
+  int slot = -1;                   //!< its number in its class; -1: there is none
+  std::byte const* data = nullptr; //!< the first byte, null where the plan has no sizes
+  std::int64_t bytes = 0;          //!< of the message
 
   //! @brief The memory as elements of type T.
   template <class T>
@@ -50,10 +50,10 @@ using output = buffer;
 //! @brief The rows of numbers that the stages have contributed, the same bits on every device. Row
 //! s is that of stage s.
 struct totals {
-  std::byte const* data = nullptr;
-  std::int64_t bytes = 0;  //!< of a row
-  std::int64_t stride = 0; //!< bytes from one row to the next, at least those of a row
-  int rows = 0;
+  std::byte const* data = nullptr; //!< the first byte of row 0
+  std::int64_t bytes = 0;          //!< of a row
+  std::int64_t stride = 0;         //!< bytes from one row to the next, at least those of a row
+  int rows = 0;                    //!< as many as there are stages
 
   //! @brief The row of a stage as elements of type T.
   template <class T>
@@ -65,16 +65,19 @@ struct totals {
 
 //! @brief Which pass a stage functor is to compute, and the buffers that live longer than the pass.
 struct context {
-  int device = 0;
-  int stage = 0;
-  int microbatch = 0;
-  int chunk = 0;
+  int device = 0;      //!< the device of the plan that runs it
+  int stage = 0;       //!< the stage, in forward order
+  int microbatch = 0;  //!< the microbatch, from 0
+  int chunk = 0;       //!< the chunk of its sequence, from 0
   buffer activation;   //!< kept from the forward pass to the end of its backward
   buffer weight_input; //!< kept from backward_input to backward_weight
   buffer state;        //!< with chunks: keys and values of the microbatch, from its first chunk on
   buffer state_gradient; //!< with chunks: their gradients, from the last chunk's backward on
   void* stream =
     nullptr; //!< the CUDA stream to enqueue on; null where the pass runs on the calling thread
+  //! `forward` is asked for again, to fill the activation; what it counts has been counted, and
+  //! nobody reads its output.
+  bool recomputing = false;
 };
 
 } // namespace pipelining::inline v0_1

@@ -20,6 +20,7 @@ namespace pipelining::inline v0_1 {
 //! Where a stage threw, the stage's own exception is nested (`std::rethrow_if_nested`).
 class run_error : public std::runtime_error {
 public:
+  //! The sentence, as `what()` gives it, and the device with which it began.
   run_error(std::string const& sentence, int device)
       : std::runtime_error(sentence), device_(device) {}
 

@@ -16,12 +16,14 @@ namespace pipelining::inline v0_1 {
 
 //! @brief The place of this process among those of one run.
 struct launch_environment {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;    //!< the number of this process on its machine: its GPU
-  std::string address{}; //!< the host of rank 0, empty where the launcher does not say
-  int port = 0;          //!< a free port of that host, 0 where the launcher does not say
-  char const* launcher = "none";
+  int rank = 0;                  //!< the number of this process
+  int size = 1;                  //!< how many there are
+  int local_rank = 0;            //!< the number of this process on its machine: its GPU
+  int local_size = 0;            //!< of the processes on its machine, 0 where nobody says
+  std::string address{};         //!< the host of rank 0, empty where the launcher does not say
+  int port = 0;                  //!< a free port of that host, 0 where the launcher does not say
+  std::string job{};             //!< tells runs and restarts apart; empty where nobody says
+  char const* launcher = "none"; //!< whose variables these were, for messages
 };
 
 namespace detail {
@@ -56,29 +58,65 @@ namespace detail {
          std::string(numbers.substr(0, numbers.find_first_of("-,]")));
 }
 
+//! What tells the runs of a launcher apart, the same on all ranks.
+[[nodiscard]] inline std::string name_of_job(std::string_view launcher) {
+  std::string name;
+  auto const add = [&](char const* word, char const* variable) {
+    if (std::string const text = environment_text(variable); !text.empty())
+      name += (name.empty() ? "" : ", ") + std::string(word) + ' ' + text;
+  };
+  if (launcher == "torchrun") {
+    add("run", "TORCHELASTIC_RUN_ID");
+    add("restart", "TORCHELASTIC_RESTART_COUNT");
+  } else if (launcher == "Open MPI") {
+    add("job", "PMIX_NAMESPACE");
+  }
+  add("Slurm job", "SLURM_JOB_ID");
+  if (launcher == "Slurm") {
+    add("step", "SLURM_STEP_ID");
+    add("restart", "SLURM_RESTART_COUNT");
+  }
+  return name;
+}
+
+//! Of a Slurm job, the script runs as one process with the number 0, whatever the number of tasks.
+[[nodiscard]] inline bool is_batch_script() {
+  return environment_text("SLURM_STEP_NUM_TASKS").empty() ||
+         environment_text("SLURM_STEP_ID") == "4294967291";
+}
+
 } // namespace detail
 
-//! @brief Reads what torchrun, Slurm or Open MPI put into the environment; without any of them, one
-//! process alone.
+//! @brief Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm put into the environment;
+//! without any of them, one process alone.
 //!
-//! `MASTER_ADDR` and `MASTER_PORT` are used under every launcher. Under Slurm the host defaults to
-//! the first of the node list and the port to one that follows from the job's number, the same on
-//! all ranks.
+//! `MASTER_ADDR` and `MASTER_PORT` are used under every launcher. In a Slurm job the host defaults
+//! to the first of the node list, and under srun the port to one that follows from the numbers of
+//! job and step, the same on all ranks.
 //!
-//! @throws std::invalid_argument naming the variable that makes no sense.
-//! @source docs of torchrun (torch.distributed.run), srun(1) "OUTPUT ENVIRONMENT VARIABLES", and
-//! mpirun(1) of Open MPI 4.
+//! @throws std::invalid_argument naming the variable that makes no sense; also in the batch script
+//! of a Slurm job of several tasks, of which nobody would start the others.
+//! @source docs of torchrun (torch.distributed.run), srun(1) "OUTPUT ENVIRONMENT VARIABLES",
+//! mpirun(1) of Open MPI 4, and the variables of MPICH's and Intel MPI's Hydra (PMI_RANK, PMI_SIZE,
+//! MPI_LOCALRANKID, MPI_LOCALNRANKS).
 [[nodiscard]] inline launch_environment read_launch_environment() {
   struct names {
     char const* launcher;
     char const* rank;
     char const* size;
     char const* local_rank;
+    char const* local_size;
   };
+  // srun last: other launchers start their processes through it.
   constexpr names known[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Open MPI",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
   };
   launch_environment found;
   for (names const& variables : known) {
@@ -94,20 +132,29 @@ namespace detail {
     found.rank = *rank;
     found.size = *size;
     found.local_rank = detail::environment_number(variables.local_rank).value_or(0);
+    found.local_size = detail::environment_number(variables.local_size).value_or(0);
     break;
   }
+  std::string_view const launcher = found.launcher;
+  bool const slurm = launcher == "Slurm";
+  if (slurm && found.size > 1 && detail::is_batch_script())
+    throw std::invalid_argument("launch: this is the script of a Slurm job of " +
+                                std::to_string(found.size) +
+                                " tasks, and not one of its tasks; start the program with srun");
   found.address = detail::environment_text("MASTER_ADDR");
   found.port = detail::environment_number("MASTER_PORT").value_or(0);
-  if (std::string_view(found.launcher) != "Slurm")
-    return found;
-  if (found.address.empty()) {
-    std::string const step_nodes = detail::environment_text("SLURM_STEP_NODELIST");
-    found.address = detail::first_host(
-      step_nodes.empty() ? detail::environment_text("SLURM_NODELIST") : step_nodes);
-  }
+  found.job = detail::name_of_job(launcher);
+  if (found.address.empty() && launcher != "none")
+    for (char const* list : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
+      if (found.address.empty() && (slurm || std::string_view(list) != "SLURM_STEP_NODELIST"))
+        found.address = detail::first_host(detail::environment_text(list));
   // Ports from 20000 on are below the range that Linux hands out to outgoing connections.
-  if (found.port == 0)
-    found.port = 20000 + detail::environment_number("SLURM_JOB_ID").value_or(0) % 10000;
+  if (slurm && found.port == 0) {
+    auto const job = static_cast<unsigned>(detail::environment_number("SLURM_JOB_ID").value_or(0));
+    auto const step =
+      static_cast<unsigned>(detail::environment_number("SLURM_STEP_ID").value_or(0));
+    found.port = 20000 + static_cast<int>((job + 131 * step) % 10000);
+  }
   return found;
 }
 

@@ -12,7 +12,9 @@
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/mpi_device.hpp>
+#include <pipe/run/mpi_patience.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 
 #include <mpi.h>
@@ -39,6 +41,8 @@ struct mpi_ranks {
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
+  //! The checked mode, as threads::guarded.
+  bool guarded = false;
 };
 
 namespace detail {
@@ -63,9 +67,9 @@ namespace detail {
 //! Before the first step all ranks have compared their plans and every pair that exchanges messages
 //! has done so once. `step` allocates nothing. A stage that throws, a process that dies and a wait
 //! beyond the deadline end the step on all ranks, and every rank's error says why, where the rank
-//! was and whom it waited for. After that the runner is of no more use, and neither is MPI, which
-//! may still hold messages that will never end: report and end the process with `std::_Exit`, not
-//! with MPI_Finalize.
+//! was, whom it waited for, and with which rank it began. After that the runner is of no more use,
+//! and neither is MPI, which may still hold messages that will never end: report and end the
+//! process with `std::_Exit`, not with MPI_Finalize.
 //!
 //! MPI must be initialised, MPI_THREAD_FUNNELED or more, and all calls come from the main thread.
 //!
@@ -99,7 +103,8 @@ public:
       agree_on_plan(line, view_, rank_, options_.elements, options_.name, options_.deadline);
       line.barrier(options_.name + "/agreed", size, options_.deadline);
       duplicate(world);
-      device_ = std::make_unique<device>(view_, stages, rank_, patience_, channel_);
+      device_ =
+        std::make_unique<device>(view_, stages, rank_, patience_, channel_, options_.guarded);
       connect();
       line.barrier(options_.name + "/connected", size, options_.deadline);
     });
@@ -112,6 +117,11 @@ public:
     int finalized = 0;
     (void)MPI_Finalized(&finalized);
     device_.reset();
+    if (failed_ == fine)
+      tell_standing(patience_.line,
+                    options_.name,
+                    rank_,
+                    {"has ended its last step", {}, failure_cause::ended});
     if (finalized == 0 && failed_ == fine && channel_ != MPI_COMM_NULL)
       (void)MPI_Comm_free(&channel_);
   }
@@ -130,7 +140,7 @@ public:
     try {
       execute(view_, rank_, *device_);
     } catch (detail::mpi_stop const& stop) {
-      fail(stop);
+      throw conclude({}, stop, device_->standing());
     } catch (std::exception const& error) {
       fail_in_pass(error.what());
     } catch (...) {
@@ -138,11 +148,23 @@ public:
     }
   }
 
+  //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
+  //! told to end, its data is gone.
+  //! @param why goes on after "rank 2".
+  //! @throws run_error always; the other ranks' steps throw with the same reason.
+  [[noreturn]] void fail(std::string const& why) {
+    throw conclude("rank " + std::to_string(rank_) + ' ',
+                   {why, failure_cause::own},
+                   {"was between two steps", {}});
+  }
+
+  //! The rank of this process.
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
 private:
   using device = mpi_device<Stages, Clock>;
   static constexpr int fine = -2;
+  static constexpr char const* not_begun = "has not begun";
 
   //! Does what comes before the first step. What goes wrong is told to the other ranks.
   template <class Work>
@@ -151,34 +173,39 @@ private:
     try {
       do_work();
     } catch (detail::mpi_stop const& stop) {
-      std::string const reason = stop.own ? who + stop.reason : stop.reason;
-      if (stop.own)
-        patience_.line.abort(reason);
-      throw run_error("run: " + reason, detail::rank_named_in(reason));
+      throw conclude(who, stop, now_);
+    } catch (deadline_error const& late) {
+      now_.waits_for = late.missing();
+      throw conclude(who, {late.what(), failure_cause::deadline}, now_);
     } catch (std::logic_error const& error) {
       patience_.line.abort(who + error.what());
       throw;
     } catch (std::exception const& error) {
       if (auto const reason = patience_.line.failure())
-        throw run_error("run: " + *reason, detail::rank_named_in(*reason));
-      patience_.line.abort(who + error.what());
-      throw run_error("run: " + who + error.what(), rank_);
+        throw conclude(who, {*reason, failure_cause::told}, now_);
+      throw conclude(who, {error.what(), failure_cause::own}, now_);
     }
   }
 
   void check(int code, char const* call) {
     if (code != MPI_SUCCESS)
-      throw detail::mpi_stop{std::string(call) + " failed: " + detail::mpi_words(code), true};
+      throw detail::mpi_stop{std::string(call) + " failed: " + detail::mpi_words(code),
+                             failure_cause::library};
   }
   void await(MPI_Request& request, char const* what) {
     MPI_Status status{};
     std::optional<int> const code = patience_.wait(request, status);
     if (!code)
-      throw detail::mpi_stop{std::string(what) + " took longer than the deadline", true};
+      throw detail::mpi_stop{std::string(what) + " took longer than the deadline",
+                             failure_cause::deadline};
     check(*code, what);
   }
 
   void duplicate(MPI_Comm world) {
+    now_ = {"duplicates the communicator with all ranks", {}};
+    for (int rank = 0; rank < view_.extents.devices; ++rank)
+      if (rank != rank_)
+        now_.waits_for.push_back(rank);
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Comm_idup(world, &channel_, &request), "MPI_Comm_idup");
     await(request, "MPI_Comm_idup");
@@ -194,24 +221,43 @@ private:
       check(MPI_Isend(nullptr, 0, MPI_BYTE, peers[i], 0, channel_, &requests[2 * i + 1]),
             "MPI_Isend");
     }
-    for (std::size_t i = 0; i < requests.size(); ++i)
-      await(requests[i], ("connecting to rank " + std::to_string(peers[i / 2])).c_str());
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      std::string const peer = "rank " + std::to_string(peers[i / 2]);
+      now_ = {"connects to " + peer, {peers[i / 2]}};
+      await(requests[i], ("connecting to " + peer).c_str());
+    }
+    now_ = {"has connected to its peers", {}};
   }
 
-  //! Tells the others, and what the store has then is the first failure: of several at once, all
-  //! ranks report the same one.
-  std::string settle(std::string const& own) {
-    patience_.line.abort(own);
-    return patience_.verdict().value_or(own);
-  }
-
-  [[noreturn]] void fail(detail::mpi_stop const& stop) {
-    std::string const reason = stop.own ? settle(stop.reason) : stop.reason;
+  //! Tells the others why and where this rank has stopped, and hears where they have. What the
+  //! store has then is the first failure: of several at once, all ranks report the same one.
+  //! @param who what to put before the reason, where it is this rank's own.
+  run_error conclude(std::string const& who, detail::mpi_stop const& stop, rank_standing where) {
+    where.cause = stop.cause;
+    std::string const own_name = "\n  rank " + std::to_string(rank_) + ' ';
+    std::string const own_reason = stop.cause == failure_cause::told ? "" : who + stop.reason;
+    tell_standing(patience_.line, options_.name, rank_, where);
+    std::optional<std::string> first = stop.reason;
+    if (!own_reason.empty()) {
+      patience_.line.abort(own_reason);
+      first = patience_.verdict();
+    }
+    std::string const reason = first.value_or(own_reason);
     failed_ = detail::rank_named_in(reason);
     std::string text = "run: " + reason;
-    if (reason != stop.reason || !stop.own)
-      text += "\n  " + device_->standing();
-    throw run_error(text, failed_);
+    if (!first) {
+      // Its echo would have come back from any store that is alive.
+      text += "\n  rank 0 is where it began: its process, which serves the store, does not answer";
+      failed_ = 0;
+    } else if (!reason.starts_with(detail::store_saw)) {
+      failure_origin const origin =
+        trace_origin(patience_.line, options_.name, failed_, std::chrono::seconds(1));
+      text += describe(origin);
+      failed_ = origin.rank;
+    }
+    if (reason != own_reason && where.text != not_begun && text.find(own_name) == std::string::npos)
+      text += own_name + where.text;
+    return {text, failed_};
   }
 
   //! To be called from a handler: the stage's exception gets nested.
@@ -219,7 +265,12 @@ private:
     std::string const reason =
       "rank " + std::to_string(rank_) + " failed in " + device_->running() + ": " + cause;
     failed_ = rank_;
-    (void)settle(reason);
+    tell_standing(patience_.line,
+                  options_.name,
+                  rank_,
+                  {"failed in " + device_->running(), {}, failure_cause::own});
+    patience_.line.abort(reason);
+    (void)patience_.verdict();
     std::throw_with_nested(run_error("run: " + reason, rank_));
   }
 
@@ -229,6 +280,7 @@ private:
   detail::mpi_patience<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;
+  rank_standing now_{not_begun, {}}; // before the first step
   MPI_Comm channel_ = MPI_COMM_NULL;
   std::unique_ptr<device> device_;
 };

@@ -10,13 +10,13 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/run_item.hpp>
-#include <pipe/run/store.hpp>
+#include <pipe/run/guards.hpp>
+#include <pipe/run/mpi_patience.hpp>
+#include <pipe/run/standing.hpp>
 
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -25,81 +25,10 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_1 {
-
-namespace detail {
-
-//! Thrown to leave a program. With `own`, this rank is the one to tell the others.
-struct mpi_stop {
-  std::string reason;
-  bool own;
-};
-
-//! What MPI says of an error code.
-[[nodiscard]] inline std::string mpi_words(int code) {
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  (void)MPI_Error_string(code, text, &length);
-  return {text, static_cast<std::size_t>(length)};
-}
-
-//! Waits in which a dead peer, another rank's failure and the deadline all end the wait.
-template <class Clock>
-struct mpi_patience {
-  basic_store<Clock>& line;
-  std::chrono::nanoseconds deadline;
-  typename Clock::time_point next_look{};
-
-  //! Looks at the store, but at most once in a millisecond.
-  //! @throws mpi_stop when some rank has failed.
-  void look(typename Clock::time_point now) {
-    if (now < next_look)
-      return;
-    next_look = now + std::chrono::milliseconds(1);
-    if (auto reason = line.failure())
-      throw mpi_stop{std::move(*reason), false};
-  }
-
-  //! Tests a request until it is done: eagerly for a millisecond, then with short sleeps.
-  //! @return an MPI error code, or nothing when the deadline has passed.
-  //! @throws mpi_stop when some rank has failed.
-  std::optional<int> wait(MPI_Request& request, MPI_Status& status) {
-    int done = 0;
-    if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
-      return code;
-    auto const start = Clock::now();
-    for (;;) {
-      if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
-        return code;
-      auto const now = Clock::now();
-      look(now);
-      if (now - start >= deadline)
-        return std::nullopt;
-      if (now - start < std::chrono::milliseconds(1))
-        std::this_thread::yield();
-      else
-        Clock::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-
-  //! The first failure of the run, once the store knows of one; asked for when a message has failed
-  //! and the store may say why.
-  std::optional<std::string> verdict() {
-    auto const end = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < end) {
-      if (auto reason = line.failure())
-        return reason;
-      Clock::sleep_for(std::chrono::milliseconds(1));
-    }
-    return std::nullopt;
-  }
-};
-
-} // namespace detail
 
 //! @brief The device of one MPI process: passes run on the calling thread, messages are MPI's.
 //!
@@ -110,14 +39,21 @@ template <class Stages, class Clock = polling_clock>
 class mpi_device {
 public:
   //! @param channel a communicator for this runner alone, whose errors are returned.
+  //! @param guarded as mpi_ranks::guarded.
   //! @throws std::length_error for a message that is too large for MPI.
   mpi_device(plan_view const& work,
              Stages& stages,
              int device,
              detail::mpi_patience<Clock>& patience,
-             MPI_Comm channel)
+             MPI_Comm channel,
+             bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
-        memory_(std::make_unique<host_memory>(work.arena_bytes[device])),
+        guard_(guarded ? guard_bytes : 0),
+        memory_(
+          std::make_unique<host_memory>(arena{work, device, nullptr, nullptr, guard_}.bytes())),
+        host_(std::make_unique<host_memory>(
+          work.host_bytes == nullptr ? 0 : work.host_bytes[device])),
+        guards_(arena{work, device, memory_->data(), host_->data(), guard_}),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
         completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
     for (item const& step : steps())
@@ -157,18 +93,21 @@ public:
     awaited_ = nothing;
   }
 
+  //! Waits until an earlier item is complete.
   void wait_for(int index, item const&) {
     item const& earlier = steps()[static_cast<std::size_t>(index)];
     if (earlier.what != operation::run)
       complete_lane(earlier.lane, index);
   }
 
+  //! Runs a pass or a hook.
   void run(int index, item const& step) {
     patience_->look(Clock::now());
     at_ = index;
-    run_item(*stages_, slots(), step);
+    run_guarded(*stages_, slots(), guards_, step);
   }
 
+  //! Starts the messages of one group.
   void post(int first, std::span<item const> group) {
     patience_->look(Clock::now());
     at_ = first;
@@ -181,15 +120,18 @@ public:
           post_one(first + static_cast<int>(i), group[i]);
   }
 
+  //! Waits until all messages are complete.
   void finish() {
     for (int lane = 0; lane < work_.lanes[device_]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
+    guards_.check_all();
     at_ = static_cast<int>(steps().size());
   }
 
   //! @brief Where this rank was when its step ended early: item, last pass, and whom it waited for.
-  [[nodiscard]] std::string standing() const {
-    std::string text = "rank " + std::to_string(device_) + " was at ";
+  [[nodiscard]] rank_standing standing() const {
+    std::string text = "was at ";
+    std::vector<int> waits_for;
     if (at_ == nothing)
       text += "the start of its program";
     else if (static_cast<std::size_t>(at_) >= steps().size())
@@ -200,11 +142,12 @@ public:
     while (last >= 0 && steps()[static_cast<std::size_t>(last)].what != operation::run)
       --last;
     text += last < 0 ? ", before its first pass" : ", its last pass was " + pass_at(last);
-    if (awaited_ != nothing)
-      text += ", and it waited for rank " +
-              std::to_string(steps()[static_cast<std::size_t>(awaited_)].peer) + " to complete " +
+    if (awaited_ != nothing) {
+      waits_for.push_back(steps()[static_cast<std::size_t>(awaited_)].peer);
+      text += ", and it waited for rank " + std::to_string(waits_for.back()) + " to complete " +
               place(awaited_);
-    return text;
+    }
+    return {text, waits_for};
   }
 
   //! @brief The pass that was running when a stage threw, with its position.
@@ -212,7 +155,9 @@ public:
 
 private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
-  [[nodiscard]] arena slots() const { return {work_, device_, memory_->data()}; }
+  [[nodiscard]] arena slots() const {
+    return {work_, device_, memory_->data(), host_->data(), guard_};
+  }
   [[nodiscard]] static std::int64_t bytes_of(item const& step) {
     return step.what == operation::send      ? step.in_bytes
            : step.what == operation::receive ? step.out_bytes
@@ -233,6 +178,8 @@ private:
   }
 
   void post_one(int index, item const& step) {
+    if (step.what == operation::receive)
+      guards_.before(step);
     buffer const memory = slots().message(step);
     int const count = static_cast<int>(bytes_of(step));
     int const tag = step.sequence % 32768; // every MPI has tags up to 32767
@@ -263,7 +210,9 @@ private:
     MPI_Status status{};
     std::optional<int> const code = patience_->wait(request, status);
     if (!code)
-      throw detail::mpi_stop{"no progress before the deadline: " + standing(), true};
+      throw detail::mpi_stop{"no progress before the deadline: rank " + std::to_string(device_) +
+                               " " + standing().text,
+                             failure_cause::deadline};
     if (*code != MPI_SUCCESS)
       stop(index, *code);
     int bytes = 0;
@@ -273,7 +222,7 @@ private:
                                " bytes instead of " + std::to_string(bytes_of(message)) +
                                " from rank " + std::to_string(message.peer) + " in " +
                                place(index) + "; do all ranks have the same sizes?",
-                             true};
+                             failure_cause::own};
     awaited_ = nothing;
   }
 
@@ -281,10 +230,10 @@ private:
   //! words are the reason.
   [[noreturn]] void stop(int index, int code) {
     if (auto reason = patience_->verdict())
-      throw detail::mpi_stop{std::move(*reason), false};
+      throw detail::mpi_stop{std::move(*reason), failure_cause::told};
     throw detail::mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) +
                              ": " + detail::mpi_words(code),
-                           true};
+                           failure_cause::library};
   }
 
   plan_view work_;
@@ -292,7 +241,10 @@ private:
   int device_;
   detail::mpi_patience<Clock>* patience_;
   MPI_Comm channel_;
+  std::int64_t guard_;
   std::unique_ptr<host_memory> memory_;
+  std::unique_ptr<host_memory> host_;
+  slot_guards guards_;
   std::vector<MPI_Request> requests_; // [items]
   std::vector<int> completed_;        // [lanes], items of a lane known to be complete
   int at_ = nothing;                  // the item that was started last

@@ -28,8 +28,10 @@ namespace pipelining::inline v0_1 {
 //! the order of the plan. All members may be called from several threads, but `reset`.
 class rendezvous {
 public:
+  //! Makes a place for each message of a plan.
+  //! @param work must outlive the object.
   explicit rendezvous(plan_view const& work)
-      : extents_(work.extents), meetings_(static_cast<std::size_t>(message_indices(work))),
+      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
         doors_(static_cast<std::size_t>(work.extents.devices)) {}
 
   //! @brief Forgets all posts. No thread may be in any other member.
@@ -79,6 +81,7 @@ public:
     for (std::size_t device = 0; device < doors_.size(); ++device)
       open(static_cast<int>(device));
   }
+  //! Whether a device has given up.
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
 
 private:
@@ -94,7 +97,7 @@ private:
   };
 
   [[nodiscard]] std::size_t index(item const& step) const noexcept {
-    return static_cast<std::size_t>(message_index(extents_, step));
+    return static_cast<std::size_t>(message_index(work_, step));
   }
   [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 
@@ -105,7 +108,7 @@ private:
     theirs.opened.notify_all();
   }
 
-  shape extents_;
+  plan_view work_;
   std::vector<meeting> meetings_;
   std::vector<door> doors_;
   std::atomic<bool> aborted_ = false;

@@ -41,11 +41,18 @@ void run_hook(Stage& stage, arena const& memory, item const& step, context const
 //! @throws what the stage throws.
 template <class Stages>
 void run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
+  if (is_copy(step))
+    return memory.copy(step);
   context const where = memory.context_of(step, stream);
   visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass)
       return detail::run_hook(stage, memory, step, where);
-    run_pass(stage, step.work.kind, where, memory.input_of(step), memory.output_of(step));
+    run_pass(stage,
+             (*memory.work.declared)[step.work.kind].calls,
+             step.work.kind,
+             where,
+             memory.input_of(step),
+             memory.output_of(step));
     if constexpr (can_announce_gradients<Stage>)
       if (step.completes_stage)
         stage.gradients_ready(where);

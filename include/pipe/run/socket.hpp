@@ -2,20 +2,20 @@
 #pragma once
 
 //! @file
-//! @brief TCP connections that carry frames of bytes. Header for pipelining::connection.
+//! @brief TCP connections that carry frames of bytes and never block. Header for
+//! pipelining::connection.
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <optional>
 #include <poll.h>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -27,6 +27,8 @@ namespace pipelining::inline v0_1 {
 //! @brief A file descriptor that closes itself.
 class descriptor {
 public:
+  //! Takes over an open descriptor; -1 is none.
+  //! Takes over an open descriptor; -1 is none.
   explicit descriptor(int number = -1) noexcept : number_(number) {}
   descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   descriptor& operator=(descriptor&& other) noexcept {
@@ -39,76 +41,133 @@ public:
     if (number_ >= 0)
       ::close(number_);
   }
+  //! @brief The number that the kernel knows it by; -1: none.
   [[nodiscard]] int get() const noexcept { return number_; }
 
 private:
   int number_;
 };
 
+namespace detail {
+
+inline void set_option(int socket, int level, int name, int value) noexcept {
+  (void)::setsockopt(socket, level, name, &value, sizeof value);
+}
+
+//! Waits in real time until a socket can be read, or written where `writes`, but not longer than
+//! told.
+inline void wait_for_socket(int socket, bool writes, std::chrono::nanoseconds longest) noexcept {
+  using std::chrono::milliseconds;
+  pollfd watched{socket, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0};
+  auto const left = std::chrono::ceil<milliseconds>(longest);
+  auto const wait = std::clamp<milliseconds>(left, milliseconds(0), std::chrono::seconds(1));
+  (void)::poll(&watched, 1, static_cast<int>(wait.count()));
+}
+
+} // namespace detail
+
 //! @brief Frames over one TCP connection: each is four bytes of length, then that many bytes.
 //!
-//! Not for several threads. Reading never blocks; writing blocks until the kernel has taken the
-//! bytes.
+//! Not for several threads. Nothing blocks: what the kernel does not take at once is kept, up to
+//! `most_pending` bytes, and sent by later calls.
 class connection {
 public:
-  //! The longest frame; more is taken as a stranger at the door.
-  static constexpr std::uint32_t most_bytes = 1U << 24U;
+  //! The longest frame, in bytes; more is taken as a stranger at the door.
+  static constexpr std::size_t most_bytes = std::size_t(1) << 24U;
+  //! What may wait to be sent, in bytes; with more, the other end is taken for one that does not
+  //! read.
+  static constexpr std::size_t most_pending = std::size_t(1) << 26U;
 
   connection() = default;
+  //! Takes over a connected socket.
+  //! Takes over a connected socket.
   explicit connection(descriptor socket) : socket_(std::move(socket)) {
-    int const yes = 1;
-    (void)::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    // A machine that vanishes closes nothing; the kernel asks after it, and gives up after 25
+    // seconds.
+    detail::set_option(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    detail::set_option(socket_.get(), IPPROTO_TCP, TCP_KEEPCNT, 3);
   }
 
+  //! The number of its descriptor.
   [[nodiscard]] int get() const noexcept { return socket_.get(); }
+  //! Whether the other end has not closed it.
+  //! Whether the other end has not closed it.
   [[nodiscard]] bool open() const noexcept { return socket_.get() >= 0 && !ended_; }
+  //! @brief True while something that was written waits for the kernel to take it.
+  [[nodiscard]] bool pending() const noexcept { return open() && sent_ < outgoing_.size(); }
+  //! @brief True when the connection was ended because the other end does not read.
+  [[nodiscard]] bool stuffed() const noexcept { return stuffed_; }
 
-  //! @brief Sends one frame.
-  //! @return false when the other end is gone.
+  //! @brief Sends one frame, now or by later calls of `write` and `flush`.
+  //! @return false when the other end is gone or does not read.
   bool write(std::string_view frame) {
-    auto const length = static_cast<std::uint32_t>(frame.size());
-    std::uint32_t const wire = htonl(length);
-    std::string bytes(reinterpret_cast<char const*>(&wire), sizeof wire);
-    bytes += frame;
-    std::size_t sent = 0;
-    while (open() && sent < bytes.size()) {
-      ssize_t const count =
-        ::send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (count > 0)
-        sent += static_cast<std::size_t>(count);
-      else if (count < 0 && errno != EINTR)
-        ended_ = true;
-    }
+    if (!open())
+      return false;
+    std::uint32_t const wire = htonl(static_cast<std::uint32_t>(frame.size()));
+    outgoing_.append(reinterpret_cast<char const*>(&wire), sizeof wire);
+    outgoing_.append(frame);
+    flush();
+    stuffed_ = open() && outgoing_.size() - sent_ > most_pending;
+    ended_ = ended_ || stuffed_;
     return open();
   }
 
-  //! @brief Takes the next whole frame that has arrived, if there is one. Notes the end of the
-  //! connection.
-  [[nodiscard]] std::optional<std::string> read() {
-    receive();
-    std::uint32_t wire = 0;
-    if (buffer_.size() < sizeof wire)
-      return std::nullopt;
-    std::memcpy(&wire, buffer_.data(), sizeof wire);
-    std::size_t const length = ntohl(wire);
-    if (length > most_bytes) {
-      ended_ = true;
-      return std::nullopt;
+  //! @brief Sends what the kernel takes of what waits.
+  void flush() {
+    while (pending()) {
+      ssize_t const count = ::send(socket_.get(),
+                                   outgoing_.data() + sent_,
+                                   outgoing_.size() - sent_,
+                                   MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0)
+        sent_ += static_cast<std::size_t>(count);
+      else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return;
+      else if (count < 0 && errno != EINTR)
+        ended_ = true;
     }
-    if (buffer_.size() < sizeof wire + length)
-      return std::nullopt;
-    std::string frame = buffer_.substr(sizeof wire, length);
-    buffer_.erase(0, sizeof wire + length);
-    return frame;
+    outgoing_.clear();
+    sent_ = 0;
+  }
+
+  //! @brief Takes the next whole frame that has arrived, if there is one. Notes the end of the
+  //! connection. Takes a bounded number of bytes from the kernel: ask until there is nothing.
+  //! @param longest a frame with more bytes ends the connection.
+  [[nodiscard]] std::optional<std::string> read(std::size_t longest = most_bytes) {
+    if (std::optional<std::string> ready = take(longest))
+      return ready;
+    receive();
+    return take(longest);
   }
 
 private:
+  std::optional<std::string> take(std::size_t longest) {
+    std::uint32_t wire = 0;
+    std::size_t const arrived = incoming_.size() - taken_;
+    if (arrived < sizeof wire)
+      return std::nullopt;
+    std::memcpy(&wire, incoming_.data() + taken_, sizeof wire);
+    std::size_t const length = ntohl(wire);
+    if (length > longest)
+      ended_ = true;
+    if (length > longest || arrived < sizeof wire + length)
+      return std::nullopt;
+    std::string frame = incoming_.substr(taken_ + sizeof wire, length);
+    taken_ += sizeof wire + length;
+    return frame;
+  }
+
   void receive() {
+    incoming_.erase(0, taken_);
+    taken_ = 0;
     char bytes[4096];
-    while (open()) {
+    for (int turn = 0; turn < 64 && open(); ++turn) {
       ssize_t const count = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
       if (count > 0)
-        buffer_.append(bytes, static_cast<std::size_t>(count));
+        incoming_.append(bytes, static_cast<std::size_t>(count));
       else if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
         ended_ = true;
       else if (errno != EINTR)
@@ -117,62 +176,12 @@ private:
   }
 
   descriptor socket_;
-  std::string buffer_;
+  std::string incoming_;
+  std::size_t taken_ = 0; // bytes of incoming_ that are frames of the past
+  std::string outgoing_;
+  std::size_t sent_ = 0; // bytes of outgoing_ that the kernel has
   bool ended_ = false;
+  bool stuffed_ = false;
 };
-
-//! @brief A socket that listens on all addresses of this machine.
-//! @param port 0 for any free one. @param chosen receives the port.
-//! @throws std::runtime_error
-[[nodiscard]] inline descriptor listen_on(int port, int& chosen) {
-  descriptor door(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  int const yes = 1;
-  (void)::setsockopt(door.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  socklen_t length = sizeof address;
-  if (door.get() < 0 ||
-      ::bind(door.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(door.get(), SOMAXCONN) != 0 ||
-      ::getsockname(door.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
-    throw std::runtime_error("store: cannot listen on port " + std::to_string(port) + ": " +
-                             std::strerror(errno));
-  chosen = ntohs(address.sin_port);
-  return door;
-}
-
-//! @brief Connects to a host, again and again until it answers.
-//! @throws std::runtime_error past the deadline.
-template <class Clock>
-[[nodiscard]] connection
-connect_to(std::string const& host, int port, std::chrono::nanoseconds deadline) {
-  auto const end = Clock::now() + deadline;
-  std::string const service = std::to_string(port);
-  std::string problem = "no answer";
-  for (;;) {
-    addrinfo hints{};
-    hints.ai_family = AF_INET;
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    int const code = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
-    if (code != 0) {
-      problem = ::gai_strerror(code);
-    } else {
-      descriptor socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      bool const reached = ::connect(socket.get(), found->ai_addr, found->ai_addrlen) == 0;
-      if (!reached)
-        problem = std::strerror(errno);
-      ::freeaddrinfo(found);
-      if (reached)
-        return connection(std::move(socket));
-    }
-    if (Clock::now() >= end)
-      throw std::runtime_error("store: cannot reach rank 0 at " + host + ":" + service + ": " +
-                               problem);
-    Clock::sleep_for(std::chrono::milliseconds(20));
-  }
-}
 
 } // namespace pipelining::inline v0_1

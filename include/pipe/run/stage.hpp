@@ -5,6 +5,7 @@
 //! @brief What a stage functor must be able to do, and how a pass reaches it. Header for the stage
 //! concepts.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
@@ -12,6 +13,7 @@
 #include <concepts>
 #include <cstddef>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -39,9 +41,24 @@ concept can_split_backward = requires(Stage& stage, context const& where, input 
   stage.backward_weight(where);
 };
 
+//! @brief `stage.recompute(context, input)`: fills the activation again that a forward pass has not
+//! kept. A stage without it is asked for `forward` again, with an output that nobody reads.
+template <class Stage>
+concept can_recompute = requires(Stage& stage, context const& where, input in) {
+  stage.recompute(where, in);
+};
+
+//! @brief `stage.perform(kind, context, input, output)`: passes of kinds of the user's own flow.
+template <class Stage>
+concept can_perform = requires(
+  Stage& stage, pass_kind kind, context const& where, input in, output out) {
+  stage.perform(kind, where, in, out);
+};
+
 //! @brief A stage of a model: forward, and backward in one piece or in two.
 template <class Stage>
-concept stage_functor = can_forward<Stage> &&(can_backward<Stage> || can_split_backward<Stage>);
+concept stage_functor = can_perform<Stage> ||
+  (can_forward<Stage> && (can_backward<Stage> || can_split_backward<Stage>));
 
 //! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
 //! last pass that adds
@@ -82,10 +99,10 @@ namespace detail {
 //! One readable sentence for each capability that a stage lacks.
 template <class Stage>
 struct check_stage {
-  static_assert(can_forward<Stage>,
+  static_assert(can_perform<Stage> || can_forward<Stage>,
                 "run: a stage needs forward(pipelining::context const&, pipelining::input, "
                 "pipelining::output)");
-  static_assert(can_backward<Stage> || can_split_backward<Stage>,
+  static_assert(can_perform<Stage> || can_backward<Stage> || can_split_backward<Stage>,
                 "run: a stage needs backward(context const&, input, output), or both "
                 "backward_input(context const&, "
                 "input, output) and backward_weight(context const&)");
@@ -133,15 +150,38 @@ template <class Stages>
     return stages.size();
 }
 
-//! @brief True when a stage can run passes of this kind. A stage with the two halves can run a
-//! fused backward.
+//! @brief A sentence that says what to give a stage that lacks the member that a kind of pass calls.
+//! @param who "the stage", or "stage 3"
+[[nodiscard]] inline std::string missing_member(stage_call call, std::string const& who) {
+  if (call == stage_call::perform)
+    return "run: the schedule has passes of a flow of its own, but " + who +
+           " lacks perform(pass_kind, context const&, input, output)";
+  if (call == stage_call::forward || call == stage_call::recompute)
+    return "run: the schedule has forward passes, but " + who +
+           " lacks forward(context const&, input, output)";
+  if (call == stage_call::backward)
+    return "run: the schedule has fused backward passes, but " + who +
+           " has only the two halves, and what the first keeps for the second has no slot "
+           "(weight_input) in a fused pass; give it backward(context const&, input, output)";
+  return "run: the schedule splits the backward pass, but " + who +
+         " has only the fused backward; give it backward_input and backward_weight";
+}
+
+//! @brief True when a stage has the member that a kind of pass calls. The two halves are no fused
+//! backward: what the first keeps for the second has a slot in split passes only. A stage without
+//! `recompute` recomputes by `forward`.
 template <class Stage>
-[[nodiscard]] constexpr bool can_run(pass_kind kind) noexcept {
-  if (kind == pass_kind::forward)
-    return can_forward<Stage>;
-  if (kind == pass_kind::backward)
-    return can_backward<Stage> || can_split_backward<Stage>;
-  return can_split_backward<Stage>;
+[[nodiscard]] constexpr bool can_run(stage_call call) noexcept {
+  switch (call) {
+  case stage_call::forward:
+  case stage_call::recompute: return can_forward<Stage>;
+  case stage_call::backward: return can_backward<Stage>;
+  case stage_call::backward_input:
+  case stage_call::backward_weight: return can_split_backward<Stage>;
+  case stage_call::copy: return true;
+  case stage_call::perform: return can_perform<Stage>;
+  }
+  return false;
 }
 
 //! @brief True when a stage can do what a step is about that follows complete gradients.
@@ -157,36 +197,55 @@ template <class Stage>
 }
 
 //! @brief Runs one pass on a stage.
-//! @throws what the stage throws; std::logic_error for a split backward that the stage cannot do.
+//! @param kind is handed to `perform`, for kinds of the user's own.
+//! @throws what the stage throws; std::logic_error for a member that the stage lacks.
 template <class Stage>
-void run_pass(Stage& stage, pass_kind kind, context const& where, input in, output out) {
+void run_pass(
+  Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
   static_assert(detail::check_stage<Stage>::good);
-  switch (kind) {
-  case pass_kind::forward: stage.forward(where, in, out); return;
-  case pass_kind::backward:
+  switch (call) {
+  case stage_call::forward:
+    if constexpr (can_forward<Stage>) {
+      stage.forward(where, in, out);
+      return;
+    }
+    break;
+  case stage_call::backward:
     if constexpr (can_backward<Stage>) {
       stage.backward(where, in, out);
-    } else {
-      stage.backward_input(where, in, out);
-      stage.backward_weight(where);
+      return;
     }
-    return;
-  case pass_kind::backward_input:
+    break;
+  case stage_call::backward_input:
     if constexpr (can_split_backward<Stage>) {
       stage.backward_input(where, in, out);
       return;
     }
     break;
-  case pass_kind::backward_weight:
+  case stage_call::backward_weight:
     if constexpr (can_split_backward<Stage>) {
       stage.backward_weight(where);
+      return;
+    }
+    break;
+  case stage_call::recompute:
+    if constexpr (can_recompute<Stage>) {
+      stage.recompute(where, in);
+      return;
+    } else if constexpr (can_forward<Stage>) {
+      stage.forward(where, in, out);
+      return;
+    }
+    break;
+  case stage_call::copy: return;
+  case stage_call::perform:
+    if constexpr (can_perform<Stage>) {
+      stage.perform(kind, where, in, out);
       return;
     }
     break;
   }
-  throw std::logic_error(
-    "run: the schedule splits the backward pass, but the stage has only the fused backward; give "
-    "it backward_input and backward_weight");
+  throw std::logic_error(missing_member(call, "the stage"));
 }
 
 } // namespace pipelining::inline v0_1

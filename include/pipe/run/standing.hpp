@@ -32,7 +32,7 @@ enum class failure_cause : char {
 struct rank_standing {
   std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."
   std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
-  failure_cause cause = failure_cause::told;
+  failure_cause cause = failure_cause::told; //!< whose failure it stopped for
 };
 
 //! @brief Where a failure began, as far as ranks can tell.
@@ -44,9 +44,9 @@ struct failure_origin {
     busy,   //!< waited for, and waits for nobody itself
     circle  //!< all that were asked wait for each other, as the two ends of one message do
   };
-  int rank = -1;
-  kind found = kind::named;
-  std::string text{}; //!< busy: where that rank stands; circle: a line for every rank of it
+  int rank = -1;            //!< the rank with which it began; -1: unknown
+  kind found = kind::named; //!< how that is known
+  std::string text{};       //!< busy: where that rank stands; circle: a line for every rank of it
 };
 
 namespace detail {

@@ -7,19 +7,19 @@
 //!        Header for pipelining::store.
 
 #include <pipe/run/clock.hpp>
-#include <pipe/run/socket.hpp>
+#include <pipe/run/store_protocol.hpp>
+#include <pipe/run/store_server.hpp>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <map>
-#include <memory>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,7 +28,15 @@ namespace pipelining::inline v0_1 {
 //! @brief A wait for another rank that has lasted too long.
 class deadline_error : public std::runtime_error {
 public:
-  using std::runtime_error::runtime_error;
+  //! The sentence, as `what()` gives it, and who was waited for.
+  explicit deadline_error(std::string const& sentence, std::vector<int> missing = {})
+      : std::runtime_error(sentence), missing_(std::move(missing)) {}
+
+  //! @brief The ranks that were waited for, where it is known.
+  [[nodiscard]] std::vector<int> const& missing() const noexcept { return missing_; }
+
+private:
+  std::vector<int> missing_;
 };
 
 //! @brief What the ranks of a run tell each other outside of the pipeline; pipelining::store is
@@ -44,184 +52,61 @@ concept run_store =
   { line.failure() } -> std::convertible_to<std::optional<std::string>>;
 };
 
-//! @brief How to reach the store of a run.
-struct store_address {
-  std::string host = "127.0.0.1"; //!< of rank 0
-  int port = 0;                   //!< rank 0 may choose: see store_server::port
-  std::string job = "pipelining"; //!< processes of another job are turned away
-};
-
-namespace detail {
-
-// A frame is one letter and its fields, which are separated by a zero byte.
-[[nodiscard]] inline std::string
-frame(char letter, std::string_view first, std::string_view second = {}) {
-  std::string text(1, letter);
-  text += first;
-  text += '\0';
-  text += second;
-  return text;
-}
-[[nodiscard]] inline std::pair<std::string, std::string> fields(std::string_view text) {
-  std::size_t const zero = text.find('\0');
-  if (zero == std::string_view::npos)
-    return {std::string(text.substr(1)), {}};
-  return {std::string(text.substr(1, zero - 1)), std::string(text.substr(zero + 1))};
-}
-
-inline constexpr char const* store_magic = "pipelining store 1";
-
-} // namespace detail
-
-//! @brief Serves the store from a thread of rank 0. Knows a process that ends without a goodbye by
-//! its connection, which
-//!        the kernel closes however the process ended, and tells all others.
-class store_server {
-public:
-  //! @throws std::runtime_error when the port is taken.
-  explicit store_server(store_address address) : job_(std::move(address.job)) {
-    door_ = listen_on(address.port, port_);
-    thread_ = std::thread([this] { serve(); });
-  }
-  store_server(store_server const&) = delete;
-  store_server& operator=(store_server const&) = delete;
-
-  //! @brief Waits a moment for the others' goodbyes, then ends.
-  ~store_server() {
-    closing_ = true;
-    thread_.join();
-  }
-
-  [[nodiscard]] int port() const noexcept { return port_; }
-
-private:
-  struct guest {
-    connection line;
-    int rank = -1;
-    bool left = false; // said goodbye
-    std::vector<std::string> wanted{};
-  };
-
-  void serve() {
-    auto const poll_time = std::chrono::milliseconds(10);
-    std::optional<polling_clock::time_point> end;
-    std::vector<pollfd> watched; // kept, so that a server that waits allocates nothing
-    for (;;) {
-      if (closing_ && !end)
-        end = polling_clock::now() + std::chrono::seconds(2);
-      bool gone = true;
-      for (auto const& visitor : guests_)
-        gone = gone && !visitor->line.open();
-      if (end && (gone || polling_clock::now() >= *end))
-        return;
-      watched.clear();
-      watched.push_back({door_.get(), POLLIN, 0});
-      for (auto const& visitor : guests_)
-        if (visitor->line.open())
-          watched.push_back({visitor->line.get(), POLLIN, 0});
-      if (::poll(watched.data(), watched.size(), static_cast<int>(poll_time.count())) <= 0)
-        continue;
-      if ((watched[0].revents & POLLIN) != 0) {
-        descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (socket.get() >= 0) {
-          guests_.push_back(std::make_unique<guest>());
-          guests_.back()->line = connection(std::move(socket));
-        }
-      }
-      for (std::size_t i = 0; i < guests_.size(); ++i)
-        attend(*guests_[i]);
-    }
-  }
-
-  void attend(guest& visitor) {
-    if (!visitor.line.open())
-      return;
-    while (auto const message = visitor.line.read())
-      handle(visitor, *message);
-    if (!visitor.line.open() && !visitor.left && visitor.rank >= 0)
-      announce("the process of rank " + std::to_string(visitor.rank) + " has ended");
-  }
-
-  void handle(guest& visitor, std::string const& message) {
-    if (message.empty())
-      return;
-    auto [first, second] = detail::fields(message);
-    switch (message[0]) {
-    case 'H': // hello: magic and job, rank
-      if (first != detail::store_magic + ('/' + job_)) {
-        visitor.line.write(detail::frame('F', "this store serves another job"));
-        visitor.line = connection();
-        return;
-      }
-      visitor.rank = std::stoi(second);
-      if (!failure_.empty())
-        visitor.line.write(detail::frame('F', failure_));
-      return;
-    case 'S': // set
-      values_[first] = second;
-      for (auto const& other : guests_)
-        for (std::string& key : other->wanted)
-          if (key == first) {
-            other->line.write(detail::frame('V', key, second));
-            key.clear();
-          }
-      return;
-    case 'G': // get, answered as soon as the value exists
-      if (auto const value = values_.find(first); value != values_.end())
-        visitor.line.write(detail::frame('V', first, value->second));
-      else
-        visitor.wanted.push_back(first);
-      return;
-    case 'A': announce(first); return;     // abort
-    case 'B': visitor.left = true; return; // goodbye
-    default: visitor.line = connection(); return;
-    }
-  }
-
-  //! The first failure goes to everybody; later ones are its consequences.
-  void announce(std::string const& reason) {
-    if (!failure_.empty())
-      return;
-    failure_ = reason;
-    for (auto const& visitor : guests_)
-      if (visitor->line.open())
-        visitor->line.write(detail::frame('F', failure_));
-  }
-
-  std::string job_;
-  int port_ = 0;
-  descriptor door_;
-  std::atomic<bool> closing_ = false;
-  std::vector<std::unique_ptr<guest>> guests_;
-  std::map<std::string, std::string> values_;
-  std::string failure_;
-  std::thread thread_;
-};
-
 //! @brief One process's line to the store. Not for several threads.
+//!
+//! No call blocks beyond its deadline, not even where rank 0 no longer runs.
 template <class Clock = polling_clock>
 class basic_store {
 public:
-  //! @throws std::runtime_error when rank 0 does not answer before the deadline.
+  //! @brief Connects, and waits until the store has let this rank in.
+  //! @throws std::runtime_error when rank 0 cannot be reached before the deadline, or turns this
+  //! process away.
   basic_store(store_address const& address, int rank, std::chrono::nanoseconds deadline)
-      : rank_(rank), line_(connect_to<Clock>(address.host, address.port, deadline)) {
-    line_.write(
-      detail::frame('H', detail::store_magic + ('/' + address.job), std::to_string(rank)));
+      : rank_(rank) {
+    auto const end = Clock::now() + deadline;
+    std::string problem = "nobody answers";
+    for (;;) {
+      std::vector<std::string> const hosts = detail::hosts_of(address);
+      for (std::size_t i = 0; i < hosts.size(); ++i) {
+        // With another one to try, this one gets a moment only.
+        auto const soon = Clock::now() + std::chrono::seconds(2);
+        auto const greeting_end = i + 1 < hosts.size() ? std::min(soon, end) : end;
+        if (open_line(hosts[i], address, greeting_end, end, problem))
+          return;
+      }
+      if (Clock::now() >= end)
+        throw std::runtime_error("store: rank " + std::to_string(rank) +
+                                 " cannot reach rank 0 at " + address.host + ", port " +
+                                 std::to_string(address.port) + ": " + problem);
+      Clock::sleep_for(std::chrono::milliseconds(20));
+    }
   }
   basic_store(basic_store&&) noexcept = default;
   basic_store(basic_store const&) = delete;
   basic_store& operator=(basic_store const&) = delete;
   basic_store& operator=(basic_store&&) = delete;
 
-  //! @brief Says goodbye: this process ends on purpose.
+  //! @brief Says goodbye: this process ends on purpose. Takes up to a second where the kernel has
+  //! not taken what was written before.
   ~basic_store() {
-    if (line_.open())
-      line_.write(detail::frame('B', ""));
+    line_.write(detail::frame('B', ""));
+    auto const end = Clock::now() + std::chrono::seconds(1);
+    while (line_.pending() && Clock::now() < end) {
+      pause(end);
+      line_.flush();
+    }
   }
 
   //! @brief Gives a key its value.
+  //! @throws std::length_error for a value beyond connection::most_bytes.
   void set(std::string_view key, std::string_view value) {
-    line_.write(detail::frame('S', key, value));
+    std::string const message = detail::frame('S', key, value);
+    if (message.size() > connection::most_bytes)
+      throw std::length_error("store: the value of '" + std::string(key) + "' has " +
+                              std::to_string(value.size()) + " bytes, but " +
+                              std::to_string(connection::most_bytes) +
+                              " with its key are the most; write it into a file");
+    line_.write(message);
   }
 
   //! @brief Waits until some rank has given the key a value.
@@ -231,11 +116,11 @@ public:
     std::optional<std::string> const value = await(key, deadline, true);
     if (value)
       return *value;
-    if (failure_)
-      throw std::runtime_error("store: while rank " + std::to_string(rank_) + " waited for '" +
-                               key + "': " + *failure_);
-    throw deadline_error("store: rank " + std::to_string(rank_) + " has waited for '" + key +
-                         "' beyond its deadline; is every rank running?");
+    std::string const what = "'" + key + "'";
+    throw_if_failed(what);
+    check_store(what);
+    throw deadline_error("store: rank " + std::to_string(rank_) + " has waited for " + what +
+                         " beyond its deadline; is every rank running?");
   }
 
   //! @brief Waits for a value also after the run has failed: what ranks tell each other of that.
@@ -245,60 +130,192 @@ public:
     return await(key, deadline, false);
   }
 
-  //! @brief Waits until all ranks have come to the barrier of this name. A name serves once.
+  //! @brief Waits until all ranks have come to the barrier of this name.
+  //! @throws deadline_error past the deadline, which names the ranks that have not come;
+  //! std::runtime_error when a rank has failed, with its reason.
+  //! @complexity one message to the store and one back, for each rank.
   void barrier(std::string const& name, int size, std::chrono::nanoseconds deadline) {
-    set(name + '/' + std::to_string(rank_), "here");
-    for (int other = 0; other < size; ++other)
-      (void)get(name + '/' + std::to_string(other), deadline);
+    arrive(name, size);
+    await_all(name, deadline);
+  }
+
+  //! @brief The first half of a barrier: says that this rank has come, and does not wait.
+  void arrive(std::string const& name, int size) {
+    line_.write(detail::frame('J', name, std::to_string(size)));
+  }
+  //! @brief The second half: waits for the others.
+  //! @throws as barrier.
+  void await_all(std::string const& name, std::chrono::nanoseconds deadline) {
+    if (until(Clock::now() + deadline, true, [&] { return passed_.erase(name) != 0; }))
+      return;
+    throw_if_failed("all ranks at '" + name + "'");
+    std::vector<int> const missing = who_is_missing(name);
+    throw deadline_error("store: rank " + std::to_string(rank_) + " has waited for " +
+                           (missing.empty() ? "all ranks" : detail::name_ranks(missing)) + " at '" +
+                           name + "' beyond its deadline; is every rank running?",
+                         missing);
+  }
+
+  //! @brief Asks the store whether it is there.
+  //! @return false where it has not answered in time: the process of rank 0 hangs, or is gone.
+  [[nodiscard]] bool answers(std::chrono::nanoseconds patience) {
+    std::string const question = std::to_string(++questions_);
+    line_.write(detail::frame('P', question));
+    return until(Clock::now() + patience, false, [&] { return answered_ >= questions_; });
   }
 
   //! @brief Tells all ranks that this one has failed, and why. Only the first failure of a run is
   //! passed on.
   void abort(std::string_view reason) {
-    if (line_.open())
-      line_.write(detail::frame('A', reason));
+    line_.write(detail::frame('A', reason.substr(0, connection::most_bytes / 2)));
   }
 
   //! @brief The reason of the run's failure, once there is one: another rank's, or that rank 0 is
   //! gone.
   [[nodiscard]] std::optional<std::string> failure() {
-    while (auto const message = line_.read()) {
-      auto [first, second] = detail::fields(*message);
-      if (message->front() == 'F' && !failure_)
-        failure_ = first;
-      if (message->front() == 'V')
-        arrived_[first] = second;
-    }
+    line_.flush();
+    while (auto const message = line_.read())
+      if (!message->empty())
+        hear(*message);
     if (!line_.open() && !failure_)
-      failure_ = "the process of rank 0 has ended";
+      failure_ =
+        detail::store_saw +
+        std::string(line_.stuffed() ? "0, which serves the store, reads nothing" : "0 has ended");
     return failure_;
   }
 
 private:
+  //! How long the store may take to answer what it knows at once.
+  static constexpr std::chrono::seconds courtesy{1};
+
+  //! One attempt at one host.
+  bool open_line(std::string const& host,
+                 store_address const& address,
+                 typename Clock::time_point greeting_end,
+                 typename Clock::time_point end,
+                 std::string& problem) {
+    auto reached = reach<Clock>(host, address.port, end, problem);
+    if (!reached)
+      return false;
+    line_ = std::move(*reached);
+    // The store speaks first, so that nothing of this run is told to somebody else.
+    std::optional<std::string> word = next_word(greeting_end);
+    if (!word || *word != detail::frame('W', detail::store_magic)) {
+      problem = word ? "what answers there is no store of this version" : "it does not answer";
+      line_ = connection();
+      return false;
+    }
+    line_.write(detail::hello(address, rank_));
+    word = next_word(end);
+    if (word && word->front() == 'W')
+      return true;
+    line_ = connection();
+    if (word && word->front() == 'R')
+      throw std::runtime_error("store: rank " + std::to_string(rank_) + " was turned away at " +
+                               host + ", port " + std::to_string(address.port) + ": " +
+                               detail::fields(*word).first);
+    problem = "it does not answer";
+    return false;
+  }
+
+  std::optional<std::string> next_word(typename Clock::time_point end) {
+    for (;;) {
+      if (auto word = line_.read(); word && !word->empty())
+        return word;
+      if (!line_.open() || Clock::now() >= end)
+        return std::nullopt;
+      pause(end);
+    }
+  }
+
+  void hear(std::string const& message) {
+    auto [first, second] = detail::fields(message);
+    switch (message.front()) {
+    case 'F': failure_ = failure_.value_or(first); return;
+    case 'V': arrived_[first] = std::move(second); return;
+    case 'D': passed_.insert(std::move(first)); return;
+    case 'M': missing_[first] = std::move(second); return;
+    case 'P': answered_ = detail::read_number(first).value_or(answered_); return;
+    default: return;
+    }
+  }
+
+  //! Sleeps until something may have come.
+  void pause(typename Clock::time_point end) {
+    if constexpr (std::derived_from<Clock, std::chrono::steady_clock>)
+      detail::wait_for_socket(line_.get(), line_.pending(), end - Clock::now());
+    else
+      Clock::sleep_for(std::chrono::microseconds(200));
+  }
+
+  //! Waits for what a message brings.
+  //! @return false past the end, when the line is closed, or, where `failure_ends`, when the run
+  //! has failed.
+  template <class Condition>
+  bool until(typename Clock::time_point end, bool failure_ends, Condition has_come) {
+    for (;;) {
+      bool const failed = failure().has_value();
+      if (has_come())
+        return true;
+      if ((failed && (failure_ends || !line_.open())) || Clock::now() >= end)
+        return false;
+      pause(end);
+    }
+  }
+
   std::optional<std::string>
   await(std::string const& key, std::chrono::nanoseconds deadline, bool failure_ends) {
     line_.write(detail::frame('G', key));
-    auto const end = Clock::now() + deadline;
-    for (;;) {
-      if (failure() && (failure_ends || !line_.open()))
-        return std::nullopt;
-      if (auto const value = arrived_.find(key); value != arrived_.end()) {
-        std::string result = std::move(value->second);
-        arrived_.erase(value);
-        return result;
-      }
-      if (Clock::now() >= end)
-        return std::nullopt;
-      Clock::sleep_for(std::chrono::microseconds(200));
-    }
+    auto found = arrived_.end();
+    if (!until(Clock::now() + deadline, failure_ends, [&] {
+          found = arrived_.find(key);
+          return found != arrived_.end();
+        }))
+      return std::nullopt;
+    std::string result = std::move(found->second);
+    arrived_.erase(found);
+    return result;
+  }
+
+  void throw_if_failed(std::string const& what) const {
+    if (failure_)
+      throw std::runtime_error("store: while rank " + std::to_string(rank_) + " waited for " +
+                               what + ": " + *failure_);
+  }
+
+  //! A wait that has lasted too long may be rank 0's fault, whoever was waited for.
+  void check_store(std::string const& what) {
+    if (!answers(courtesy))
+      throw deadline_error("store: rank " + std::to_string(rank_) + " has waited for " + what +
+                             " beyond its deadline; rank 0, whose process serves the store, does "
+                             "not answer",
+                           {0});
+  }
+
+  std::vector<int> who_is_missing(std::string const& name) {
+    check_store("all ranks at '" + name + "'");
+    line_.write(detail::frame('Q', name));
+    std::vector<int> missing;
+    if (!until(Clock::now() + courtesy, false, [&] { return missing_.contains(name); }))
+      return missing;
+    std::string const& list = missing_[name];
+    for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1)
+      missing.push_back(
+        detail::read_number(std::string_view(list).substr(at, list.find(',', at) - at))
+          .value_or(0));
+    return missing;
   }
 
   int rank_;
   connection line_;
+  int questions_ = 0;
+  int answered_ = 0;
   std::map<std::string, std::string> arrived_;
+  std::map<std::string, std::string> missing_;
+  std::set<std::string> passed_;
   std::optional<std::string> failure_;
 };
 
-using store = basic_store<>;
+using store = basic_store<>; //!< The store of a run, with the clock of the machine.
 
 } // namespace pipelining::inline v0_1

@@ -15,8 +15,8 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
-#include <pipe/run/run_item.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -40,6 +40,10 @@ struct threads {
   //! The longest that a device waits for one message. After that, the step fails and says who waits
   //! for whom.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  //! The checked mode, for debugging: guard bytes around every slot, poison (not a number) in slots
+  //! before their first write, outputs that must be written to their end, and a sentence before an
+  //! access through a null buffer ends the process. Costs memory, time and allocations.
+  bool guarded = false;
 };
 
 namespace detail {
@@ -56,6 +60,8 @@ struct thread_board {
   threads options;
   rendezvous messages;
   std::vector<host_memory> memories;
+  std::vector<host_memory> host_memories;  // of what goes to the host and back
+  std::vector<slot_guards> guards;         // [P]
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
   std::vector<std::atomic<int>> position;  // [P], the item that a device is at
   std::vector<std::atomic<int>> waits_on;  // [P], the item that a device waits for, or nothing
@@ -79,7 +85,11 @@ struct thread_board {
         waits_on(static_cast<std::size_t>(view.extents.devices)) {
     for (int device = 0; device < view.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
-      memories.emplace_back(view.arena_bytes[device]);
+      arena slots{view, device, nullptr, nullptr, options.guarded ? guard_bytes : 0};
+      memories.emplace_back(slots.bytes());
+      slots.memory = memories.back().data();
+      guards.emplace_back(slots);
+      host_memories.emplace_back(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
       ends.emplace_back(view.program_of(device).size());
@@ -159,7 +169,15 @@ struct thread_device {
   [[nodiscard]] std::span<item const> steps() const { return board.view.program_of(device); }
 
   [[nodiscard]] arena slots() const {
-    return {board.view, device, board.memories[static_cast<std::size_t>(device)].data()};
+    auto const d = static_cast<std::size_t>(device);
+    return {board.view,
+            device,
+            board.memories[d].data(),
+            board.host_memories[d].data(),
+            board.options.guarded ? guard_bytes : 0};
+  }
+  [[nodiscard]] slot_guards& guards() const {
+    return board.guards[static_cast<std::size_t>(device)];
   }
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
@@ -200,7 +218,7 @@ struct thread_device {
       throw stopped{};
     board.position[d].store(index, std::memory_order_relaxed);
     board.starts[d][i] = seconds();
-    run_item(stages, slots(), step);
+    run_guarded(stages, slots(), guards(), step);
     board.ends[d][i] = seconds();
   }
 
@@ -211,13 +229,17 @@ struct thread_device {
     board.position[d].store(first, std::memory_order_relaxed);
     if (relays(group.front()))
       complete_lane(group.front().lane, first - 1);
-    for (item const& step : group)
+    for (item const& step : group) {
+      if (step.what == operation::receive)
+        guards().before(step);
       board.messages.post(step, slots().message(step).data);
+    }
   }
 
   void finish() {
     for (int lane = 0; lane < board.view.lanes[device]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
+    guards().check_all();
     board.position[static_cast<std::size_t>(device)].store(static_cast<int>(steps().size()),
                                                            std::memory_order_relaxed);
   }
@@ -331,11 +353,13 @@ public:
     plan_view const& view = board_->view;
     result.extents = view.extents;
     result.offsets.push_back(0);
-    for (int device = 0; device < view.extents.devices; ++device) {
+    for (int row = 0; row < row_count(view.over()); ++row) {
+      int const device = row % view.extents.devices;
       auto const d = static_cast<std::size_t>(device);
       auto const steps = view.program_of(device);
       for (std::size_t i = 0; i < steps.size(); ++i) {
-        if (steps[i].what != operation::run || steps[i].about != subject::pass)
+        if (steps[i].what != operation::run || steps[i].about != subject::pass ||
+            row_of(view.over(), steps[i].work) != row)
           continue;
         result.passes.push_back(steps[i].work);
         result.starts.push_back(board_->starts[d][i]);
@@ -343,7 +367,7 @@ public:
       }
       result.offsets.push_back(static_cast<int>(result.passes.size()));
     }
-    result.custom_devices = board_->work.custom_devices;
+    result.tables = board_->work.tables;
     return result;
   }
 

@@ -16,9 +16,10 @@ namespace pipelining::inline v0_1 {
 //!
 //! Sharded weights are gathered once per stage and direction, which is what the schedule is for; it
 //! does not save memory: peak V M stage activations, that is M whole microbatches, on every device.
-//! With F and B the times of one stage and c the latency, the bubble is (P - 1)(F + B + 2 c), plus
-//! (V - 1) (max(0, (P - M) F + P c) + max(0, (P - M) B + P c)), which vanishes for M enough larger
-//! than P. Any P >= 1, M >= 1, V >= 1; V = 1 is GPipe with the backward passes reversed.
+//! With F and B the times of one stage and c the latency, the bubble is (P - 1)(F + B + 2 c), plus,
+//! for P > 1, (V - 1) (max(0, (P - M) F + P c) + max(0, (P - M) B + P c)), which vanishes for M
+//! enough larger than P. Any P >= 1, M >= 1, V >= 1; V = 1 is GPipe with the backward passes
+//! reversed.
 //!
 //! @tparam StagesPerDevice V, or `dynamic` for a number that is known only at run time.
 //! @throws std::invalid_argument from `arrange` when V is smaller than 1.
@@ -30,7 +31,7 @@ struct BreadthFirst {
   static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
                 "BreadthFirst: a device holds at least one stage");
 
-  int stages_per_device = StagesPerDevice;
+  parameter<StagesPerDevice> stages_per_device{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (stages_per_device < 1)

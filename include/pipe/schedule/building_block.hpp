@@ -2,10 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief One microbatch of a V shape, repeated. Header for pipelining::offsets and
-//! pipelining::building_block.
+//! @brief One unit's passes on all devices, in slots, to be repeated. Header for
+//! pipelining::building_block, its blocks pipelining::strides and pipelining::offsets, and their
+//! memory.
 
-#include <cstddef>
+#include <pipe/core/array_of.hpp>
+#include <pipe/core/shape.hpp>
+
+#include <cstdint>
 #include <stdexcept>
 
 namespace pipelining::inline v0_1 {
@@ -29,226 +33,328 @@ struct offsets {
   friend constexpr bool operator==(offsets const&, offsets const&) = default;
 };
 
-//! @brief The six passes of a microbatch on a device of a V, in the order of the tables below.
+//! @brief The slots of unit 0 on every stage, on storage of the caller.
 //!
-//! Device d holds stage d, whose passes lie on the legs down (forward) and up (backward), and stage
-//! 2P - 1 - d, whose passes lie on the other two.
-namespace leg {
-inline constexpr int forward_down = 0;
-inline constexpr int forward_up = 1;
-inline constexpr int backward_down = 2;
-inline constexpr int backward_up = 3;
-inline constexpr int weight_down = 4; //!< weight gradient of the stage of `backward_down`
-inline constexpr int weight_up = 5;   //!< weight gradient of the stage of `backward_up`
-inline constexpr int count = 6;
-} // namespace leg
+//! A *line* is a kind of pass on a stage: the forward passes of the S stages, then their backward
+//! passes (`backward_input`, or `backward` where it is in one piece), then their gradients of
+//! weights. Every interval the next unit does the same.
+struct building_block {
+  shape extents;        //!< of the pipeline
+  bool fused = false;   //!< the backward pass is in one piece: two slots, no line of its own for W
+  int interval = 6;     //!< slots from one unit to the next
+  int freeing = 1;      //!< slots of the pass at whose end an activation is free again
+  int* slots = nullptr; //!< [3][S], by line
+
+  static constexpr int unset = -1; //!< a slot that nobody has
+
+  //! The slot of a stage's forward pass.
+  [[nodiscard]] constexpr int& forward(int stage) const noexcept { return slots[stage]; }
+  //! The slot of a stage's backward pass, or of its half for the input.
+  [[nodiscard]] constexpr int& backward(int stage) const noexcept {
+    return slots[stages(extents) + stage];
+  }
+  //! The slot of a stage's gradient of weights.
+  [[nodiscard]] constexpr int& weight(int stage) const noexcept {
+    return slots[2 * stages(extents) + stage];
+  }
+  //! @brief When the activation of unit 0 on a stage is free again.
+  [[nodiscard]] constexpr int freed(int stage) const noexcept {
+    return (fused ? backward(stage) : weight(stage)) + freeing;
+  }
+};
+
+//! @brief Slots for which an activation of a stage lives, from its forward pass to what frees it.
+[[nodiscard]] constexpr int lifespan(building_block const& block, int stage) noexcept {
+  return block.freed(stage) - block.forward(stage);
+}
 
 namespace detail {
-
-//! The slot at or after `from` that equals `residue` modulo the interval.
-[[nodiscard]] constexpr int next_slot(int from, int residue, int interval) noexcept {
-  int const ahead = (residue - from) % interval;
-  return from + (ahead < 0 ? ahead + interval : ahead);
-}
 
 [[nodiscard]] constexpr int floor_divide(int value, int by) noexcept {
   return value >= 0 ? value / by : -((by - 1 - value) / by);
 }
 
-//! Gives the weight gradients of a device the two free slots that end earliest together.
-//! Returns false when two passes share a slot or fewer than two slots are free.
-[[nodiscard]] constexpr bool place_weights(int* slots, int interval) {
-  int const* const first = slots;
-  for (int a = 0; a < leg::weight_down; ++a)
-    for (int b = a + 1; b < leg::weight_down; ++b)
-      if ((first[a] - first[b]) % interval == 0)
-        return false;
-  int best = 0;
-  for (int one = 1; one <= interval; ++one) {
-    int const down = slots[leg::backward_down] + one;
-    if ((down - first[0]) % interval == 0 || (down - first[1]) % interval == 0 ||
-        (down - first[2]) % interval == 0 || (down - first[3]) % interval == 0)
-      continue;
-    for (int two = 1; two <= interval && (best == 0 || one + two < best); ++two) {
-      int const up = slots[leg::backward_up] + two;
-      if ((up - first[0]) % interval == 0 || (up - first[1]) % interval == 0 ||
-          (up - first[2]) % interval == 0 || (up - first[3]) % interval == 0 ||
-          (up - down) % interval == 0)
-        continue;
-      best = one + two;
-      slots[leg::weight_down] = down;
-      slots[leg::weight_up] = up;
-      break;
-    }
-  }
-  return best > 0;
+//! Calls `use` with every stage of a device, in forward order.
+template <class Use>
+constexpr void for_each_stage(shape const& extents, int device, Use const& use) {
+  for (int local = 0; local < extents.stages_per_device; ++local)
+    use(stage_of(extents, device, local));
 }
 
-//! Activations that a device holds in the steady state, at the most, in chunks. A weight gradient
-//! takes `length` slots and gives its activation back at its end.
-[[nodiscard]] constexpr int held_by(int const* slots, int interval, int length = 1) noexcept {
+//! Activations that a device holds in the steady state, at the most, in units.
+[[nodiscard]] constexpr int held_by(building_block const& block, int device) {
   int most = 0;
-  for (int at = leg::forward_down; at <= leg::forward_up; ++at) {
-    int const now = slots[at];
-    int const held = floor_divide(now - slots[leg::forward_down], interval) -
-                     floor_divide(now - slots[leg::weight_up] - length, interval) +
-                     floor_divide(now - slots[leg::forward_up], interval) -
-                     floor_divide(now - slots[leg::weight_down] - length, interval);
+  for_each_stage(block.extents, device, [&](int at) {
+    int const now = block.forward(at);
+    int held = 0;
+    for_each_stage(block.extents, device, [&](int stage) {
+      held += floor_divide(now - block.forward(stage), block.interval) -
+              floor_divide(now - block.freed(stage), block.interval);
+    });
     most = held > most ? held : most;
-  }
+  });
   return most;
 }
 
-} // namespace detail
+//! True when `length` slots from `slot` on are apart from all that the device has, modulo the
+//! interval.
+[[nodiscard]] constexpr bool
+is_free(building_block const& block, int device, int slot, int length) {
+  int const all = stages(block.extents);
+  bool good = true;
+  for_each_stage(block.extents, device, [&](int stage) {
+    for (int line = stage; good && line < 3 * all; line += all) {
+      int const taken = block.slots[line];
+      if (taken == building_block::unset)
+        continue;
+      int const rest = (slot - taken) % block.interval;
+      int const ahead = rest < 0 ? rest + block.interval : rest;
+      int const theirs = block.fused && line >= all ? 2 : 1;
+      good = ahead >= theirs && block.interval - ahead >= length;
+    }
+  });
+  return good;
+}
 
-//! @brief The slots of microbatch 0 on every device, on storage of the caller.
-struct building_block {
-  int devices = 1;
-  int interval = 6;
-  int* slots = nullptr; //!< [devices][leg::count]
+//! The first free place at or after `from`, or `unset`.
+[[nodiscard]] constexpr int
+first_free(building_block const& block, int device, int from, int length) {
+  for (int slot = from; slot < from + block.interval; ++slot)
+    if (is_free(block, device, slot, length))
+      return slot;
+  return building_block::unset;
+}
 
-  [[nodiscard]] constexpr int* of(int device) const noexcept {
-    return slots + static_cast<std::ptrdiff_t>(device) * leg::count;
-  }
-};
-
-//! @brief Lays a block out with the gaps given.
-//! @pre every gap of `plan` is at least 1; `block.slots` holds 6 P entries.
-//! @return false when two passes of a device share a slot modulo the interval.
-//! @complexity O(P)
-[[nodiscard]] constexpr bool lay_out(offsets const& plan, building_block& block) {
-  int const last = block.devices - 1;
-  block.interval = plan.interval;
-  int const turn = plan.forward_down * last + plan.forward_turn;
-  int const loss = turn + plan.forward_up * last + plan.loss_turn;
-  int const back = loss + plan.backward_down * last + plan.backward_turn;
-  for (int device = 0; device < block.devices; ++device) {
-    int* const slots = block.of(device);
-    slots[leg::forward_down] = plan.forward_down * device;
-    slots[leg::forward_up] = turn + plan.forward_up * (last - device);
-    slots[leg::backward_down] = loss + plan.backward_down * device;
-    slots[leg::backward_up] = back + plan.backward_up * (last - device);
-    if (!detail::place_weights(slots, plan.interval))
+//! Gives every gradient of weights the first slot that its device has free, which holds as little
+//! memory as any other way to share the free slots.
+[[nodiscard]] constexpr bool place_weights(building_block& block) {
+  if (block.fused)
+    return true;
+  for (int stage = stages(block.extents) - 1; stage >= 0; --stage) {
+    int const device = device_of(block.extents, stage);
+    block.weight(stage) = first_free(block, device, block.backward(stage) + 1, 1);
+    if (block.weight(stage) == building_block::unset)
       return false;
   }
   return true;
 }
+
+//! Forgets the slots of all lines from `line` on.
+constexpr void clear(building_block& block, int line) noexcept {
+  for (int all = 3 * stages(block.extents); line < all; ++line)
+    block.slots[line] = building_block::unset;
+}
+
+//! Lays one leg out: P neighbouring stages, forwards or, from leg V on, backwards. `next(position,
+//! before)` gives the slot of each pass from that of the pass before it. Returns false when a pass
+//! meets another one of its device.
+template <class Next>
+[[nodiscard]] constexpr bool lay_leg(building_block& block, int leg, int before, Next const& next) {
+  shape const& extents = block.extents;
+  int const all = stages(extents);
+  int const first = leg * extents.devices;
+  for (int position = 0; position < extents.devices; ++position) {
+    int const stage = first < all ? first + position : 2 * all - 1 - first - position;
+    int const line = first < all ? stage : all + stage;
+    int const length = first >= all && block.fused ? 2 : 1;
+    before = next(position, before, device_of(extents, stage), length);
+    if (before == building_block::unset ||
+        !is_free(block, device_of(extents, stage), before, length))
+      return false;
+    block.slots[line] = before;
+  }
+  return true;
+}
+
+//! The slot of the last pass of a leg.
+[[nodiscard]] constexpr int end_of_leg(building_block const& block, int leg) noexcept {
+  int const all = stages(block.extents);
+  int const last = (leg + 1) * block.extents.devices - 1;
+  return last < all ? block.forward(last) : block.backward(2 * all - 1 - last);
+}
+
+//! Delays the backward passes until a whole sequence has gone forward, since its chunks come back
+//! last to first.
+constexpr void wait_for_sequence(building_block& block) noexcept {
+  int const all = stages(block.extents);
+  for (int line = all; line < 3 * all; ++line)
+    block.slots[line] += block.interval * (block.extents.chunks - 1);
+}
+
+} // namespace detail
 
 //! @brief The activations that the device with the most holds in the steady state of a block, in
-//! chunks.
-//! @complexity O(P)
-[[nodiscard]] constexpr int peak_of(building_block const& block) noexcept {
+//! units.
+//! @complexity O(S V^2)
+[[nodiscard]] constexpr int peak_of(building_block const& block) {
   int most = 0;
-  for (int device = 0; device < block.devices; ++device) {
-    int const held = detail::held_by(block.of(device), block.interval);
+  for (int device = 0; device < block.extents.devices; ++device) {
+    int const held = detail::held_by(block, device);
     most = held > most ? held : most;
   }
   return most;
 }
 
-//! @brief Lays a block out and chooses the gaps that are 0: those that hold the fewest activations,
-//! then those with the smallest sum.
-//! @throws std::invalid_argument when the strides or the interval are below 1, a gap is negative,
-//! or no gaps fit.
-//! @complexity O(P) per gap tried, interval tries for each gap that is 0.
-constexpr void lay_out_smallest(offsets const& plan, building_block& block) {
-  if (plan.forward_down < 1 || plan.forward_up < 1 || plan.backward_down < 1 ||
-      plan.backward_up < 1 || plan.interval < leg::count || plan.forward_turn < 0 ||
-      plan.loss_turn < 0 || plan.backward_turn < 0)
-    throw std::invalid_argument(
-      "VShape: the offsets need strides of at least 1, gaps that are not negative, and an "
-      "interval of at least 6 slots for the six passes of a device");
-  offsets now = plan;
-  offsets best = plan;
-  int least = -1;
-  auto const tries = [&](int given) { return given > 0 ? 1 : plan.interval; };
-  for (int turn = 0; turn < tries(plan.forward_turn); ++turn)
-    for (int loss = 0; loss < tries(plan.loss_turn); ++loss)
-      for (int back = 0; back < tries(plan.backward_turn); ++back) {
-        now.forward_turn = plan.forward_turn > 0 ? plan.forward_turn : turn + 1;
-        now.loss_turn = plan.loss_turn > 0 ? plan.loss_turn : loss + 1;
-        now.backward_turn = plan.backward_turn > 0 ? plan.backward_turn : back + 1;
-        if (!lay_out(now, block))
-          continue;
-        int const weight = peak_of(block) * 8 * plan.interval + turn + loss + back;
-        if (least >= 0 && weight >= least)
-          continue;
-        least = weight;
-        best = now;
-      }
-  if (least < 0)
-    throw std::invalid_argument(
-      "VShape: with these offsets two passes of a device always share a slot modulo the "
-      "interval; change a stride, a gap or the interval");
-  static_cast<void>(lay_out(best, block));
+//! @brief What no device exceeds, whatever the order in the interval: the sum over its stages of
+//! ceil(lifespan / interval).
+//! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3.
+[[nodiscard]] constexpr int peak_bound(building_block const& block) {
+  int most = 0;
+  for (int device = 0; device < block.extents.devices; ++device) {
+    int bound = 0;
+    detail::for_each_stage(block.extents, device, [&](int stage) {
+      bound += (lifespan(block, stage) + block.interval - 1) / block.interval;
+    });
+    most = bound > most ? bound : most;
+  }
+  return most;
 }
 
-namespace detail {
+//! @brief A gap that takes the first value that fits, without a search over all.
+inline constexpr int first_fit = -1;
 
-//! Blocks of interval 6 in which the passes of device 0 lie at given places and the legs down
-//! advance by one stride on the first devices and by another on the rest, while the legs up advance
-//! by one slot. Each pass takes the first slot of its place that its input allows.
-struct stride_block {
-  int places[4]; //!< on device 0, modulo 6, by leg
-  int first_stride;
-  int stride;
-  int first_devices;
+//! @brief The legs that one layout of a block may lay out while it looks for gaps: enough for all
+//! values of three gaps at intervals up to 40. The best gaps until then stand.
+inline constexpr int layout_effort = 1 << 16;
+
+//! @brief A block by its legs: a unit runs through V legs of P stages forwards and the same way
+//! back.
+//!
+//! Neighbours of a leg lie `stride` slots apart, and `gap` slots lie from the last pass of a leg to
+//! the first of the next. A value, so that offsets may come at run time; `fixed_block` makes a type
+//! of it.
+//!
+//! @tparam Legs V, stages per device.
+template <int Legs>
+struct strides {
+  static constexpr int stages_per_device = Legs;
+
+  bool fused = false;        //!< backward passes in one piece, of two slots
+  int interval = 3 * Legs;   //!< slots from one unit to the next
+  detail::array_of<int, 2 * Legs> stride =
+    {}; //!< forward legs, then backward legs; 0: each pass as soon as it fits
+  detail::array_of<int, 2 * Legs> gap =
+    {}; //!< before each leg but the first; 0: the gap that holds the least
+
+  //! @brief Fills the slots; open gaps hold the fewest activations, then have the smallest sum.
+  //! @throws std::invalid_argument for numbers that cannot work, or when no gaps fit.
+  //! @complexity O(P V) per leg tried, at most `layout_effort` of them.
+  constexpr void lay_out(building_block& block) const {
+    check();
+    block.fused = fused;
+    block.interval = interval;
+    block.freeing = fused ? 2 : 1;
+    detail::clear(block, 0);
+    search looking;
+    looking.now[0] = 1;
+    place(block, 0, -1, looking);
+    if (looking.least < 0)
+      throw std::invalid_argument(
+        "block: with these offsets two passes of a device always share a slot modulo the "
+        "interval; change a stride, a gap or the interval");
+    detail::clear(block, 0);
+    int before = -1;
+    for (int leg = 0; leg < 2 * Legs; ++leg) {
+      static_cast<void>(lay(block, leg, before, looking.best[leg]));
+      before = detail::end_of_leg(block, leg);
+    }
+    static_cast<void>(detail::place_weights(block));
+  }
+
+private:
+  struct search {
+    detail::array_of<int, 2 * Legs> now = {};
+    detail::array_of<int, 2 * Legs> best = {};
+    std::int64_t least = -1;
+    int effort = layout_effort;
+  };
+
+  constexpr void check() const {
+    std::int64_t longest = 0; // so long would a unit take that waits an interval at every turn
+    bool good = interval >= 3 * Legs;
+    for (int leg = 0; leg < 2 * Legs; ++leg) {
+      int const length = fused && leg >= Legs ? 2 : 1;
+      int const after = fused && leg > Legs ? 2 : 1;
+      good = good && (stride[leg] == 0 || stride[leg] >= length);
+      good = good && (leg == 0 || gap[leg] == 0 || gap[leg] == first_fit || gap[leg] >= after);
+      good = good && stride[leg] <= longest_offset && gap[leg] <= longest_offset;
+      longest += stride[leg];
+    }
+    if (!good || interval > longest_offset)
+      throw std::invalid_argument(
+        "block: the offsets need strides of at least 1, gaps that are not negative, an interval of "
+        "at least 3 slots for the passes of each stage of a device, and none above 4096");
+  }
+  static constexpr int longest_offset = 4096; // so that slots fit an int at any number of devices
+
+  [[nodiscard]] constexpr bool lay(building_block& block, int leg, int before, int apart) const {
+    return detail::lay_leg(block, leg, before, [&](int position, int now, int device, int length) {
+      int const from = now + (position == 0 ? apart : stride[leg] > 0 ? stride[leg] : length);
+      return stride[leg] > 0 ? from : detail::first_free(block, device, from, length);
+    });
+  }
+
+  //! Tries the gaps before a leg and all that follow.
+  constexpr void place(building_block& block, int leg, int before, search& looking) const {
+    if (leg == 2 * Legs) {
+      weigh(block, looking);
+      return;
+    }
+    int const after = fused && leg > Legs ? 2 : 1;
+    bool const open = leg > 0 && gap[leg] <= 0;
+    int const first = leg == 0 ? 1 : open ? after : gap[leg];
+    int const last = open ? first + interval - 1 : first;
+    for (int apart = first; apart <= last && looking.effort > 0; ++apart) {
+      --looking.effort;
+      looking.now[leg] = apart;
+      bool const fits = lay(block, leg, before, apart);
+      if (fits)
+        place(block, leg + 1, detail::end_of_leg(block, leg), looking);
+      forget(block, leg);
+      if (fits && gap[leg] == first_fit && looking.least >= 0)
+        return;
+    }
+  }
+  constexpr void forget(building_block& block, int leg) const {
+    int const devices = block.extents.devices;
+    for (int i = leg * devices; i < (leg + 1) * devices; ++i)
+      block.slots[leg < Legs ? i : 3 * Legs * devices - 1 - i] = building_block::unset;
+  }
+  //! Keeps the gaps if nothing better was found.
+  constexpr void weigh(building_block& block, search& looking) const {
+    if (detail::place_weights(block)) {
+      std::int64_t weight = std::int64_t{peak_of(block)} * 4 * Legs * interval;
+      for (int const apart : looking.now)
+        weight += apart;
+      if (looking.least < 0 || weight < looking.least) {
+        looking.least = weight;
+        for (int leg = 0; leg < 2 * Legs; ++leg)
+          looking.best[leg] = looking.now[leg];
+      }
+    }
+    detail::clear(block, 2 * stages(block.extents));
+  }
 };
 
-[[nodiscard]] constexpr bool lay_out(stride_block const& plan, building_block& block) {
-  constexpr int interval = leg::count;
-  int const last = block.devices - 1;
-  block.interval = interval;
-  auto const moved = [&](int device) {
-    int const first = device < plan.first_devices ? device : plan.first_devices;
-    return plan.first_stride * first + plan.stride * (device - first);
-  };
-  int now = -1;
-  for (int device = 0; device <= last; ++device)
-    block.of(device)[leg::forward_down] = now = next_slot(now + 1, moved(device), interval);
-  for (int device = last; device >= 0; --device)
-    block.of(device)[leg::forward_up] = now =
-      next_slot(now + 1, plan.places[leg::forward_up] - device, interval);
-  for (int device = 0; device <= last; ++device)
-    block.of(device)[leg::backward_down] = now =
-      next_slot(now + 1, plan.places[leg::backward_down] + moved(device), interval);
-  for (int device = last; device >= 0; --device)
-    block.of(device)[leg::backward_up] = now =
-      next_slot(now + 1, plan.places[leg::backward_up] - device, interval);
-  for (int device = 0; device <= last; ++device)
-    if (!place_weights(block.of(device), interval))
-      return false;
-  return true;
+//! @brief A block whose numbers are in its type.
+template <auto Block>
+struct fixed_block {
+  static constexpr int stages_per_device = Block.stages_per_device;
+  static constexpr bool fused = Block.fused;
+  //! Writes the slots of unit 0.
+  static constexpr void lay_out(building_block& block) { Block.lay_out(block); }
+};
+
+//! @brief The legs of a V with these offsets, which `strides::lay_out` checks.
+[[nodiscard]] constexpr strides<2> v_strides(offsets const& plan) noexcept {
+  auto const stride = [](int given) { return given < 1 ? -1 : given; };
+  auto const gap = [](int given) { return given < 0 ? -2 : given; };
+  return {.interval = plan.interval,
+          .stride = {stride(plan.forward_down),
+                     stride(plan.forward_up),
+                     stride(plan.backward_down),
+                     stride(plan.backward_up)},
+          .gap = {0, gap(plan.forward_turn), gap(plan.loss_turn), gap(plan.backward_turn)}};
 }
 
-//! Lays out the stride block with the most activations up to the limit. On device 0 the four passes
-//! lie in a row; with odd strides no two passes of a device ever share a slot, so that strides can
-//! be chosen freely. Returns false when even strides of 1 hold too much.
-[[nodiscard]] constexpr bool lay_out_largest(int limit, building_block& block) {
-  int const steps = block.devices > 1 ? block.devices - 1 : 1;
-  stride_block best{{0, 1, 2, 3}, 0, 0, 0};
-  int most = 0;
-  for (int stride = 1; stride <= 5; stride += 2)
-    for (int devices = 0; devices < (stride == 5 ? 1 : steps); ++devices) {
-      stride_block const plan{{0, 1, 2, 3}, stride + 2, stride, devices};
-      if (!lay_out(plan, block))
-        continue;
-      int const peak = peak_of(block);
-      if (peak > limit || peak < most)
-        continue;
-      most = peak;
-      best = plan;
-    }
-  return most > 0 && lay_out(best, block);
-}
-
-//! Delays the backward legs until a whole sequence has gone forward, since its chunks come back
-//! last to first.
-constexpr void wait_for_sequence(building_block& block, int chunks) noexcept {
-  for (int device = 0; device < block.devices; ++device)
-    for (int at = leg::backward_down; at < leg::count; ++at)
-      block.of(device)[at] += block.interval * (chunks - 1);
-}
-
-} // namespace detail
 } // namespace pipelining::inline v0_1

@@ -29,7 +29,7 @@ template <int Group = dynamic>
 struct Grouped {
   static_assert(Group == dynamic || Group >= 1, "Grouped: a group has at least one microbatch");
 
-  int group = Group;
+  parameter<Group> group{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (group < 1)
@@ -38,7 +38,7 @@ struct Grouped {
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     int const all = extents.microbatches;
-    int const size = std::min(group, all);
+    int const size = std::min<int>(group, all);
     int const ahead = std::min(extents.devices - 1 - device, (all - 1) / size + 1);
     int forward = 0;
     for (; forward < std::min(ahead * size, all); ++forward)

@@ -5,7 +5,7 @@
 //! @brief One forward, one backward. Header for pipelining::OneFOneB and pipelining::EagerOneFOneB.
 
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/unit_walk.hpp>
+#include <pipe/schedule/walk.hpp>
 
 namespace pipelining::inline v0_1 {
 
@@ -18,14 +18,7 @@ namespace pipelining::inline v0_1 {
 //! @source Narayanan et al., "PipeDream", SOSP 2019, section 3.2, in its flushing form (Narayanan
 //! et al., SC 2021,
 //!         section 2.2.1).
-struct OneFOneB {
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    detail::one_forward_one_backward(extents, device, extents.devices - 1 - device, 1, out);
-  }
-};
+using OneFOneB = Walk<walk{}>;
 
 //! @brief 1F1B with twice the warm-up: device d runs 2 (P - 1 - d) forward passes first, so that
 //! every message has the time of one pass to travel.
@@ -37,13 +30,6 @@ struct OneFOneB {
 //! @complexity O(1) per pass.
 //! @source Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023
 //! (arXiv:2211.05322), section 4; the bubble is an own derivation, checked by simulation.
-struct EagerOneFOneB {
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    detail::one_forward_one_backward(extents, device, 2 * (extents.devices - 1 - device), 1, out);
-  }
-};
+using EagerOneFOneB = Walk<walk{.reach = 2}>;
 
 } // namespace pipelining::inline v0_1

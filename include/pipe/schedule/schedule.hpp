@@ -5,11 +5,17 @@
 //! @brief What a schedule is. Header for the concept pipelining::schedule and for
 //! pipelining::row_writer.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
 
 #include <concepts>
+#include <cstddef>
+#include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace pipelining::inline v0_1 {
 
@@ -17,14 +23,41 @@ namespace pipelining::inline v0_1 {
 //! = c}`.
 inline constexpr int dynamic = -1;
 
+//! @brief A parameter of a schedule type: in the type alone where the type gives it, so that no
+//! value can contradict it; stored where the type says `dynamic`.
+//!
+//! @tparam Default what a stored parameter is until it is set.
+template <int Value, int Default = dynamic, class Number = int>
+struct parameter {
+  //! The number in the type.
+  constexpr operator Number() const noexcept {
+    return Value;
+  } // NOLINT(google-explicit-constructor)
+};
+//! @brief A parameter that is set when the program runs.
+template <int Default, class Number>
+struct parameter<dynamic, Default, Number> {
+  Number value = Default; //!< the number
+
+  constexpr parameter() noexcept = default;
+  //! Any number; schedules refuse those that they cannot have.
+  constexpr parameter(Number given) noexcept // NOLINT(google-explicit-constructor)
+      : value(given) {}
+  //! The number.
+  constexpr operator Number() const noexcept {
+    return value;
+  } // NOLINT(google-explicit-constructor)
+};
+
 //! @brief Appends the passes of one device, in the order in which it runs them.
 //!
-//! Writes into storage of the caller, which holds at least `row_capacity(shape)` passes.
+//! Writes into storage of the caller, which holds at least `row_capacity(pipeline)` passes.
 struct row_writer {
-  pass* passes = nullptr;
-  int capacity = 0;
-  int count = 0;
+  pass* passes = nullptr; //!< where passes go, in storage of the caller
+  int capacity = 0;       //!< passes that fit there
+  int count = 0;          //!< passes written so far
 
+  //! Appends a pass.
   constexpr void push(pass const& what) {
     if (count == capacity)
       refuse();
@@ -38,15 +71,19 @@ struct row_writer {
     count += number;
     return passes + (count - number);
   }
+  //! Appends the forward pass of a unit.
   constexpr void forward(int stage, int microbatch, int chunk = 0) {
     push(make(pass_kind::forward, stage, microbatch, chunk));
   }
+  //! Appends the fused backward pass of a unit.
   constexpr void backward(int stage, int microbatch, int chunk = 0) {
     push(make(pass_kind::backward, stage, microbatch, chunk));
   }
+  //! Appends the half of a backward pass that computes the gradient of the input.
   constexpr void backward_input(int stage, int microbatch, int chunk = 0) {
     push(make(pass_kind::backward_input, stage, microbatch, chunk));
   }
+  //! Appends the half of a backward pass that computes the gradient of the weights.
   constexpr void backward_weight(int stage, int microbatch, int chunk = 0) {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
@@ -56,6 +93,7 @@ struct row_writer {
       "row_writer: the schedule gives a device more passes than its stages can have; "
       "each unit has one forward and one backward, or one forward and the two halves");
   }
+  //! A pass from its parts.
   [[nodiscard]] static constexpr pass
   make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
     return {kind,
@@ -95,6 +133,51 @@ concept cost_model = requires(Cost const cost, pass const what) {
 };
 
 namespace detail {
+
+[[noreturn]] inline void refuse_time(pass_kind kind, int stage, int chunk) {
+  throw std::invalid_argument(std::string("cost model: the time of ") + word(kind) + " on stage " +
+                              std::to_string(stage) + " for chunk " + std::to_string(chunk) +
+                              " must be a finite number and not negative");
+}
+[[nodiscard]] constexpr bool is_time(double time) noexcept {
+  return time >= 0 && time <= std::numeric_limits<double>::max();
+}
+
+//! The time of a pass. @throws std::invalid_argument for one that is negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr double checked_duration(Cost const& cost, pass const& what) {
+  double const time = cost.duration(what);
+  if (!is_time(time))
+    refuse_time(what.kind, what.stage, what.chunk);
+  return time;
+}
+
+//! The latency. @throws std::invalid_argument for one that is negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr double checked_latency(Cost const& cost) {
+  double const time = cost.latency();
+  if (!is_time(time))
+    throw std::invalid_argument("cost model: the latency must be a finite number and not negative");
+  return time;
+}
+
+//! @throws std::invalid_argument when the sum of all times is beyond what can be added up.
+constexpr void check_total(double total) {
+  if (!(total < 1e300))
+    throw std::invalid_argument("cost model: the times of all passes together are too large");
+}
+
+//! Owns numbers without values.
+template <class Number>
+struct owned {
+  Number* of;
+
+  constexpr explicit owned(std::size_t count) : of(new Number[count]) {}
+  constexpr ~owned() { delete[] of; }
+  owned(owned const&) = delete;
+  owned& operator=(owned const&) = delete;
+};
+
 struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
@@ -103,7 +186,8 @@ struct no_cost {
 
 //! @brief A schedule that orders all devices together and may look at the costs: `generate(extents,
 //! cost, rows)`,
-//!        where `rows[d]` is the row_writer of device d.
+//!        where `rows[d]` is the row_writer of device d; for a flow with several engines
+//!        `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
 concept generated_schedule = arranges<Schedule> &&
   requires(Schedule const schedule, shape const extents, row_writer* rows) {
@@ -119,6 +203,40 @@ concept sliced_schedule = generated_schedule<Schedule> &&
   requires(typename Schedule::template slices<Devices, Microbatches, Cost>::state state,
            row_writer out) {
   Schedule::template slices<Devices, Microbatches, Cost>::write_row(state, 0, out);
+};
+
+//! @brief The flow that a schedule orders passes of: its static member `declared`, else `training`.
+template <class Schedule>
+[[nodiscard]] constexpr flow const& flow_of() noexcept {
+  if constexpr (requires { Schedule::declared; })
+    return Schedule::declared;
+  else
+    return training;
+}
+
+namespace detail {
+//! Where that flow is, for constants.
+template <class Schedule>
+inline constexpr flow const* flow_pointer = [] {
+  if constexpr (requires { Schedule::declared; })
+    return &Schedule::declared;
+  else
+    return &training;
+}();
+} // namespace detail
+
+//! @brief A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
+//! stage is, and `arrange` gives `placement::custom` and the number of routes.
+template <class Schedule>
+concept places_stages = requires(Schedule const schedule, shape const extents) {
+  { schedule.device_of(extents, 0, 0) } -> std::convertible_to<int>;
+};
+
+//! @brief A schedule of microbatches of unequal numbers of chunks: `chunks_of(shape, microbatch)`;
+//! the extents name the largest number.
+template <class Schedule>
+concept counts_chunks = requires(Schedule const schedule, shape const extents) {
+  { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
 };
 
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on

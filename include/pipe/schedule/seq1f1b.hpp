@@ -6,7 +6,7 @@
 //! pipelining::Seq1F1BZeroBubbleH1 and pipelining::Seq1F1BZeroBubbleH2.
 
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/unit_walk.hpp>
+#include <pipe/schedule/walk.hpp>
 
 namespace pipelining::inline v0_1 {
 
@@ -22,21 +22,7 @@ namespace pipelining::inline v0_1 {
 //! @complexity O(1) per pass.
 //! @source Sun et al., "Seq1F1B", NAACL 2025 (arXiv:2406.03488), the partially ordered queue.
 template <int Chunks = dynamic>
-struct Seq1F1B {
-  static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
-
-  int chunks = Chunks;
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    // The last forward of the head sequence must precede the first backward, hence the extra C - 1
-    // units.
-    int const warm_up = extents.devices - 1 - device + extents.chunks - 1;
-    detail::one_forward_one_backward(extents, device, warm_up, 1, out);
-  }
-};
+using Seq1F1B = Walk<walk{}, Chunks>;
 
 //! @brief Seq1F1B with a warm-up that gives every message the time of one pass to travel: device d
 //! runs P - 1 - d more units first.
@@ -50,27 +36,14 @@ struct Seq1F1B {
 //! @complexity O(1) per pass.
 //! @source own derivation, checked by simulation: EagerOneFOneB over the units of Seq1F1B.
 template <int Chunks = dynamic>
-struct EagerSeq1F1B {
-  static_assert(Chunks == dynamic || Chunks >= 1,
-                "EagerSeq1F1B: a sequence has at least one chunk");
-
-  int chunks = Chunks;
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const warm_up = 2 * (extents.devices - 1 - device) + extents.chunks - 1;
-    detail::one_forward_one_backward(extents, device, warm_up, 1, out);
-  }
-};
+using EagerSeq1F1B = Walk<walk{.reach = 2}, Chunks>;
 
 //! @brief Seq1F1B with split backward passes in the memory of Seq1F1B: device d runs the gradients
 //! of the weights d units late.
 //!
 //! With F, I, W the times of one chunk, W <= F and W <= I, and c the latency, the bubble is
-//! (P - 1)(F + I - W + 4 c) on span and makespan when M C >= 2 P + C - 1, and without latency when
-//! M C >= P + C - 1. Peak min(P + C - 1, M C) chunks on every
+//! (P - 1)(F + I - W + 4 c) on span and makespan when 2 c <= W and M C >= 2 P + C - 1, and without
+//! latency when M C >= P + C - 1. Peak min(P + C - 1, M C) chunks on every
 //! device. Any P >= 1, M >= 1, C >= 1; C = 1 is ZB-H1.
 //!
 //! @tparam Chunks chunks of one sequence, or `dynamic` for a number that is known only at run time.
@@ -78,47 +51,21 @@ struct EagerSeq1F1B {
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488, which
 //! shows a timeline of the combination) with the lag of ZB-H1 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-struct Seq1F1BZeroBubbleH1 {
-  static_assert(Chunks == dynamic || Chunks >= 1,
-                "Seq1F1BZeroBubbleH1: a sequence has at least one chunk");
-
-  int chunks = Chunks;
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const warm_up = extents.devices - 1 - device + extents.chunks - 1;
-    detail::one_forward_split_backward(extents, device, warm_up, device, out);
-  }
-};
+using Seq1F1BZeroBubbleH1 = Walk<walk{.lag = 1}, Chunks>;
 
 //! @brief Seq1F1B with split backward passes and the warm-up that leaves no bubble on the span:
 //! device d runs P - 1 - d more units first and the gradients of the weights 2 d units late.
 //!
-//! With F, I, W the times of one chunk, W <= F <= I, and M C >= 2 P + C - 2, the bubble on the span
-//! is max(0, (P - 1)(F + I + 2 latency - 2 W)), and on the makespan the least possible (P - 1)(F +
-//! latency) or that, whichever is more. Peak min(2 P + C - 2, M C) chunks on every device. Any P >=
-//! 1, M >= 1, C >= 1; C = 1 is ZB-H2.
+//! With F, I, W the times of one chunk, W <= F <= I, c <= W the latency, and M C >= 2 P + C - 2,
+//! the bubble on the span is max(0, (P - 1)(F + I + 2 c - 2 W)), and on the makespan the least
+//! possible (P - 1)(F + c) or that, whichever is more. Peak min(2 P + C - 2, M C) chunks on every
+//! device. Any P >= 1, M >= 1, C >= 1; C = 1 is ZB-H2.
 //!
 //! @tparam Chunks chunks of one sequence, or `dynamic` for a number that is known only at run time.
 //! @complexity O(1) per pass.
 //! @source own derivation, checked by simulation: the order of Seq1F1B (arXiv:2406.03488) with the
 //! warm-up and the lag of ZB-H2 (arXiv:2401.10241, section 2).
 template <int Chunks = dynamic>
-struct Seq1F1BZeroBubbleH2 {
-  static_assert(Chunks == dynamic || Chunks >= 1,
-                "Seq1F1BZeroBubbleH2: a sequence has at least one chunk");
-
-  int chunks = Chunks;
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const warm_up = 2 * (extents.devices - 1 - device) + extents.chunks - 1;
-    detail::one_forward_split_backward(extents, device, warm_up, 2 * device, out);
-  }
-};
+using Seq1F1BZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}, Chunks>;
 
 } // namespace pipelining::inline v0_1

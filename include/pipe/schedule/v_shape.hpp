@@ -4,11 +4,8 @@
 //! @file
 //! @brief V shapes with controllable memory. Header for pipelining::VShape and its named offsets.
 
-#include <pipe/core/shape.hpp>
 #include <pipe/schedule/building_block.hpp>
-#include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/v_timeline.hpp>
-#include <pipe/schedule/v_workspace.hpp>
+#include <pipe/schedule/repeat.hpp>
 
 namespace pipelining::inline v0_1 {
 
@@ -38,59 +35,81 @@ inline constexpr offsets v_zero_bubble_offsets{.forward_down = 4,
                                                .forward_turn = 1,
                                                .backward_turn = 1};
 
+namespace detail {
+//! The block of a V with these offsets: as integers, since nvcc 13.0 loses a parameter that is a
+//! class where the block is itself a parameter.
+template <int ForwardDown,
+          int ForwardUp,
+          int BackwardDown,
+          int BackwardUp,
+          int ForwardTurn,
+          int BackwardTurn>
+struct v_offsets_block {
+  static constexpr int stages_per_device = 2;
+  static constexpr bool fused = false;
+  static constexpr void lay_out(building_block& block) {
+    v_strides({.forward_down = ForwardDown,
+               .forward_up = ForwardUp,
+               .backward_down = BackwardDown,
+               .backward_up = BackwardUp,
+               .forward_turn = ForwardTurn,
+               .backward_turn = BackwardTurn})
+      .lay_out(block);
+  }
+};
+
+template <offsets Offsets>
+using v_block = v_offsets_block<Offsets.forward_down,
+                                Offsets.forward_up,
+                                Offsets.backward_down,
+                                Offsets.backward_up,
+                                Offsets.forward_turn,
+                                Offsets.backward_turn>;
+
+//! The block of V-Min; where it holds as much as that of V-ZB, on one and two devices, it is that.
+struct v_min_block {
+  static constexpr int stages_per_device = 2;
+  static constexpr bool fused = false;
+  static constexpr void lay_out(building_block& block) {
+    v_strides(v_min_offsets).lay_out(block);
+    if (peak_of(block) == stages(block.extents))
+      v_strides(v_zero_bubble_offsets).lay_out(block);
+  }
+};
+} // namespace detail
+
 //! @brief Two stages per device in a V; the structural offsets of one microbatch set the memory.
 //!
-//! The block of one microbatch is repeated every interval, squeezed, and its warm-up and cool-down
-//! are reordered, without holding more activations than the block does in its steady state. The
-//! order looks at the costs: with unequal times or latency a search at run time goes on from there
-//! (a constant evaluation stops here). Any P >= 1, M >= 1.
-//!
-//! With chunks, the units (microbatch, chunk) take the place of microbatches, and the backward legs
-//! wait until a sequence has gone forward; peak: that of one chunk plus 2 (C - 1) chunks.
+//! The order looks at the costs: where they are not those of the papers, a search goes on from the
+//! five sweeps, which takes a program. `SweptVShape` stops after the sweeps and is the same in the
+//! compiler and in the program. Any P >= 1, M >= 1.
 //!
 //! Bubble with unit costs, M >= 2P, peak m chunks of activations:
 //! max(6P - 1 - 3m, 4P - 3m + 2 ceil(m / 2), 0).
 //!
 //! @tparam Offsets the structure of the block. @tparam Chunks chunks of a sequence, or `dynamic`.
 //! @throws std::invalid_argument (generate) when no gaps keep the passes of a device apart.
-//! @complexity O(1) per pass and sweep in practice; five sweeps, about 25 ns each per pass. Search:
-//! `search_effort`.
-//! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024
-//! (arXiv:2405.15362), section 3, for the block; the reorder is our own, see
-//! docs/explanation/v_shapes.md.
+//! @complexity as `Repeat`.
+//! @source as `Repeat`.
 template <offsets Offsets, int Chunks = 1>
-struct VShape {
-  static_assert(Chunks == dynamic || Chunks >= 1, "VShape: a sequence has at least one chunk");
+using VShape = Repeat<detail::v_block<Offsets>, waves, Chunks, effort::search>;
 
-  int chunks = Chunks;
+//! @brief The same without a search.
+template <offsets Offsets, int Chunks = 1>
+using SweptVShape = Repeat<detail::v_block<Offsets>, waves, Chunks, effort::sweeps>;
 
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return detail::v_extents(devices, microbatches, chunks);
-  }
+//! @brief V-Min: the offsets `v_min_offsets`, and on two devices, where they save nothing, those of
+//! V-ZB.
+template <int Chunks = 1, effort How = effort::search>
+using VMinChunked = Repeat<detail::v_min_block, waves, Chunks, How>;
 
-  template <cost_model Cost>
-  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
-    detail::generate_v(*this, extents, cost, rows);
-  }
-
-  static constexpr bool fused = false;
-  static constexpr bool searches_unit_costs = false;
-  constexpr void
-  start(shape const& extents, detail::v_timeline& line, building_block& block) const {
-    lay_out_smallest(Offsets, block);
-    // On two devices V-Min's own block leaves a slot open that another of its memory fills.
-    if (Offsets == v_min_offsets && extents.devices == 2)
-      static_cast<void>(detail::lay_out_largest(peak_of(block), block));
-    detail::wait_for_sequence(block, extents.chunks);
-    line.problem.limit = peak_of(block);
-    detail::repeat(block, line);
-  }
-  template <int Devices, int Microbatches, class Cost>
-  using slices = detail::v_slices<VShape, Devices, Microbatches, Cost>;
-};
-
-using VMin = VShape<v_min_offsets>;
-using VHalf = VShape<v_half_offsets>;
+using VMin = VMinChunked<>; //!< @brief The least memory of the family, about a third of 1F1B's.
+using VHalf = VShape<v_half_offsets>; //!< @brief About half of 1F1B's memory.
+//! @brief The memory of 1F1B and, with unit costs, no bubble on the span.
 using VZeroBubble = VShape<v_zero_bubble_offsets>;
+using SweptVMin = VMinChunked<1, effort::sweeps>; //!< @brief Without a search for real costs.
+using SweptVHalf = SweptVShape<v_half_offsets>;   //!< @brief Without a search for real costs.
+//! @brief Without a search for real costs.
+using SweptVZeroBubble = SweptVShape<v_zero_bubble_offsets>;
 
 } // namespace pipelining::inline v0_1

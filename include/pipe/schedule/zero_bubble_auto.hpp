@@ -5,6 +5,7 @@
 //! @brief Zero bubble under a memory limit, with the times of every stage. Header for
 //! pipelining::ZeroBubbleAuto.
 
+#include <pipe/core/array_of.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -70,7 +71,12 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 //! @source own derivation, see docs/explanation/zero_bubble_auto.md.
 [[nodiscard]] constexpr zero_bubble_figures zero_bubble_bound(zero_bubble_problem const& p) {
   zero_bubble_figures bound{0, 0};
-  double head = 0;
+  double head = 0;  // until device j can begin
+  double down = 0;  // from the start of a device to device j and back to its last gradient
+  double up = 0;    // the way back alone
+  double below = 0; // from device j to the last one and back
+  for (int e = 1; e < p.devices; ++e)
+    below += p.forward[e] + p.input[e] + 2 * p.latency;
   for (int j = 0; j < p.devices; ++j) {
     double const busy = p.microbatches * (p.forward[j] + p.input[j] + p.weight[j]);
     double const freed_by_input = (1 - p.kept) * (p.microbatches - 1);
@@ -79,24 +85,17 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
     while (weights + 1 < p.microbatches && p.kept * weights < to_free - 1e-6)
       ++weights;
     double const last_input = p.microbatches * (p.forward[j] + p.input[j]) + weights * p.weight[j];
-    double down = 0;
-    double up = 0;
-    for (int e = j; e >= 0; --e) {
-      bound.span = std::max(bound.span, down + last_input + up + p.weight[e]);
-      bound.makespan = std::max(bound.makespan, head + last_input + up + p.weight[e]);
-      if (e > 0) {
-        down += p.forward[e - 1] + p.latency;
-        up += p.input[e - 1] + p.latency;
-      }
-    }
-    double round_trip = p.forward[j];
-    for (int e = j + 1; e < p.devices; ++e)
-      round_trip += p.forward[e] + p.input[e] + 2 * p.latency;
+    down = std::max(down, p.weight[j]);
+    up = std::max(up, p.weight[j]);
     double const filled = std::min(static_cast<double>(p.microbatches), p.limit) * p.forward[j];
-    double const wait = std::max(0.0, round_trip - filled);
-    bound.span = std::max(bound.span, busy + wait);
-    bound.makespan = std::max(bound.makespan, head + busy + wait);
+    double const wait = std::max(0.0, p.forward[j] + below - filled);
+    bound.span = std::max({bound.span, last_input + down, busy + wait});
+    bound.makespan = std::max({bound.makespan, head + last_input + up, head + busy + wait});
     head += p.forward[j] + p.latency;
+    down += p.forward[j] + p.input[j] + 2 * p.latency;
+    up += p.input[j] + p.latency;
+    if (j + 1 < p.devices)
+      below -= p.forward[j + 1] + p.input[j + 1] + 2 * p.latency;
   }
   return bound;
 }
@@ -105,26 +104,10 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 //! knows then. A device that has nothing to do waits for the neighbour that will give it something.
 class zero_bubble_run {
 public:
-  constexpr explicit zero_bubble_run(zero_bubble_problem const& problem) : p_(problem) {
-    while (leaves_ < p_.devices)
-      leaves_ *= 2;
-    auto const cells =
-      static_cast<std::size_t>(p_.devices) * static_cast<std::size_t>(p_.microbatches);
-    forward_ends_ = new double[cells];
-    input_ends_ = new double[cells];
-    at_ = new device[static_cast<std::size_t>(p_.devices)];
-    wake_ = new double[static_cast<std::size_t>(leaves_)];
-    first_ = new int[static_cast<std::size_t>(2 * leaves_)];
-  }
-  constexpr ~zero_bubble_run() {
-    delete[] forward_ends_;
-    delete[] input_ends_;
-    delete[] at_;
-    delete[] wake_;
-    delete[] first_;
-  }
-  zero_bubble_run(zero_bubble_run const&) = delete;
-  zero_bubble_run& operator=(zero_bubble_run const&) = delete;
+  constexpr explicit zero_bubble_run(zero_bubble_problem const& problem)
+      : p_(problem), leaves_(leaves(problem.devices)), forward_ends_(cells(problem)),
+        input_ends_(cells(problem)), at_(static_cast<std::size_t>(problem.devices)),
+        wake_(static_cast<std::size_t>(leaves_)), first_(static_cast<std::size_t>(2 * leaves_)) {}
 
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
   //! figures.
@@ -134,17 +117,17 @@ public:
     begin(policy);
     longest_ = longest * (1 + 1e-12);
     rows_ = rows;
-    while (wake_[first_[1]] < never_again) {
+    while (wake_.of[first_.of[1]] < never_again) {
       if (hopeless_)
         return {};
-      int const d = first_[1];
-      sleep_until(d, decide(policy, d, wake_[d]));
+      int const d = first_.of[1];
+      sleep_until(d, decide(policy, d, wake_.of[d]));
     }
     zero_bubble_figures result{0, 0};
     for (int d = 0; d < p_.devices; ++d) {
-      double const began = forward_ends_[index(d, 0)] - p_.forward[d];
-      result.span = std::max(result.span, at_[d].now - began);
-      result.makespan = std::max(result.makespan, at_[d].now);
+      double const began = forward_ends_.of[index(d, 0)] - p_.forward[d];
+      result.span = std::max(result.span, at_.of[d].now - began);
+      result.makespan = std::max(result.makespan, at_.of[d].now);
     }
     return result;
   }
@@ -161,6 +144,15 @@ private:
     int reach;
   };
 
+  [[nodiscard]] static constexpr int leaves(int devices) noexcept {
+    int power = 1;
+    while (power < devices)
+      power *= 2;
+    return power;
+  }
+  [[nodiscard]] static constexpr std::size_t cells(zero_bubble_problem const& p) noexcept {
+    return static_cast<std::size_t>(p.devices) * static_cast<std::size_t>(p.microbatches);
+  }
   [[nodiscard]] constexpr std::size_t index(int d, int microbatch) const noexcept {
     return static_cast<std::size_t>(d) * static_cast<std::size_t>(p_.microbatches) +
            static_cast<std::size_t>(microbatch);
@@ -175,21 +167,21 @@ private:
       double reach = 1 + (policy.reach * behind + 1) / 2 + (behind > 0 ? policy.extra : 0);
       if (policy.reach == 0)
         reach = p_.forward[d] > 0 ? 1 + round_trip / p_.forward[d] + 1e-9 : p_.microbatches;
-      at_[d] = {0, 0, 0, 0, 0, static_cast<int>(std::min<double>(reach, p_.microbatches))};
+      at_.of[d] = {0, 0, 0, 0, 0, static_cast<int>(std::min<double>(reach, p_.microbatches))};
       round_trip += p_.forward[d] + p_.input[d] + 2 * p_.latency;
     }
     for (int leaf = 0; leaf < leaves_; ++leaf) {
-      wake_[leaf] = leaf < p_.devices ? 0 : never_again;
-      first_[leaves_ + leaf] = leaf;
+      wake_.of[leaf] = leaf < p_.devices ? 0 : never_again;
+      first_.of[leaves_ + leaf] = leaf;
     }
     for (int node = leaves_ - 1; node > 0; --node)
-      first_[node] = earlier(node);
+      first_.of[node] = earlier(node);
   }
 
   //! The next thing that a device does at a time when it is free; returns when it is free again,
   //! or has something new to decide.
   constexpr double decide(zero_bubble_policy const& policy, int d, double time) {
-    device const& own = at_[d];
+    device const& own = at_.of[d];
     bool const pending = own.weights < own.inputs;
     bool const room =
       own.forwards - own.inputs + p_.kept * (own.inputs - own.weights) + 1 <= p_.limit + 1e-6;
@@ -212,53 +204,47 @@ private:
   }
 
   [[nodiscard]] constexpr double forward_arrival(int d) const noexcept {
-    int const microbatch = at_[d].forwards;
+    int const microbatch = at_.of[d].forwards;
     if (d == 0)
       return 0;
-    return microbatch < at_[d - 1].forwards ? forward_ends_[index(d - 1, microbatch)] + p_.latency
-                                            : never_again;
+    return microbatch < at_.of[d - 1].forwards
+             ? forward_ends_.of[index(d - 1, microbatch)] + p_.latency
+             : never_again;
   }
   [[nodiscard]] constexpr double input_arrival(int d) const noexcept {
-    int const microbatch = at_[d].inputs;
-    if (microbatch == at_[d].forwards)
+    int const microbatch = at_.of[d].inputs;
+    if (microbatch == at_.of[d].forwards)
       return never_again;
     if (d + 1 == p_.devices)
-      return forward_ends_[index(d, microbatch)];
-    return microbatch < at_[d + 1].inputs ? input_ends_[index(d + 1, microbatch)] + p_.latency
-                                          : never_again;
+      return forward_ends_.of[index(d, microbatch)];
+    return microbatch < at_.of[d + 1].inputs ? input_ends_.of[index(d + 1, microbatch)] + p_.latency
+                                             : never_again;
   }
 
   constexpr double forward(int d, double time) {
-    device& own = at_[d];
-    int const microbatch = own.forwards++;
-    double const end = spend(d, time, p_.forward[d]);
-    forward_ends_[index(d, microbatch)] = end;
-    if (rows_ != nullptr)
-      rows_[d].forward(d, microbatch);
+    int const microbatch = at_.of[d].forwards++;
+    double const end = spend(d, time, p_.forward[d], pass_kind::forward, microbatch);
+    forward_ends_.of[index(d, microbatch)] = end;
     if (d + 1 < p_.devices)
       wake(d + 1, end + p_.latency);
     return end;
   }
   constexpr double input(int d, double time) {
-    device& own = at_[d];
-    int const microbatch = own.inputs++;
-    double const end = spend(d, time, p_.input[d]);
-    input_ends_[index(d, microbatch)] = end;
-    if (rows_ != nullptr)
-      rows_[d].backward_input(d, microbatch);
+    int const microbatch = at_.of[d].inputs++;
+    double const end = spend(d, time, p_.input[d], pass_kind::backward_input, microbatch);
+    input_ends_.of[index(d, microbatch)] = end;
     if (d > 0)
       wake(d - 1, end + p_.latency);
     return end;
   }
   constexpr double weight(int d, double time) {
-    device& own = at_[d];
-    int const microbatch = own.weights++;
-    if (rows_ != nullptr)
-      rows_[d].backward_weight(d, microbatch);
-    return spend(d, time, p_.weight[d]);
+    int const microbatch = at_.of[d].weights++;
+    return spend(d, time, p_.weight[d], pass_kind::backward_weight, microbatch);
   }
-  constexpr double spend(int d, double time, double duration) {
-    device& own = at_[d];
+  constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
+    if (rows_ != nullptr)
+      rows_[d].push(row_writer::make(kind, d, microbatch));
+    device& own = at_.of[d];
     if (time > own.now && own.forwards + own.inputs > 1) {
       own.waited += time - own.now;
       longest_wait_ = std::max(longest_wait_, own.waited);
@@ -270,75 +256,49 @@ private:
   }
 
   constexpr void wake(int d, double time) {
-    double const earliest = std::max(time, at_[d].now);
-    if (earliest < wake_[d])
+    double const earliest = std::max(time, at_.of[d].now);
+    if (earliest < wake_.of[d])
       sleep_until(d, earliest);
   }
   constexpr void sleep_until(int d, double time) {
-    wake_[d] = time;
+    wake_.of[d] = time;
     for (int node = (leaves_ + d) / 2; node > 0; node /= 2) {
-      int const before = first_[node];
-      first_[node] = earlier(node);
-      if (before != d && first_[node] != d)
+      int const before = first_.of[node];
+      first_.of[node] = earlier(node);
+      if (before != d && first_.of[node] != d)
         return; // nothing above has looked at this device, or will
     }
   }
   [[nodiscard]] constexpr int earlier(int node) const noexcept {
-    int const left = first_[2 * node];
-    int const right = first_[2 * node + 1];
-    return wake_[right] < wake_[left] ? right : left;
+    int const left = first_.of[2 * node];
+    int const right = first_.of[2 * node + 1];
+    return wake_.of[right] < wake_.of[left] ? right : left;
   }
 
   zero_bubble_problem p_;
-  int leaves_ = 1;
+  int leaves_;
   double longest_wait_ = 0;
   double longest_ = 0;
   bool hopeless_ = false;
   row_writer* rows_ = nullptr;
-  double* forward_ends_ = nullptr; //!< [P, M]
-  double* input_ends_ = nullptr;   //!< [P, M]
-  device* at_ = nullptr;           //!< [P]
-  double* wake_ = nullptr;         //!< when a device next decides, padded to a power of two
-  int* first_ = nullptr;           //!< a tournament of devices: the earliest is at 1
+  owned<double> forward_ends_; //!< [P, M]
+  owned<double> input_ends_;   //!< [P, M]
+  owned<device> at_;           //!< [P]
+  owned<double> wake_;         //!< when a device next decides, padded to a power of two
+  owned<int> first_;           //!< a tournament of devices: the earliest is at 1
 };
 
 //! A span that no schedule reaches.
 inline constexpr double no_limit_on_span = std::numeric_limits<double>::infinity();
 
-//! Owns the times of the stages, those of microbatch 0.
-class zero_bubble_times {
-public:
-  template <cost_model Cost>
-  constexpr zero_bubble_times(int devices, Cost const& cost)
-      : devices_(devices), times_(new double[3 * static_cast<std::size_t>(devices)]) {
-    for (int d = 0; d < devices; ++d) {
-      times_[d] = cost.duration(row_writer::make(pass_kind::forward, d, 0));
-      times_[devices + d] = cost.duration(row_writer::make(pass_kind::backward_input, d, 0));
-      times_[2 * devices + d] = cost.duration(row_writer::make(pass_kind::backward_weight, d, 0));
-    }
-  }
-  constexpr ~zero_bubble_times() { delete[] times_; }
-  zero_bubble_times(zero_bubble_times const&) = delete;
-  zero_bubble_times& operator=(zero_bubble_times const&) = delete;
-
-  //! @param limit microbatches that a device may hold
-  template <class Schedule, cost_model Cost>
-  [[nodiscard]] constexpr zero_bubble_problem
-  problem(shape const& extents, int limit, Schedule const& schedule, Cost const& cost) const {
-    return {devices_,
-            extents.microbatches,
-            static_cast<double>(limit),
-            schedule.kept_for_weight,
-            static_cast<double>(cost.latency()),
-            times_,
-            times_ + devices_,
-            times_ + 2 * devices_};
-  }
-
-private:
-  int devices_;
-  double* times_;
-};
+//! The times of the stages, those of microbatch 0: [3][P].
+template <cost_model Cost>
+constexpr void read_times(owned<double> const& times, int devices, Cost const& cost) {
+  constexpr pass_kind kinds[] = {
+    pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
+  for (int i = 0; i < 3 * devices; ++i)
+    times.of[i] = checked_duration(cost, row_writer::make(kinds[i / devices], i % devices, 0));
+}
 
 //! The best list schedule so far.
 struct zero_bubble_choice {
@@ -386,8 +346,8 @@ struct ZeroBubbleAuto {
   static_assert(TimesDevices == dynamic || TimesDevices >= 1,
                 "ZeroBubbleAuto: the memory limit is at least one times the number of devices");
 
-  //! Microbatches whose activations a device may hold; for `dynamic` alone.
-  int memory_limit = 0;
+  //! Microbatches whose activations a device may hold; stored for `dynamic` alone.
+  parameter<TimesDevices, 0> memory_limit{};
   //! Share of an activation that is still held after backward_input, until backward_weight.
   double kept_for_weight = 1;
 
@@ -406,8 +366,8 @@ struct ZeroBubbleAuto {
   //! @param rows [P]
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
-    detail::zero_bubble_times const times(extents.devices, cost);
-    detail::zero_bubble_problem const problem = times.problem(extents, limit(extents), *this, cost);
+    detail::owned<double> const times(3 * static_cast<std::size_t>(extents.devices));
+    detail::zero_bubble_problem const problem = problem_on(times, extents, cost);
     detail::zero_bubble_choice choice;
     for (int policy = 0; policy < detail::zero_bubble_choice::policies; ++policy)
       choice.consider(problem, policy);
@@ -416,27 +376,33 @@ struct ZeroBubbleAuto {
   }
 
   //! @brief The same in several constant evaluations: one per list schedule, and one that writes.
-  template <int Devices, int Microbatches, class Cost>
+  //! @tparam Self the schedule, left as it is: a name that depends on a parameter is complete where
+  //! `extents` is needed, while the name of the enclosing class is not.
+  template <int Devices, int Microbatches, class Cost, class Self = ZeroBubbleAuto>
   struct slices {
-    static constexpr shape extents = ZeroBubbleAuto{}.arrange(Devices, Microbatches);
+    static constexpr shape extents = Self{}.arrange(Devices, Microbatches); //!< Of the pipeline.
+    //! Constant evaluations.
     static constexpr int count = detail::zero_bubble_choice::policies + 1;
 
+    //! What one evaluation hands to the next.
     struct state {
-      detail::zero_bubble_choice choice;
-      pass passes[Devices * row_capacity(extents)];
-      int counts[Devices];
+      detail::zero_bubble_choice choice; //!< the best policy so far
+      //! device after device
+      detail::array_of<pass, Devices * row_capacity(extents)> passes;
+      detail::array_of<int, Devices> counts; //!< passes of each device
     };
+    //! Before the first evaluation.
     [[nodiscard]] static constexpr state start() { return {}; }
+    //! One evaluation.
     [[nodiscard]] static constexpr state go_on(state own, int step) {
       ZeroBubbleAuto const plan;
-      detail::zero_bubble_times const times(Devices, Cost::value);
-      detail::zero_bubble_problem const problem =
-        times.problem(extents, plan.limit(extents), plan, Cost::value);
+      detail::owned<double> const times(3 * std::size_t{Devices});
+      detail::zero_bubble_problem const problem = plan.problem_on(times, extents, Cost::value);
       if (step < detail::zero_bubble_choice::policies) {
         own.choice.consider(problem, step);
         return own;
       }
-      row_writer rows[Devices]{};
+      detail::array_of<row_writer, Devices> rows{};
       for (int device = 0; device < Devices; ++device)
         rows[device] = {own.passes + device * row_capacity(extents), row_capacity(extents)};
       detail::zero_bubble_run run(problem);
@@ -445,6 +411,7 @@ struct ZeroBubbleAuto {
         own.counts[device] = rows[device].count;
       return own;
     }
+    //! Writes the order of one device, after the last evaluation.
     static constexpr void write_row(state const& own, int device, row_writer& out) {
       for (int i = 0; i < own.counts[device]; ++i)
         out.push(own.passes[device * row_capacity(extents) + i]);
@@ -452,8 +419,26 @@ struct ZeroBubbleAuto {
   };
 
 private:
-  [[nodiscard]] constexpr int limit(shape const& extents) const noexcept {
-    return TimesDevices == dynamic ? memory_limit : TimesDevices * extents.devices;
+  template <cost_model Cost>
+  [[nodiscard]] constexpr detail::zero_bubble_problem
+  problem_on(detail::owned<double> const& times, shape const& extents, Cost const& cost) const {
+    int const devices = extents.devices;
+    double const latency = detail::checked_latency(cost);
+    detail::read_times(times, devices, cost);
+    double total = 2.0 * devices * latency;
+    for (int i = 0; i < 3 * devices; ++i)
+      total += extents.microbatches * times.of[i];
+    detail::check_total(total);
+    double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : devices);
+    double const* const of = times.of;
+    return {devices,
+            extents.microbatches,
+            limit,
+            kept_for_weight,
+            latency,
+            of,
+            of + devices,
+            of + 2 * devices};
   }
 };
 

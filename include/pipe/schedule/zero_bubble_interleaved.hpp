@@ -5,10 +5,9 @@
 //! @brief Interleaved stages with the backward pass split in two. Header for
 //! pipelining::ZeroBubbleInterleaved.
 
+#include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-
-#include <algorithm>
-#include <stdexcept>
+#include <pipe/schedule/walk.hpp>
 
 namespace pipelining::inline v0_1 {
 
@@ -28,60 +27,6 @@ namespace pipelining::inline v0_1 {
 //! with Narayanan et al., SC 2021, section 2.2.2. Where all groups are of one size, the order is
 //! that of PyTorch's ScheduleInterleavedZeroBubble; uneven groups are our own.
 template <int StagesPerDevice = dynamic>
-struct ZeroBubbleInterleaved {
-  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
-                "ZeroBubbleInterleaved: a device owns at least one stage");
-
-  int stages_per_device = StagesPerDevice;
-
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    if (stages_per_device < 1)
-      throw std::invalid_argument(
-        "ZeroBubbleInterleaved: the number of stages per device must be at least 1");
-    return {
-      .devices = devices, .microbatches = microbatches, .stages_per_device = stages_per_device};
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const all = extents.microbatches * extents.stages_per_device;
-    int const warm_up = std::min(
-      (extents.stages_per_device - 1) * largest_group(extents) + extents.devices - 1 - device, all);
-    int const lag = std::min(device, all);
-    for (int turn = 0; turn < warm_up; ++turn)
-      push(extents, pass_kind::forward, device, turn, out);
-    for (int turn = 0; turn < all; ++turn) {
-      if (warm_up + turn < all)
-        push(extents, pass_kind::forward, device, warm_up + turn, out);
-      push(extents, pass_kind::backward_input, device, turn, out);
-      if (turn >= lag)
-        push(extents, pass_kind::backward_weight, device, turn - lag, out);
-    }
-    for (int turn = all - lag; turn < all; ++turn)
-      push(extents, pass_kind::backward_weight, device, turn, out);
-  }
-
-private:
-  [[nodiscard]] static constexpr int groups(shape const& extents) {
-    return std::max(1, extents.microbatches / extents.devices);
-  }
-  [[nodiscard]] static constexpr int largest_group(shape const& extents) {
-    return (extents.microbatches - 1) / groups(extents) + 1;
-  }
-  //! Writes the `turn`-th pass of a kind: group after group, in a group stage after stage
-  //! (backward passes: last stage first), on a stage microbatch after microbatch.
-  static constexpr void
-  push(shape const& extents, pass_kind kind, int device, int turn, row_writer& out) {
-    int const stages_here = extents.stages_per_device;
-    int const smaller = extents.microbatches / groups(extents);
-    int const larger = extents.microbatches % groups(extents); // groups of smaller + 1
-    int const turns_of_larger = larger * (smaller + 1) * stages_here;
-    bool const in_larger = turn < turns_of_larger;
-    int const size = in_larger ? smaller + 1 : smaller;
-    int const left = in_larger ? turn : turn - turns_of_larger;
-    int const first = left / (size * stages_here) * size + (in_larger ? 0 : larger * (smaller + 1));
-    int const within = left % (size * stages_here);
-    int const local = kind == pass_kind::forward ? within / size : stages_here - 1 - within / size;
-    out.push(row_writer::make(kind, stage_of(extents, device, local), first + within % size));
-  }
-};
+using ZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, 1>;
 
 } // namespace pipelining::inline v0_1

@@ -6,8 +6,10 @@
 //! pipelining::continuous_block.
 
 #include <pipe/schedule/building_block.hpp>
+#include <pipe/schedule/v_search.hpp>
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -19,10 +21,10 @@ namespace pipelining::inline v0_1 {
 
 //! @brief Times of passes and messages in steps of a grid, the same on every device.
 struct grid_times {
-  int forward = 1;
-  int backward_input = 1;
-  int backward_weight = 1;
-  int latency = 0;
+  int forward = 1;         //!< steps
+  int backward_input = 1;  //!< steps
+  int backward_weight = 1; //!< steps
+  int latency = 0;         //!< steps between two devices
 
   //! @brief The work that a device has per microbatch: no interval is shorter.
   [[nodiscard]] constexpr int busy() const noexcept {
@@ -32,12 +34,13 @@ struct grid_times {
 
 //! @brief A building block on a grid: the start of each pass of microbatch 0.
 struct continuous_block {
-  int devices = 0;
+  int devices = 0;         //!< P
   int interval = 0;        //!< grid steps from one microbatch to the next
   int peak = 0;            //!< most activations of one stage that a device holds
   double mean = 0;         //!< activations held, on average over time and devices
   std::vector<int> starts; //!< [P][leg::count] in grid steps; empty when none exists
 
+  //! When a device starts a leg, in grid steps.
   [[nodiscard]] int start(int device, int at) const {
     return starts[static_cast<std::size_t>(device * leg::count + at)];
   }
@@ -49,6 +52,8 @@ namespace detail {
 struct device_pattern {
   int start[leg::count];
   std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients
+
+  friend constexpr auto operator<=>(device_pattern const&, device_pattern const&) = default;
 };
 
 //! The continuous block of least mean memory by dynamic programming over the devices.
@@ -120,17 +125,8 @@ private:
                 add_pattern(order, gaps);
               }
     } while (std::next_permutation(order, order + 3));
-    auto const less = [](device_pattern const& a, device_pattern const& b) {
-      return std::lexicographical_compare(
-        a.start, a.start + leg::count, b.start, b.start + leg::count);
-    };
-    std::sort(patterns_.begin(), patterns_.end(), less);
-    patterns_.erase(std::unique(patterns_.begin(),
-                                patterns_.end(),
-                                [](device_pattern const& a, device_pattern const& b) {
-                                  return std::equal(a.start, a.start + leg::count, b.start);
-                                }),
-                    patterns_.end());
+    std::sort(patterns_.begin(), patterns_.end());
+    patterns_.erase(std::unique(patterns_.begin(), patterns_.end()), patterns_.end());
   }
 
   void add_pattern(int const* order, int const* gaps) {
@@ -214,8 +210,8 @@ private:
     std::vector<std::uint32_t> cheap(cost.size());
     for (std::size_t i = 0; i < cheap.size(); ++i)
       cheap[i] = static_cast<std::uint32_t>(i);
-    std::stable_sort(cheap.begin(), cheap.end(), [&cost](std::uint32_t i, std::uint32_t k) {
-      return cost[i] < cost[k];
+    std::sort(cheap.begin(), cheap.end(), [&cost](std::uint32_t i, std::uint32_t k) {
+      return std::pair(cost[i], i) < std::pair(cost[k], k);
     });
     std::vector<std::int64_t> next(cost.size(), std::numeric_limits<std::int64_t>::max());
     for (std::size_t to = 0; to < next.size(); ++to) {
@@ -250,41 +246,48 @@ private:
     auto const at = [&](int device, int which) -> int& {
       return result.starts[static_cast<std::size_t>(device * leg::count + which)];
     };
-    auto const link = [&](int device) -> hop const& {
-      return hops[static_cast<std::size_t>(device)];
+    // A leg begins one turn after the leg before it, on the same device, and follows the links.
+    auto const follow = [&](int which, int turn, int length, int hop::*wait) {
+      bool const down = which % 2 == 0;
+      if (which > 0)
+        at(down ? 0 : last, which) = at(down ? 0 : last, which - 1) + turn;
+      for (int i = 0; i < last; ++i) {
+        int const above = down ? i : last - 1 - i; // the upper device of the link
+        at(down ? above + 1 : above, which) = at(down ? above : above + 1, which) + length +
+                                              hops[static_cast<std::size_t>(above)].*wait;
+      }
     };
-    for (int device = 1; device <= last; ++device)
-      at(device, leg::forward_down) =
-        at(device - 1, leg::forward_down) + forward + link(device - 1).down_forward;
-    at(last, leg::forward_up) =
-      at(last, leg::forward_down) + at_least(bottom.start[leg::forward_up], times_.forward);
-    for (int device = last - 1; device >= 0; --device)
-      at(device, leg::forward_up) =
-        at(device + 1, leg::forward_up) + forward + link(device).up_forward;
-    at(0, leg::backward_down) =
-      at(0, leg::forward_up) +
-      at_least(top.start[leg::backward_down] - top.start[leg::forward_up], times_.forward);
-    for (int device = 1; device <= last; ++device)
-      at(device, leg::backward_down) =
-        at(device - 1, leg::backward_down) + backward + link(device - 1).down_backward;
-    at(last, leg::backward_up) =
-      at(last, leg::backward_down) +
-      at_least(bottom.start[leg::backward_up] - bottom.start[leg::backward_down],
-               times_.backward_input);
-    for (int device = last - 1; device >= 0; --device)
-      at(device, leg::backward_up) =
-        at(device + 1, leg::backward_up) + backward + link(device).up_backward;
+    auto const turn = [&](device_pattern const& on, int which, int least) {
+      return at_least(on.start[which] - (which > 1 ? on.start[which - 1] : 0), least);
+    };
+    follow(leg::forward_down, 0, forward, &hop::down_forward);
+    follow(leg::forward_up, turn(bottom, 1, times_.forward), forward, &hop::up_forward);
+    follow(leg::backward_down, turn(top, 2, times_.forward), backward, &hop::down_backward);
+    follow(leg::backward_up, turn(bottom, 3, times_.backward_input), backward, &hop::up_backward);
     double held = 0;
     for (int device = 0; device <= last; ++device) {
       device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
       for (int const which : {leg::weight_down, leg::weight_up})
         at(device, which) = at(device, which - 2) + own.start[which];
       int const* const slots = result.starts.data() + device * leg::count;
-      result.peak = std::max(result.peak, held_by(slots, interval_, times_.backward_weight));
+      result.peak = std::max(result.peak, held_by(slots));
       held += slots[leg::weight_up] - slots[leg::forward_down] + slots[leg::weight_down] -
               slots[leg::forward_up] + 2 * times_.backward_weight;
     }
     result.mean = held / interval_ / devices_;
+  }
+
+  //! Activations that a device holds in the steady state, at the most.
+  [[nodiscard]] int held_by(int const* slots) const {
+    int most = 0;
+    for (int const now : {slots[leg::forward_down], slots[leg::forward_up]}) {
+      auto const begun = [&](int slot) { return floor_divide(now - slot, interval_); };
+      int const freed = begun(slots[leg::weight_up] + times_.backward_weight) +
+                        begun(slots[leg::weight_down] + times_.backward_weight);
+      most =
+        std::max(most, begun(slots[leg::forward_down]) + begun(slots[leg::forward_up]) - freed);
+    }
+    return most;
   }
 
   int devices_;

@@ -46,11 +46,17 @@ struct sequence_work {
     double const alone = linear * length;
     double const attention = quadratic * length * (prefix + 0.5 * length);
     switch (kind) {
-    case pass_kind::forward: return alone + attention;
+    case pass_kind::forward:
+    case pass_kind::checkpointed_forward:
+    case pass_kind::offloaded_forward:
+    case pass_kind::recompute: return alone + attention;
     case pass_kind::backward: return backward_linear * alone + backward_quadratic * attention;
     case pass_kind::backward_input:
       return 0.5 * backward_linear * alone + backward_quadratic * attention;
     case pass_kind::backward_weight: return 0.5 * backward_linear * alone;
+    case pass_kind::copy_out:
+    case pass_kind::copy_in:
+    case pass_kind::copy_request: return 0; // the tokens say nothing of a copy's time
     }
     return 0;
   }
@@ -172,7 +178,7 @@ balanced_partition(int tokens, int chunks, sequence_work const& work, int alignm
 //! alignment.
 //! @param alignment all chunks but the last are multiples of it.
 //! @return [C] tokens of each chunk.
-//! @throws std::invalid_argument when a chunk would be empty, or for a time that is not a number or
+//! @throws std::invalid_argument when a chunk would be empty, or for a time that is not finite or
 //! negative.
 //! @complexity O(C n^2) time, O(C n) memory.
 //! @source own derivation: dynamic programming over the end of each chunk.
@@ -195,9 +201,9 @@ fastest_partition(int tokens, int chunks, Time const& time, int alignment = 1) {
       double const total = time(pass_kind::forward, length, token(begin)) +
                            time(pass_kind::backward_input, length, token(begin)) +
                            time(pass_kind::backward_weight, length, token(begin));
-      if (!(total >= 0))
+      if (!(total >= 0 && total <= std::numeric_limits<double>::max()))
         throw std::invalid_argument(
-          "sequence partition: the time of a chunk must be a number that is not negative");
+          "sequence partition: the time of a chunk must be a finite number and not negative");
       double const* const before = slowest.data() + static_cast<std::size_t>(begin) * width;
       std::size_t const here = static_cast<std::size_t>(end) * width;
       for (std::size_t count = 1; count < width; ++count) {

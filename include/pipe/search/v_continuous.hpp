@@ -6,9 +6,10 @@
 
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/building_block.hpp>
+#include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/v_timeline.hpp>
-#include <pipe/schedule/v_workspace.hpp>
+#include <pipe/schedule/timeline.hpp>
+#include <pipe/schedule/v_search.hpp>
 #include <pipe/search/continuous_offsets.hpp>
 #include <pipe/search/v_auto.hpp>
 
@@ -22,16 +23,12 @@ namespace detail {
 
 //! The largest times of any device, on a grid of at most `steps` steps per microbatch; exact where
 //! the times have a common measure that large, else rounded up.
-[[nodiscard]] inline grid_times on_grid(v_timeline const& line, int steps) {
-  v_problem const& problem = line.problem;
+[[nodiscard]] inline grid_times on_grid(timeline const& line, int steps) {
   std::int64_t longest[3] = {1, 1, 1};
-  std::int64_t measure = problem.latency;
-  int const count = problem.devices * problem.chunks;
-  for (int at = 0; at < leg::count; ++at)
-    for (int i = 0; i < count; ++i) {
-      std::int64_t const time = line.durations[static_cast<std::ptrdiff_t>(at) * count + i];
-      longest[at / 2] = std::max(longest[at / 2], time);
-    }
+  std::int64_t measure = line.problem.latency;
+  int const entries = line.stages * line.chunks; // of a kind
+  for (int i = 0; i < 3 * entries; ++i)
+    longest[i / entries] = std::max(longest[i / entries], line.durations[i]);
   for (std::int64_t const time : longest)
     measure = std::gcd(measure, time);
   std::int64_t const busy = 2 * (longest[0] + longest[1] + longest[2]);
@@ -40,7 +37,7 @@ namespace detail {
   auto const up = [measure](std::int64_t time) {
     return static_cast<int>(std::min<std::int64_t>((time + measure - 1) / measure, 1 << 14));
   };
-  return {up(longest[0]), up(longest[1]), up(longest[2]), up(problem.latency)};
+  return {up(longest[0]), up(longest[1]), up(longest[2]), up(line.problem.latency)};
 }
 
 } // namespace detail
@@ -59,22 +56,23 @@ struct VContinuous {
   int chunks = 1;
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return detail::v_extents(devices, microbatches, chunks);
+    return waves::arrange(devices, microbatches, chunks, 2);
   }
   template <cost_model Cost>
   void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
-    detail::generate_v(*this, extents, cost, rows);
+    detail::generate_repeated(*this, extents, cost, rows);
   }
 
-  static constexpr bool fused = false;
+  static constexpr effort how = effort::search;
   static constexpr bool searches_unit_costs = true;
-  void start(shape const& extents, detail::v_timeline& line, building_block& block) const {
-    VAuto<dynamic, dynamic>{memory_limit, chunks}.start(extents, line, block);
+  [[nodiscard]] static constexpr bool fused() noexcept { return false; }
+  void start(detail::timeline& line, building_block& block) const {
+    VAuto<dynamic, dynamic>{memory_limit, chunks}.start(line, block);
     // The work grows with the fourth power of the idle steps: fine where intervals are short only.
-    int const limit = line.problem.limit - 2 * (extents.chunks - 1);
-    int const fine = extents.devices <= 16 ? 36 : 24;
-    if (!start_on(fine, 4, limit, extents, line, block))
-      static_cast<void>(start_on(fine / 3, 1, limit, extents, line, block));
+    int const limit = line.problem.limit - 2 * (line.chunks - 1);
+    int const fine = line.problem.devices() <= 16 ? 36 : 24;
+    if (!start_on(fine, 4, limit, line, block))
+      static_cast<void>(start_on(fine / 3, 1, limit, line, block));
   }
 
 private:
@@ -82,24 +80,23 @@ private:
   static constexpr std::int64_t most_work = 40'000'000;
 
   //! Writes the block with the shortest interval up to busy + busy / `part` that keeps the limit.
-  [[nodiscard]] static bool start_on(int steps,
-                                     int part,
-                                     int limit,
-                                     shape const& extents,
-                                     detail::v_timeline& line,
-                                     building_block& block) {
+  [[nodiscard]] static bool
+  start_on(int steps, int part, int limit, detail::timeline& line, building_block& block) {
     grid_times const times = detail::on_grid(line, steps);
     int const busy = times.busy();
+    int const devices = line.problem.devices();
     for (int interval = busy; interval <= busy + busy / part; ++interval) {
       std::int64_t const patterns = 60 + 240 * std::int64_t{interval - busy}; // about
-      if (extents.devices * patterns * patterns > most_work)
+      if (devices * patterns * patterns > most_work)
         return false;
-      continuous_block const found = plan_continuous_block(extents.devices, times, interval);
+      continuous_block const found = plan_continuous_block(devices, times, interval);
       if (found.starts.empty() || found.peak > limit)
         continue;
-      std::copy(found.starts.begin(), found.starts.end(), block.slots);
+      for (int device = 0; device < devices; ++device)
+        for (int at = 0; at < leg::count; ++at)
+          block.slots[detail::v_line(devices, at, device)] = found.start(device, at);
       block.interval = interval;
-      detail::wait_for_sequence(block, extents.chunks);
+      detail::wait_for_sequence(block);
       detail::repeat(block, line);
       return true;
     }

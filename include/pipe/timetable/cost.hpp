@@ -5,11 +5,15 @@
 //! @brief How long passes and messages take. Header for pipelining::uniform_cost and
 //! pipelining::cost_table.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -18,22 +22,32 @@ namespace pipelining::inline v0_1 {
 //! @brief One time per kind, the same on every stage and for every chunk. The default is the
 //! papers' unit cost.
 //!
-//! A fused `backward` takes `backward_input + backward_weight`. Times are of one pass of one stage
-//! (of one chunk where there are chunks), in any one unit.
+//! A fused `backward` takes `backward_input + backward_weight`; forward passes of all kinds take
+//! `forward`. Times are of one pass of one stage (of one chunk where there are chunks), in any one
+//! unit.
 struct uniform_cost {
-  double forward = 1;
-  double backward_input = 1;
-  double backward_weight = 1;
-  double communication = 0;
-  //! Time of an overlapped pair of a forward and a backward pass; negative: the sum of the two.
+  double forward = 1;         //!< of a stage, or of a chunk of it
+  double backward_input = 1;  //!< the gradient of the input alone
+  double backward_weight = 1; //!< the gradient of the weights alone
+  double communication = 0;   //!< from the end of a pass to its reader
+  //! Time of an overlapped pair of two passes; negative: the sum of the two.
   double overlapped_pair = -1;
+  double recompute = -1; //!< negative: as long as `forward`
+  double copy_out = 0;   //!< of an activation to the host
+  double copy_in = 0;    //!< of an activation from the host
 
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
     switch (what.kind) {
-    case pass_kind::forward: return forward;
+    case pass_kind::forward:
+    case pass_kind::checkpointed_forward:
+    case pass_kind::offloaded_forward: return forward;
     case pass_kind::backward: return backward_input + backward_weight;
     case pass_kind::backward_input: return backward_input;
     case pass_kind::backward_weight: return backward_weight;
+    case pass_kind::recompute: return recompute < 0 ? forward : recompute;
+    case pass_kind::copy_out: return copy_out;
+    case pass_kind::copy_in: return copy_in;
+    case pass_kind::copy_request: return 0;
     }
     return 0;
   }
@@ -50,23 +64,25 @@ public:
   //! @brief Every pass takes what `base` says, until `set` says otherwise.
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
-      : chunks_(extents.chunks), latency_(base.communication), stages_(stages(extents)) {
-    for (double const time : {base.forward, base.backward_input, base.backward_weight})
-      times_.insert(
-        times_.end(), static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_), time);
+      : chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
+    for (pass_kind const kind : timed_kinds)
+      times_.insert(times_.end(),
+                    static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_),
+                    base.duration({kind}));
   }
 
-  //! @brief Sets the time of one kind on one stage for one chunk.
+  //! @brief Sets the time of one kind on one stage for one chunk. Forward passes of all kinds take
+  //! what is set for `forward`.
   //! @throws std::out_of_range when stage or chunk do not exist, std::invalid_argument for a
-  //! negative time or for the
+  //! time that is negative or not finite, or for the
   //!         fused `backward`, whose time is the sum of its halves.
   void set(pass_kind kind, int stage, int chunk, double time) {
     if (kind == pass_kind::backward)
       throw std::invalid_argument(
         "cost_table::set: a fused backward takes the sum of backward_input and "
         "backward_weight; set those two");
-    if (!(time >= 0))
-      throw std::invalid_argument("cost_table::set: a time must not be negative");
+    if (!(time >= 0 && time <= std::numeric_limits<double>::max()))
+      throw std::invalid_argument("cost_table::set: a time must be finite and not negative");
     times_.at(index(kind, stage, chunk)) = time;
   }
 
@@ -79,23 +95,38 @@ public:
   }
 
   [[nodiscard]] double duration(pass const& what) const {
+    if (what.kind == pass_kind::copy_request)
+      return 0;
     if (what.kind != pass_kind::backward)
       return times_[index(what.kind, what.stage, what.chunk)];
     return times_[index(pass_kind::backward_input, what.stage, what.chunk)] +
            times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
   }
-  [[nodiscard]] double latency() const noexcept { return latency_; }
+  [[nodiscard]] double latency() const noexcept { return base_.communication; }
+  [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
+    return base_.overlapped_pair < 0 ? duration(first) + duration(second) : base_.overlapped_pair;
+  }
 
 private:
+  //! The kinds that have times of their own.
+  static constexpr pass_kind timed_kinds[] = {pass_kind::forward,
+                                              pass_kind::backward_input,
+                                              pass_kind::backward_weight,
+                                              pass_kind::recompute,
+                                              pass_kind::copy_out,
+                                              pass_kind::copy_in};
+
   [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
     if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
       throw std::out_of_range("cost_table: no such stage or chunk in this table");
-    int const row = kind == pass_kind::forward ? 0 : kind == pass_kind::backward_input ? 1 : 2;
+    int row = 0; // that of all forward passes
+    for (int i = 1; i < 6; ++i)
+      row = timed_kinds[i] == kind ? i : row;
     return static_cast<std::size_t>((row * stages_ + stage) * chunks_ + chunk);
   }
 
   int chunks_;
-  double latency_;
+  uniform_cost base_;
   int stages_;
   std::vector<double> times_;
 };
@@ -112,6 +143,27 @@ pair_duration(Cost const& cost, pass const& first, pass const& second) {
     return cost.pair_duration(first, second);
   else
     return cost.duration(first) + cost.duration(second);
+}
+
+//! @brief Checks the times of a cost model once, before anything is ordered by them: of every kind
+//! on every stage for every chunk of the first microbatch, and of messages.
+//! @throws std::invalid_argument with one sentence that names the first that is negative or not
+//! finite.
+//! @complexity O(S C)
+template <cost_model Cost>
+constexpr void check_cost(pipeline const& over, Cost const& cost) {
+  (void)detail::checked_latency(cost);
+  for (int kind = 0; kind < most_kinds; ++kind)
+    for (int stage = 0; stage < stages(over.extents); ++stage)
+      for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {
+        pass const what{static_cast<pass_kind>(kind),
+                        false,
+                        static_cast<std::uint16_t>(stage),
+                        0,
+                        static_cast<std::uint16_t>(chunk)};
+        if ((*over.declared)[what.kind].exists())
+          (void)detail::checked_duration(cost, what);
+      }
 }
 
 } // namespace pipelining::inline v0_1

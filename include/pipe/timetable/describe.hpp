@@ -32,6 +32,9 @@ namespace pipelining::inline v0_1 {
   case rule::lone_half: return "an overlapped pass does not follow the other half of its pair";
   case rule::repeated_pass: return "a pass stands twice";
   case rule::missing_pass: return "a pass is missing";
+  case rule::wrong_kinds:
+    return "the kinds of passes of a unit do not go together: one reads what none makes, or none "
+           "frees what one makes";
   case rule::waits_for_ever: return "a pass waits for ever: the order of passes is circular";
   case rule::overlaps:
     return "a pass starts before the pass before it on the same device has ended";

@@ -21,7 +21,7 @@ struct device;
 template <int>
 struct entry;
 template <pass_kind>
-struct does;
+struct runs;
 template <int>
 struct stage;
 template <int>
@@ -48,6 +48,9 @@ struct timetable_breaks {
                 "timetable: an overlapped pass does not follow the other half of its pair");
   static_assert(Broken != rule::repeated_pass, "timetable: a pass stands twice");
   static_assert(Broken != rule::missing_pass, "timetable: a pass is missing");
+  static_assert(Broken != rule::wrong_kinds,
+                "timetable: the kinds of passes of a unit do not go together: one reads what none "
+                "makes, or none frees what one makes");
   static_assert(Broken != rule::waits_for_ever,
                 "timetable: a pass waits for ever: the order of passes is circular");
   static_assert(Broken != rule::overlaps,
@@ -66,11 +69,11 @@ struct diagnosis : timetable_breaks<Verdict.broken,
                                     microbatches<Microbatches>,
                                     device<Verdict.device>,
                                     entry<Verdict.entry>,
-                                    does<Verdict.what.kind>,
+                                    runs<Verdict.what.kind>,
                                     stage<Verdict.what.stage>,
                                     microbatch<Verdict.what.microbatch>,
                                     chunk<Verdict.what.chunk>,
-                                    conflicts_with<does<Verdict.other.kind>,
+                                    conflicts_with<runs<Verdict.other.kind>,
                                                    stage<Verdict.other.stage>,
                                                    microbatch<Verdict.other.microbatch>,
                                                    chunk<Verdict.other.chunk>>> {};

@@ -4,7 +4,9 @@
 //! @file
 //! @brief Timetables whose extents are known at run time. Header for pipelining::make_timetable.
 
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -14,6 +16,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -22,22 +25,53 @@ namespace pipelining::inline v0_1 {
 
 //! @brief The two extents that every schedule is given.
 struct pipeline_size {
-  int devices = 1;
-  int microbatches = 1;
+  int devices = 1;      //!< P
+  int microbatches = 1; //!< M
 };
+
+namespace detail {
+
+//! What a schedule says of its pipeline beside the extents.
+//! @throws std::invalid_argument for a device or a number of chunks that cannot be.
+template <class Schedule>
+[[nodiscard]] pipeline_tables tables_of(Schedule const& plan, shape const& extents) {
+  pipeline_tables result{flow_of<Schedule>(), {}, {}};
+  if constexpr (places_stages<Schedule>) {
+    for (int route = 0; route < routes(extents); ++route)
+      for (int stage = 0; stage < stages(extents); ++stage) {
+        int const device = plan.device_of(extents, stage, route);
+        check_holder(extents, stage, device);
+        result.holders.push_back(static_cast<std::uint16_t>(device));
+      }
+  } else {
+    check_named_placement(extents);
+  }
+  if constexpr (counts_chunks<Schedule>) {
+    result.first_units.push_back(0);
+    for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
+      int const chunks = plan.chunks_of(extents, microbatch);
+      check_chunk_count(extents, microbatch, chunks);
+      result.first_units.push_back(result.first_units.back() + chunks);
+    }
+  }
+  return result;
+}
+
+} // namespace detail
 
 //! @brief The order of passes on every device, without times.
 //! @throws std::invalid_argument for extents that are not positive, too large, or against the
-//! schedule's precondition.
+//! schedule's precondition, and for costs that are negative or not finite.
 //! @complexity as the schedule says; O(1) per pass for closed forms.
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] device_orders
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   check_extents({.devices = size.devices, .microbatches = size.microbatches});
   device_orders orders{plan.arrange(size.devices, size.microbatches), {}, {0}, {}};
-  check_extents(orders.extents);
-  auto const devices = static_cast<std::size_t>(size.devices);
-  int const capacity = row_capacity(orders.extents);
+  check_extents(orders.extents, flow_of<Schedule>().rows);
+  orders.tables = detail::tables_of(plan, orders.extents);
+  check_cost(orders.over(), cost);
+  int const capacity = row_capacity(orders.over());
   if constexpr (closed_form_schedule<Schedule>) {
     orders.passes.resize(static_cast<std::size_t>(capacity));
     for (int device = 0; device < size.devices; ++device) {
@@ -49,11 +83,14 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
       orders.offsets.push_back(static_cast<int>(begin) + row.count);
     }
     orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
+    for (int row = size.devices; row < row_count(orders.over()); ++row)
+      orders.offsets.push_back(orders.offsets.back());
   } else {
-    std::vector<pass> storage(devices * static_cast<std::size_t>(capacity));
-    std::vector<row_writer> rows(devices);
-    for (std::size_t device = 0; device < devices; ++device)
-      rows[device] = {storage.data() + device * static_cast<std::size_t>(capacity), capacity};
+    auto const rows_in_all = static_cast<std::size_t>(row_count(orders.over()));
+    std::vector<pass> storage(rows_in_all * static_cast<std::size_t>(capacity));
+    std::vector<row_writer> rows(rows_in_all);
+    for (std::size_t row = 0; row < rows_in_all; ++row)
+      rows[row] = {storage.data() + row * static_cast<std::size_t>(capacity), capacity};
     plan.generate(orders.extents, cost, rows.data());
     for (row_writer const& row : rows) {
       orders.passes.insert(orders.passes.end(), row.passes, row.passes + row.count);

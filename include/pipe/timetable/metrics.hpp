@@ -6,6 +6,8 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/ratio.hpp>
+#include <pipe/core/training.hpp>
+#include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <span>
@@ -69,27 +71,19 @@ namespace pipelining::inline v0_1 {
   return span > 0 ? 1 - sum / table.extents.devices / span : 0;
 }
 
-//! @brief The most chunks of activations that a device holds at once. A forward pass takes one, at
-//! its start;
-//!        `backward` or `backward_weight` gives it back, at its end.
+//! @brief The most slots of a pool that a device holds at once, in chunks of one stage. A pass takes
+//! them at its start and gives them back at its end, as its flow says.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] constexpr int
+peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
+  return detail::peak_of<int>(table, device, pool, [](pass const&) { return 1; });
+}
+
+//! @brief The most chunks of activations that a device holds at once. In training, a forward pass
+//! takes one and `backward` or `backward_weight` gives it back.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr int peak_activation_chunks(timetable_view table, int device) noexcept {
-  int live = 0;
-  int peak = 0;
-  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-    if (table.passes[i].kind == pass_kind::forward) {
-      ++live;
-      // What the first half of a composite pass frees is held until both halves have ended.
-      bool const beside_last = table.passes[i].overlapped && i > table.offsets[device] &&
-                               frees_activation(table.passes[i - 1].kind);
-      int const held = live + (beside_last ? 1 : 0);
-      if (held > peak)
-        peak = held;
-    } else if (frees_activation(table.passes[i].kind)) {
-      --live;
-    }
-  }
-  return peak;
+  return peak_chunks(table, device, slot_class::activation);
 }
 
 //! @brief Peak activations of one device in whole microbatches of one stage, for chunks of equal
@@ -114,22 +108,9 @@ namespace pipelining::inline v0_1 {
 //! @param shares the share of each chunk in the tokens of its sequence, [C], with sum 1.
 [[nodiscard]] constexpr double
 peak_activations(timetable_view table, int device, std::span<double const> shares) noexcept {
-  double live = 0;
-  double peak = 0;
-  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-    pass const& what = table.passes[i];
-    if (what.kind == pass_kind::forward) {
-      live += shares[what.chunk];
-      bool const beside_last =
-        what.overlapped && i > table.offsets[device] && frees_activation(table.passes[i - 1].kind);
-      double const held = live + (beside_last ? shares[table.passes[i - 1].chunk] : 0);
-      if (held > peak)
-        peak = held;
-    } else if (frees_activation(what.kind)) {
-      live -= shares[what.chunk];
-    }
-  }
-  return peak;
+  return detail::peak_of<double>(table, device, slot_class::activation, [shares](pass const& what) {
+    return shares[what.chunk];
+  });
 }
 
 } // namespace pipelining::inline v0_1

@@ -5,9 +5,10 @@
 //! @brief Where the passes of a timetable stand, and what each waits for. What `simulate` and
 //! `verify` share.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/timetable/dependencies.hpp>
 #include <pipe/timetable/report.hpp>
 
 #include <cstddef>
@@ -16,73 +17,60 @@
 namespace pipelining::inline v0_1 {
 namespace detail {
 
-//! The number of an entry in the row of its device. Unsigned, so that the number before the first
-//! is one that no row reaches.
+//! The number of an entry in its row. Unsigned, so that the number before the first is one that no
+//! row reaches.
 using entry_number = std::uint32_t;
 inline constexpr entry_number no_entry = ~entry_number{0};
 
-//! The lines of `pass_links`, counted twice for two directions.
-[[nodiscard]] constexpr int lines(shape const& extents) noexcept {
-  return pass_classes * stages(extents) * (extents.where == placement::bidirectional ? 2 : 1);
-}
+//! Where what a line is for a unit is made: one more than the entry, and above bit 30 the engine
+//! row of the device that holds the line; 0 where nobody makes it.
+using place_code = std::uint32_t;
+inline constexpr place_code place_bits = 30;
+inline constexpr place_code entry_mask = (place_code{1} << place_bits) - 1;
 
-//! The first microbatch whose lines are those of the second direction.
-[[nodiscard]] constexpr int first_from_end(shape const& extents) noexcept {
-  return extents.where == placement::bidirectional ? extents.microbatches / 2
-                                                   : extents.microbatches;
-}
+//! No line, or no such unit.
+inline constexpr int nothing_before = -1;
 
-//! The device of a line.
-[[nodiscard]] constexpr int holder_of(shape const& extents, int line) noexcept {
-  bool const from_end = line >= pass_classes * stages(extents);
-  return device_of(extents, line % stages(extents), from_end ? extents.microbatches - 1 : 0);
-}
-
-//! The entry that every pass is, by line and unit.
+//! The place that every pass has, by line and unit.
 struct place_map {
-  shape extents;
-  int const* holders;                 //!< [lines], the device of each
-  entry_number const* const* entries; //!< [lines] of [units], one more than the entry, 0 for none
+  pipeline over;
+  int const* holders;              //!< [lines], the device of each
+  place_code const* const* places; //!< [lines] of [units]
 };
 
-//! The line of what a pass waits for on another device (its unit is that of the pass), or
-//! `nothing_before`. A pass that waits for one that stands behind it in its own row waits for
-//! itself, which is for ever.
+//! A line whose maker a pass waits for in another row, in its own unit, or `nothing_before`. A pass
+//! that waits for one that stands behind it in its own row waits for ever.
 using input_line = std::int32_t;
 
-//! One device of a timetable without times.
+//! One row of a timetable without times.
 struct place_row {
   pass const* passes;
-  input_line const* inputs; //!< what each pass waits for
+  input_line const* inputs; //!< what each pass waits for on another device
+  input_line const* others; //!< what it waits for on another engine; null where there is one engine
   entry_number count;
 };
 
 //! What is wrong with a row by itself.
 struct row_findings {
   report first;
-  int entered; //!< passes that stand in the map; a fused backward counts twice
+  int entered; //!< wanted lines that a pass of this row makes
 };
 
 //! True when an overlapped entry is the second half of a composite pass.
 [[nodiscard]] constexpr bool completes_pair(pass const* row, entry_number entry) noexcept {
-  if (entry == 0)
-    return false;
-  pass const first = row[entry - 1];
-  pass const second = row[entry];
-  return !first.overlapped &&
-         (first.kind == pass_kind::forward) != (second.kind == pass_kind::forward) &&
-         first.kind != pass_kind::backward_weight && second.kind != pass_kind::backward_weight;
+  return entry > 0 && !row[entry - 1].overlapped;
 }
 
 //! The report on an entry that cannot stand where it stands.
-//! @param beside_half for a fused backward beside a backward_weight of its unit
-[[nodiscard]] constexpr report misplaced(
-  place_map const& map, place_row const& row, int device, entry_number entry, bool beside_half) {
+//! @param taken the row of the flow that another pass has made already, or none
+[[nodiscard]] constexpr report
+misplaced(place_map const& map, place_row const& row, int number, entry_number entry, int taken) {
   pass const what = row.passes[entry];
+  int const device = number % map.over.extents.devices;
   report found{rule::repeated_pass, device, static_cast<int>(entry), what, what};
-  if (beside_half) {
-    found.other.kind = pass_kind::backward_weight;
-  } else if (device_of(map.extents, what) != device) {
+  if (taken != kind_links::none && taken != links_of(map.over, what).made[0]) {
+    found.other.kind = namer_of(*map.over.declared, taken);
+  } else if (row_of(map.over, what) != number) {
     found.broken = rule::wrong_device;
     found.other = {};
   } else if (what.overlapped && !completes_pair(row.passes, entry)) {
@@ -92,116 +80,222 @@ struct row_findings {
   return found;
 }
 
-//! Enters the passes of one device into the map and finds what they wait for. A pass that does not
-//! exist waits for nothing.
-//! @param entries_of those of the map, to write @param inputs those of the row, to write
+//! The links of a kind on a stage, as distances between lines, for loops over many passes.
+struct entry_links {
+  static constexpr int none = -0x7fffffff; // no distance is that large
+
+  int made = none; //!< from the line of row 0 of the stage
+  int also[2] = {none, none};
+  int input = none; //!< likewise, of another stage
+  int own[2] = {none, none};
+  int chunk_step = 0;
+  int wanted = 0;         //!< of what it makes besides `made`, one bit each; bit 2 for `made`
+  bool runs_here = false; //!< there is such a kind, on the engine of the row
+  bool exists = false;
+};
+
+//! The links of all kinds, on a first, a last, an only and any other stage.
+struct entry_rules {
+  entry_links of[most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
+
+  constexpr entry_rules(flow const& declared, int stage_count, int engine_row) {
+    for (int kind = 0; kind < most_kinds; ++kind) {
+      if (!declared.kinds[kind].exists())
+        continue;
+      bool const here =
+        declared.engine_row[static_cast<int>(declared.kinds[kind].on)] == engine_row;
+      for (int where = 0; where < 4; ++where) {
+        kind_links const& links = declared.links[kind][where / 2];
+        entry_links& result = of[kind][where];
+        result.exists = true;
+        result.runs_here = here;
+        result.chunk_step = links.chunk_step;
+        result.made = links.made[0] * stage_count;
+        result.wanted = declared.wanted[links.made[0]] ? 4 : 0;
+        for (int k = 0; k < 2; ++k) {
+          if (links.made[k + 1] != kind_links::none) {
+            result.also[k] = links.made[k + 1] * stage_count;
+            result.wanted |= declared.wanted[links.made[k + 1]] ? 1 << k : 0;
+          }
+          if (links.own[k] != kind_links::none)
+            result.own[k] = links.own[k] * stage_count;
+        }
+        bool const there = links.input_step < 0 ? where % 2 == 1 : where / 2 == 1;
+        if (links.input != kind_links::none && there)
+          result.input = links.input * stage_count + links.input_step;
+      }
+    }
+  }
+};
+
+//! Enters the passes of one row into the map and finds what they wait for. A pass that does not
+//! exist waits for nothing. One call without inner calls: compilers take microseconds for each.
+//! @param number of the row
+//! @param places_of those of the map, to write @param inputs, others those of the row, to write
 constexpr row_findings enter_row(place_map const& map,
                                  place_row const& row,
-                                 int device,
-                                 entry_number* const* entries_of,
-                                 input_line* inputs) {
+                                 int number,
+                                 place_code* const* places_of,
+                                 input_line* inputs,
+                                 input_line* others) {
+  constexpr int none = entry_links::none;
   row_findings found{};
-  pass_extents const extents = pass_extents_of(map.extents);
-  int const microbatches = map.extents.microbatches;
-  int const from_end = first_from_end(map.extents);
-  int const one_way = pass_classes * extents.stages;
+  shape const& extents = map.over.extents;
+  int const* const first_units = map.over.first_units;
+  int const chunks = extents.chunks;
+  int const microbatches = extents.microbatches;
+  int const stage_count = stages(extents);
+  int const one_way = map.over.declared->rows * stage_count;
+  bool const one_route = routes(extents) == 1;
+  int const device = number % extents.devices;
   int const* const holders = map.holders;
+  int const engine_row = number / extents.devices;
+  entry_rules const rules(*map.over.declared, stage_count, engine_row);
+  // Entries of this row have codes from `here` on, those of rows behind it greater ones.
+  place_code const here = static_cast<place_code>(engine_row) << place_bits;
   int entered = 0;
   for (entry_number i = 0; i < row.count; ++i) {
     pass const what = row.passes[i];
-    if (what.stage >= extents.stages || what.microbatch >= microbatches ||
-        what.chunk >= extents.chunks) {
+    if (others != nullptr)
+      others[i] = nothing_before;
+    int const stage = what.stage;
+    int const microbatch = what.microbatch;
+    int const chunk = what.chunk;
+    bool const known =
+      static_cast<int>(what.kind) < most_kinds && stage < stage_count && microbatch < microbatches;
+    entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0]
+                                       [(stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0)];
+    int const first =
+      first_units == nullptr || !known ? microbatch * chunks : first_units[microbatch];
+    int const count =
+      first_units == nullptr || !known ? chunks : first_units[microbatch + 1] - first;
+    if (!known || !links.exists || chunk >= count) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
       continue;
     }
-    pass_links const links = links_of(extents, what);
-    int const direction = what.microbatch >= from_end ? one_way : 0;
-    int const line = links.line + direction;
-    entry_number* const entries = entries_of[line];
-    entry_number const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
+    int const base = one_route ? stage : stage + route_of(extents, microbatch) * one_way;
+    int const unit = first + chunk;
+    // What stands before this entry in the row has a code from here + 1 to here + behind.
+    place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
     input_line input = nothing_before;
-    if (links.input_line != nothing_before) {
-      input = links.input_line + direction;
-      if (holders[input] == device)
-        input = map.entries[input][links.unit] - 1 < behind ? nothing_before : line;
+    if (links.input != none) {
+      input = base + links.input;
+      if (holders[input] == device && map.places[input][unit] - here - 1 < behind)
+        input = nothing_before;
     }
-    if (links.chunk_unit != nothing_before && entries[links.chunk_unit] - 1 >= behind)
-      input = line;
+    if (links.own[0] != none)
+      for (int k = 0; k < 2 && links.own[k] != none; ++k) {
+        int const line = base + links.own[k];
+        if (map.places[line][unit] - here - 1 < behind)
+          continue;
+        if (others != nullptr)
+          others[i] = line;
+        else
+          input = line;
+      }
+    int const line = base + links.made;
+    place_code* const places = places_of[line];
+    if (links.chunk_step != 0) {
+      int const beside = chunk + links.chunk_step;
+      if (beside >= 0 && beside < count && places[unit + links.chunk_step] - here - 1 >= behind)
+        input = line;
+    }
     inputs[i] = input;
 
-    bool const stands_well = holders[line] == device && entries[links.unit] == 0 &&
-                             (!what.overlapped || completes_pair(row.passes, i));
-    if (stands_well) {
-      entries[links.unit] = i + 1;
-      ++entered;
-      if (what.kind != pass_kind::backward)
-        continue;
-      entry_number* const weights = entries_of[line + extents.stages]; // it is its own
-      ++entered;
-      if (weights[links.unit] == 0) {
-        weights[links.unit] = i + 1;
-        continue;
-      }
+    int taken = kind_links::none; // a row of the flow that another pass has made already
+    if (holders[line] != device || !links.runs_here || places[unit] != 0 ||
+        (what.overlapped && !completes_pair(row.passes, i))) {
+      taken = links.made / stage_count;
+    } else {
+      places[unit] = here + i + 1;
+      entered += links.wanted >> 2;
+      if (links.also[0] != none)
+        for (int k = 0; k < 2 && links.also[k] != none; ++k) {
+          place_code& at = places_of[base + links.also[k]][unit];
+          if (at != 0) {
+            taken = links.also[k] / stage_count;
+            continue;
+          }
+          at = here + i + 1;
+          entered += links.wanted >> k & 1;
+        }
     }
-    if (found.first)
-      found.first = misplaced(map, row, device, i, stands_well);
+    if (taken != kind_links::none && found.first)
+      found.first = misplaced(map, row, number, i, taken);
   }
   found.entered = entered;
   return found;
 }
 
+//! How many wanted lines there are.
+[[nodiscard]] constexpr int wanted_lines(pipeline const& over) noexcept {
+  int rows = 0;
+  for (int row = 0; row < over.declared->rows; ++row)
+    rows += over.declared->wanted[row] ? 1 : 0;
+  return rows * stages(over.extents) * units(over);
+}
+
 //! The first pass that no row has, once every row is in the map.
 [[nodiscard]] constexpr report find_missing(place_map const& map) noexcept {
-  shape const& extents = map.extents;
-  int const one_way = pass_classes * stages(extents);
-  int const from_end = first_from_end(extents) * extents.chunks;
+  pipeline const& over = map.over;
+  int const one_way = over.declared->rows * stages(over.extents);
   for (int line = 0; line < one_way; ++line)
-    for (int unit = 0; unit < units(extents); ++unit)
-      if (map.entries[unit >= from_end ? line + one_way : line][unit] == 0) {
-        pass const what = pass_at(extents, line * units(extents) + unit);
-        return {rule::missing_pass, device_of(extents, what), 0, what, {}};
-      }
+    for (int unit = 0; unit < units(over); ++unit) {
+      if (!over.declared->wanted[line / stages(over.extents)])
+        break;
+      pass const what = pass_at(over, line * units(over) + unit);
+      if (map.places[line + route_of(over.extents, what.microbatch) * one_way][unit] == 0)
+        return {rule::missing_pass, device_of(over, what), 0, what, {}};
+    }
   return {};
 }
 
 //! Owns the map and the inputs of a whole timetable.
 class entered_rows {
 public:
-  //! @param offsets [P + 1], device after device
-  constexpr entered_rows(shape const& extents, pass const* passes, int const* offsets) {
-    int const line_count = lines(extents);
-    int const unit_count = units(extents);
+  //! @param offsets [rows + 1], row after row
+  constexpr entered_rows(pipeline const& over, pass const* passes, int const* offsets) {
+    int const line_count = lines(over);
+    int const unit_count = units(over);
+    int const row_total = row_count(over);
+    bool const engines = over.declared->engines > 1;
     auto const cells = static_cast<std::size_t>(line_count) * static_cast<std::size_t>(unit_count);
+    auto const entries = static_cast<std::size_t>(offsets[row_total]) + 1;
     holders_ = new int[static_cast<std::size_t>(line_count)];
-    entries_ = new entry_number[cells]{};
-    lines_ = new entry_number*[static_cast<std::size_t>(line_count)];
-    inputs_ = new input_line[static_cast<std::size_t>(offsets[extents.devices]) + 1];
-    rows_ = new place_row[static_cast<std::size_t>(extents.devices)];
+    cells_ = new place_code[cells]{};
+    lines_ = new place_code*[static_cast<std::size_t>(line_count)];
+    inputs_ = new input_line[entries];
+    others_ = engines ? new input_line[entries] : nullptr;
+    rows_ = new place_row[static_cast<std::size_t>(row_total)];
     for (int line = 0; line < line_count; ++line) {
-      holders_[line] = holder_of(extents, line);
-      lines_[line] = entries_ + static_cast<std::ptrdiff_t>(line) * unit_count;
+      holders_[line] = holder_of(over, line);
+      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * unit_count;
     }
-    map_ = {extents, holders_, lines_};
+    map_ = {over, holders_, lines_};
     int entered = 0;
-    for (int device = 0; device < extents.devices; ++device) {
-      int const first = offsets[device];
-      rows_[device] = {
-        passes + first, inputs_ + first, static_cast<entry_number>(offsets[device + 1] - first)};
-      row_findings const found = enter_row(map_, rows_[device], device, lines_, inputs_ + first);
+    for (int row = 0; row < row_total; ++row) {
+      int const first = offsets[row];
+      input_line* const others = engines ? others_ + first : nullptr;
+      rows_[row] = {passes + first,
+                    inputs_ + first,
+                    others,
+                    static_cast<entry_number>(offsets[row + 1] - first)};
+      row_findings const found = enter_row(map_, rows_[row], row, lines_, inputs_ + first, others);
       entered += found.entered;
       if (first_)
         first_ = found.first;
     }
-    if (first_ && entered != pass_indices(extents))
+    if (first_ && entered != wanted_lines(over))
       first_ = find_missing(map_);
   }
   constexpr ~entered_rows() {
     delete[] holders_;
-    delete[] entries_;
+    delete[] cells_;
     delete[] lines_;
     delete[] inputs_;
+    delete[] others_;
     delete[] rows_;
   }
   entered_rows(entered_rows const&) = delete;
@@ -214,9 +308,10 @@ public:
 
 private:
   int* holders_;
-  entry_number* entries_;
-  entry_number** lines_;
+  place_code* cells_;
+  place_code** lines_;
   input_line* inputs_;
+  input_line* others_;
   place_row* rows_;
   place_map map_;
   report first_;

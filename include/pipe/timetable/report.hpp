@@ -15,9 +15,11 @@ enum class rule : std::uint8_t {
   none,           //!< nothing is wrong
   unknown_pass,   //!< a stage, microbatch or chunk that the pipeline does not have
   wrong_device,   //!< a pass on a device that does not hold its stage
-  lone_half,      //!< an overlapped pass that is not the second half of a forward and backward pair
+  lone_half,      //!< an overlapped pass that is not the second half of a pair
   repeated_pass,  //!< a pass that stands twice, or a fused backward beside one of its halves
   missing_pass,   //!< a unit without its forward, or without its whole backward, on some stage
+  wrong_kinds,    //!< a unit whose kinds of passes do not go together: a copy of what was not to
+                  //!< leave, a datum that nobody gives back
   waits_for_ever, //!< a pass without a finite start and end: it waits, in a circle, for itself
   overlaps,       //!< a pass that starts before the pass before it on the same device has ended
   before_dependency, //!< a pass that starts before a pass it waits for has ended and its message
@@ -28,8 +30,8 @@ enum class rule : std::uint8_t {
 //! @brief The verdict of `verify`: the first broken rule, where it is broken, and the passes
 //! involved.
 struct report {
-  rule broken = rule::none;
-  int device = 0;
+  rule broken = rule::none; //!< the rule, none where all is well
+  int device = 0;           //!< where it is broken
   int entry = 0; //!< position in the device's row
   pass what;     //!< the pass that breaks the rule
   pass other;    //!< the pass it is in conflict with, where there is one

@@ -5,7 +5,7 @@
 //! @brief The event simulation that gives passes their times. Header for pipelining::simulate.
 
 #include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/places.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -18,21 +18,21 @@ namespace pipelining::inline v0_1 {
 
 namespace detail {
 
-//! The times of some passes: those of every device from its entry `first` on. Those of entries
+//! The times of some passes: those of every row from its entry `first` on. Those of entries
 //! before it are in the part `before`, which lets the compiler time large timetables in several
 //! constant evaluations, none of which copies what another has made.
 struct timed_part {
-  entry_number const* first;   //!< [P]
-  double const* const* starts; //!< [P]
-  double const* const* ends;   //!< [P]
+  entry_number const* first;   //!< [rows]
+  double const* const* starts; //!< [rows]
+  double const* const* ends;   //!< [rows]
   timed_part const* before = nullptr;
 
   //! The end of a pass that has been timed.
-  [[nodiscard]] constexpr double end_of(int device, entry_number entry) const noexcept {
+  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
     timed_part const* part = this;
-    while (entry < part->first[device])
+    while (entry < part->first[row])
       part = part->before;
-    return part->ends[device][entry - part->first[device]];
+    return part->ends[row][entry - part->first[row]];
   }
 };
 
@@ -41,14 +41,14 @@ struct timed_part {
 template <class Time>
 class whole_part {
 public:
-  constexpr whole_part(Time* starts, Time* ends, int const* offsets, int devices) {
-    auto const count = static_cast<std::size_t>(devices);
+  constexpr whole_part(Time* starts, Time* ends, int const* offsets, int rows) {
+    auto const count = static_cast<std::size_t>(rows);
     first_ = new entry_number[count]{};
     starts_ = new Time*[count];
     ends_ = new Time*[count];
-    for (int device = 0; device < devices; ++device) {
-      starts_[device] = starts + offsets[device];
-      ends_[device] = ends + offsets[device];
+    for (int row = 0; row < rows; ++row) {
+      starts_[row] = starts + offsets[row];
+      ends_[row] = ends + offsets[row];
     }
   }
   constexpr ~whole_part() {
@@ -72,53 +72,84 @@ private:
 //! The state of a simulation, on arrays of the caller.
 struct simulation {
   place_map map;
-  place_row const* rows;   //!< [P]
+  place_row const* rows;   //!< [rows]
   timed_part part;         //!< what is being written
-  double* const* starts;   //!< [P], that of `part`
-  double* const* ends;     //!< [P], that of `part`
-  entry_number* next;      //!< [P], the entry that each device comes to next
-  double* free_from;       //!< [P], when each device has ended its last pass
-  int* waits_for_device;   //!< [P], a device can go on when the row of this device
-  entry_number* waits_for; //!< [P], has come past this entry; `no_entry` is never
-  int chunks;
+  double* const* starts;   //!< [rows], that of `part`
+  double* const* ends;     //!< [rows], that of `part`
+  entry_number* next;      //!< [rows], the entry that each row comes to next
+  double* free_from;       //!< [rows], when each row has ended its last pass
+  int* waits_for_row;      //!< [rows], a row can go on when this row
+  entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
   double latency;
-  entry_number room; //!< entries of each device in `part`
+  entry_number room; //!< entries of each row in `part`
 };
 
-//! Runs a device until a pass has to wait or the part is full. Without inner calls but for the
-//! cost, since compilers take microseconds for each.
+//! When what a pass waits for on another engine of its device is there, or `never`: then `row` is
+//! told what it waits for.
+[[nodiscard]] constexpr double
+ready_beside(simulation& state, int row, input_line line, int unit) noexcept {
+  place_code const at = state.map.places[line][unit];
+  int const source = static_cast<int>(at >> place_bits) * state.map.over.extents.devices +
+                     state.map.holders[line];
+  entry_number const wanted = (at & entry_mask) - 1;
+  if (at == 0 || wanted >= state.next[source]) {
+    state.waits_for_row[row] = source;
+    state.waits_for[row] = at == 0 ? no_entry : wanted;
+    return never;
+  }
+  return state.part.end_of(source, wanted);
+}
+
+//! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
+//! since compilers take microseconds for each.
 template <cost_model Cost>
-constexpr void run_device(simulation& state, Cost const& cost, int device) {
-  place_row const row = state.rows[device];
-  entry_number const base = state.part.first[device];
-  entry_number const first = state.next[device];
+constexpr void run_row(simulation& state, Cost const& cost, int number) {
+  place_row const row = state.rows[number];
+  int const devices = state.map.over.extents.devices;
+  int const device = number % devices;
+  int const chunks = state.map.over.extents.chunks;
+  int const* const first_units = state.map.over.first_units;
+  entry_number const base = state.part.first[number];
+  entry_number const first = state.next[number];
   entry_number const last = row.count - base > state.room ? base + state.room : row.count;
-  double* const starts = state.starts[device];
-  double* const ends = state.ends[device];
-  double free_from = state.free_from[device];
+  double* const starts = state.starts[number];
+  double* const ends = state.ends[number];
+  double free_from = state.free_from[number];
   double start = free_from;
   entry_number entry = first;
-  state.waits_for_device[device] = device;
-  state.waits_for[device] = no_entry;
+  state.waits_for_row[number] = number;
+  state.waits_for[number] = no_entry;
   for (; entry < last; ++entry) {
     pass const what = row.passes[entry];
     bool const pair = what.overlapped && entry > first && !row.passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
       start = free_from;
     int const input = row.inputs[entry];
+    int const unit =
+      (first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
+      what.chunk;
     if (input != nothing_before) {
-      int const source = state.map.holders[input];
-      entry_number const wanted =
-        state.map.entries[input][what.microbatch * state.chunks + what.chunk] - 1;
+      place_code const at = state.map.places[input][unit];
+      int const holder = state.map.holders[input];
+      int const source = holder + static_cast<int>(at >> place_bits) * devices;
+      entry_number const wanted = (at & entry_mask) - 1;
       if (wanted >= state.next[source]) {
-        state.waits_for_device[device] = source;
-        state.waits_for[device] = wanted;
+        state.waits_for_row[number] = source;
+        state.waits_for[number] = wanted;
         break;
       }
       timed_part const* part = &state.part;
       while (wanted < part->first[source])
         part = part->before;
-      double const ready = part->ends[source][wanted - part->first[source]] + state.latency;
+      double const ready = part->ends[source][wanted - part->first[source]] +
+                           (holder == device ? 0 : state.latency);
+      if (ready > start)
+        start = ready;
+    }
+    if (row.others != nullptr && row.others[entry] != nothing_before) {
+      double const ready = ready_beside(state, number, row.others[entry], unit);
+      if (ready == never)
+        break;
       if (ready > start)
         start = ready;
     }
@@ -137,30 +168,30 @@ constexpr void run_device(simulation& state, Cost const& cost, int device) {
       !row.passes[entry - 1].overlapped) {
     --entry;
     starts[entry - base] = ends[entry - base] = never;
-    free_from = entry > first ? ends[entry - 1 - base] : state.free_from[device];
+    free_from = entry > first ? ends[entry - 1 - base] : state.free_from[number];
   }
-  state.next[device] = entry;
-  state.free_from[device] = free_from;
+  state.next[number] = entry;
+  state.free_from[number] = free_from;
 }
 
 //! Runs passes as early as order, dependencies and messages allow, until nothing more can run or
 //! the part is full.
 //!
-//! Goes down the devices and up again, as the passes of a unit do. A device that waits is asked
-//! again only when the pass that it waits for has run.
+//! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again only
+//! when the pass that it waits for has run.
 template <cost_model Cost>
 constexpr void advance(simulation& state, Cost const& cost) {
-  int const devices = state.map.extents.devices;
-  int idle = 0; // looks since one ran; down and up again sees all devices, wherever it begins
-  for (int round = 0; idle < 2 * devices; ++round)
-    for (int i = 0; i < devices; ++i) {
-      int const device = round % 2 == 0 ? i : devices - 1 - i;
+  int const rows = row_count(state.map.over);
+  int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
+  for (int round = 0; idle < 2 * rows; ++round)
+    for (int i = 0; i < rows; ++i) {
+      int const row = round % 2 == 0 ? i : rows - 1 - i;
       ++idle;
-      if (round > 0 && state.next[state.waits_for_device[device]] <= state.waits_for[device])
+      if (round > 0 && state.next[state.waits_for_row[row]] <= state.waits_for[row])
         continue;
-      entry_number const before = state.next[device];
-      run_device(state, cost, device);
-      if (state.next[device] != before)
+      entry_number const before = state.next[row];
+      run_row(state, cost, row);
+      if (state.next[row] != before)
         idle = 0;
     }
 }
@@ -173,8 +204,7 @@ constexpr void advance(simulation& state, Cost const& cost) {
                            {},
                            {},
                            std::move(orders.offsets),
-                           std::move(orders.custom_devices)};
-  result.extents.custom_devices = nullptr;
+                           std::move(orders.tables)};
   result.starts.assign(result.passes.size(), never);
   result.ends.assign(result.passes.size(), never);
   return result;
@@ -182,19 +212,20 @@ constexpr void advance(simulation& state, Cost const& cost) {
 
 //! The rows of a timetable, entered.
 [[nodiscard]] inline entered_rows enter(timetable_view table) {
-  return {table.extents, table.passes, table.offsets};
+  return {table.over(), table.passes, table.offsets};
 }
 
 //! Times a whole timetable.
 template <cost_model Cost>
 void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
-  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  int const row_total = row_count(rows.map().over);
+  auto const count = static_cast<std::size_t>(row_total);
   whole_part<double> const part(
-    table.starts.data(), table.ends.data(), table.offsets.data(), table.extents.devices);
-  std::vector<entry_number> next(devices);
-  std::vector<double> free_from(devices);
-  std::vector<int> waits_for_device(devices);
-  std::vector<entry_number> waits_for(devices);
+    table.starts.data(), table.ends.data(), table.offsets.data(), row_total);
+  std::vector<entry_number> next(count);
+  std::vector<double> free_from(count);
+  std::vector<int> waits_for_row(count);
+  std::vector<entry_number> waits_for(count);
   simulation state{rows.map(),
                    rows.rows(),
                    part.view(),
@@ -202,9 +233,8 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
                    part.ends(),
                    next.data(),
                    free_from.data(),
-                   waits_for_device.data(),
+                   waits_for_row.data(),
                    waits_for.data(),
-                   table.extents.chunks,
                    table.latency,
                    no_entry};
   advance(state, cost);

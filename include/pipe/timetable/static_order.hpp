@@ -4,10 +4,13 @@
 //! @file
 //! @brief The order of passes made by the compiler, in as many constant evaluations as it takes.
 
+#include <pipe/core/array_of.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
+#include <cstdint>
 #include <utility>
 
 namespace pipelining::inline v0_1 {
@@ -25,35 +28,73 @@ struct static_order {
   static constexpr shape extents = [] {
     check_extents({.devices = Devices, .microbatches = Microbatches});
     shape const arranged = Schedule{}.arrange(Devices, Microbatches);
-    check_extents(arranged);
+    check_extents(arranged, flow_of<Schedule>().rows);
     return arranged;
   }();
-  static constexpr int capacity = row_capacity(extents);
+
+  //! The tables of a placement or of numbers of chunks of the schedule's own.
+  struct holder_table {
+    array_of<std::uint16_t, places_stages<Schedule> ? stages(extents) * routes(extents) : 1> of;
+  };
+  static constexpr holder_table holders = [] {
+    holder_table result{};
+    if constexpr (places_stages<Schedule>) {
+      for (int i = 0; i < stages(extents) * routes(extents); ++i) {
+        int const stage = i % stages(extents);
+        int const device = Schedule{}.device_of(extents, stage, i / stages(extents));
+        check_holder(extents, stage, device);
+        result.of[i] = static_cast<std::uint16_t>(device);
+      }
+    } else {
+      check_named_placement(extents);
+    }
+    return result;
+  }();
+  struct unit_table {
+    array_of<int, counts_chunks<Schedule> ? Microbatches + 1 : 1> of;
+  };
+  static constexpr unit_table first_units = [] {
+    unit_table result{};
+    if constexpr (counts_chunks<Schedule>)
+      for (int microbatch = 0; microbatch < Microbatches; ++microbatch) {
+        int const chunks = Schedule{}.chunks_of(extents, microbatch);
+        check_chunk_count(extents, microbatch, chunks);
+        result.of[microbatch + 1] = result.of[microbatch] + chunks;
+      }
+    return result;
+  }();
+  static constexpr pipeline over{extents,
+                                 flow_pointer<Schedule>,
+                                 places_stages<Schedule> ? holders.of : nullptr,
+                                 counts_chunks<Schedule> ? first_units.of : nullptr};
+  static constexpr int capacity = row_capacity(over);
+  static constexpr int row_total = row_count(over);
 
   struct row {
-    pass passes[capacity];
+    array_of<pass, capacity> passes;
     int count;
   };
   template <int Device>
   static constexpr row closed_form = [] {
     row result{};
     row_writer out{result.passes, capacity};
-    Schedule{}.order(extents, Device, out);
+    if constexpr (Device < Devices) // further engines have no passes
+      Schedule{}.order(extents, Device, out);
     result.count = out.count;
     return result;
   }();
 
   struct row_list {
-    row of[Devices];
+    array_of<row, row_total> of;
   };
   [[nodiscard]] static constexpr row_list generate() {
     row_list result{};
-    row_writer writers[Devices]{};
-    for (int device = 0; device < Devices; ++device)
-      writers[device] = {result.of[device].passes, capacity};
+    array_of<row_writer, row_total> writers{};
+    for (int number = 0; number < row_total; ++number)
+      writers[number] = {result.of[number].passes, capacity};
     Schedule{}.generate(extents, Cost::value, writers);
-    for (int device = 0; device < Devices; ++device)
-      result.of[device].count = writers[device].count;
+    for (int number = 0; number < row_total; ++number)
+      result.of[number].count = writers[number].count;
     return result;
   }
   template <class Order>
@@ -70,7 +111,7 @@ struct static_order {
   }();
 
   struct row_pointers {
-    row const* of[Devices];
+    array_of<row const*, row_total> of;
   };
   template <int... Device>
   [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Device...>) {
@@ -81,11 +122,11 @@ struct static_order {
     else
       return {{&generated<static_order>.of[Device]...}};
   }
-  static constexpr row_pointers rows = collect(std::make_integer_sequence<int, Devices>{});
+  static constexpr row_pointers rows = collect(std::make_integer_sequence<int, row_total>{});
   static constexpr int total = [] {
     int sum = 0;
-    for (int device = 0; device < Devices; ++device)
-      sum += rows.of[device]->count;
+    for (int number = 0; number < row_total; ++number)
+      sum += rows.of[number]->count;
     return sum;
   }();
 };

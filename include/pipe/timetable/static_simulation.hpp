@@ -5,9 +5,12 @@
 //! @brief The simulation and the verification done by the compiler, in as many constant evaluations
 //! as it takes.
 
+#include <pipe/core/array_of.hpp>
 #include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/timetable/places.hpp>
+#include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -22,24 +25,25 @@ namespace detail {
 //! of one evaluation (clang: 1,048,576), not their sum, so large timetables go in parts.
 inline constexpr int part_passes = 16384;
 
-//! Where the passes stand and what they wait for, one constant per device.
+//! Where the passes stand and what they wait for, one constant per row.
 //! @tparam Order a `static_order`
 template <class Order>
 struct static_places {
-  static constexpr shape extents = Order::extents;
-  static constexpr int devices = extents.devices;
-  static constexpr int line_count = lines(extents);
+  static constexpr pipeline over = Order::over;
+  static constexpr int rows = Order::row_total;
+  static constexpr int line_count = lines(over);
+  static constexpr bool engines = over.declared->engines > 1;
 
   struct line_table {
-    int holders[line_count];
-    int own[line_count]; //!< the number of a line among those of its device
+    array_of<int, line_count> holders;
+    array_of<int, line_count> own; //!< the number of a line among those of its device
     int most;            //!< lines of one device
   };
   static constexpr line_table table = [] {
     line_table result{};
-    int counts[devices]{};
+    array_of<int, over.extents.devices> counts{};
     for (int line = 0; line < line_count; ++line) {
-      int const device = holder_of(extents, line);
+      int const device = holder_of(over, line);
       result.holders[line] = device;
       result.own[line] = counts[device];
       ++counts[device];
@@ -48,148 +52,164 @@ struct static_places {
     return result;
   }();
 
-  template <int Device>
+  // Structures of arrays, since nvcc 13 loses count in pointers into arrays of arrays.
+  struct line_places {
+    array_of<place_code, units(over)> of;
+  };
+  struct line_list {
+    array_of<line_places, table.most> of;
+  };
+  template <int Row>
   struct row {
-    static constexpr auto const& order = *Order::rows.of[Device];
+    static constexpr auto const& order = *Order::rows.of[Row];
     static constexpr int count = order.count;
+    static constexpr int device = Row % over.extents.devices;
 
-    // Structures of arrays, since nvcc 13 loses count in pointers into arrays of arrays.
-    struct line_entries {
-      entry_number of[units(extents)];
-    };
     struct entered {
-      line_entries entries[table.most];
-      input_line inputs[count + 1];
+      line_list lines; //!< of the device, as its rows up to this one make them
+      array_of<input_line, count + 1> inputs;
+      array_of<input_line, engines ? count + 1 : 1> others;
       row_findings found;
     };
     static constexpr entered value = [] {
       entered result{};
-      entry_number* own[line_count]{};
+      if constexpr (Row >= over.extents.devices)
+        result.lines = row<Row - over.extents.devices>::value.lines;
+      array_of<place_code*, line_count> own{};
       for (int line = 0; line < line_count; ++line)
-        if (table.holders[line] == Device)
-          own[line] = result.entries[table.own[line]].of;
-      result.found = enter_row({extents, table.holders, own},
-                               {order.passes, result.inputs, static_cast<entry_number>(count)},
-                               Device,
-                               own,
-                               result.inputs);
+        if (table.holders[line] == device)
+          own[line] = result.lines.of[table.own[line]].of;
+      input_line* const others = engines ? result.others : nullptr;
+      result.found =
+        enter_row({over, table.holders, own},
+                  {order.passes, result.inputs, others, static_cast<entry_number>(count)},
+                  Row,
+                  own,
+                  result.inputs,
+                  others);
       return result;
     }();
 
     struct line_pointers {
-      entry_number const* of[table.most];
+      array_of<place_code const*, table.most> of;
     };
     static constexpr line_pointers pointers = [] {
       line_pointers result{};
       for (int line = 0; line < table.most; ++line)
-        result.of[line] = value.entries[line].of;
+        result.of[line] = value.lines.of[line].of;
       return result;
     }();
   };
 
   struct row_pointers {
-    pass const* passes[devices];
-    input_line const* inputs[devices];
-    entry_number const* const* entries[devices]; //!< [own lines]
-    row_findings const* found[devices];
+    array_of<pass const*, rows> passes;
+    array_of<input_line const*, rows> inputs;
+    array_of<input_line const*, rows> others;
+    array_of<place_code const* const*, rows> places; //!< [own lines]
+    array_of<row_findings const*, rows> found;
   };
-  template <int... Device>
-  [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Device...>) {
-    return {{row<Device>::order.passes...},
-            {row<Device>::value.inputs...},
-            {row<Device>::pointers.of...},
-            {&row<Device>::value.found...}};
+  template <int... Row>
+  [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Row...>) {
+    return {{row<Row>::order.passes...},
+            {row<Row>::value.inputs...},
+            {(engines ? row<Row>::value.others : nullptr)...},
+            {row<Row>::pointers.of...},
+            {&row<Row>::value.found...}};
   }
-  static constexpr row_pointers all = collect(std::make_integer_sequence<int, devices>{});
+  static constexpr row_pointers all = collect(std::make_integer_sequence<int, rows>{});
 
   struct joined {
-    entry_number const* entries[line_count];
-    place_row rows[devices];
+    array_of<place_code const*, line_count> places;
+    array_of<place_row, rows> rows_of;
     report first;
   };
   static constexpr joined value = [] {
     joined result{};
-    for (int line = 0; line < line_count; ++line)
-      result.entries[line] = all.entries[table.holders[line]][table.own[line]];
+    for (int line = 0; line < line_count; ++line) // the last row of a device knows all
+      result.places[line] =
+        all.places[rows - over.extents.devices + table.holders[line]][table.own[line]];
     int entered = 0;
-    for (int device = 0; device < devices; ++device) {
-      result.rows[device] = {all.passes[device],
-                             all.inputs[device],
-                             static_cast<entry_number>(Order::rows.of[device]->count)};
-      entered += all.found[device]->entered;
+    for (int number = 0; number < rows; ++number) {
+      result.rows_of[number] = {all.passes[number],
+                                all.inputs[number],
+                                all.others[number],
+                                static_cast<entry_number>(Order::rows.of[number]->count)};
+      entered += all.found[number]->entered;
       if (result.first)
-        result.first = all.found[device]->first;
+        result.first = all.found[number]->first;
     }
-    if (result.first && entered != pass_indices(extents))
-      result.first = find_missing({extents, table.holders, result.entries});
+    place_map const entered_map{over, table.holders, result.places};
+    if (result.first && entered != wanted_lines(over))
+      result.first = find_missing(entered_map);
+    if (result.first && over.declared->has_choices)
+      result.first = check_sets(entered_map, result.rows_of);
     return result;
   }();
-  static constexpr place_map map{extents, table.holders, value.entries};
+  static constexpr place_map map{over, table.holders, value.places};
 };
 
 //! The times of the passes, some of them per constant.
 template <class Order, class Cost>
 struct static_simulation {
   using places = static_places<Order>;
-  static constexpr int devices = places::devices;
-  static constexpr entry_number room = part_passes / devices + 2; // a composite pass needs two
+  static constexpr int rows = places::rows;
+  static constexpr entry_number room = part_passes / rows + 2; // a composite pass needs two
 
   struct row_times {
-    double starts[room];
-    double ends[room];
+    array_of<double, static_cast<int>(room)> starts;
+    array_of<double, static_cast<int>(room)> ends;
   };
   struct times {
-    entry_number first[devices];
-    entry_number next[devices];
-    double free_from[devices];
-    row_times rows[devices];
+    array_of<entry_number, rows> first;
+    array_of<entry_number, rows> next;
+    array_of<double, rows> free_from;
+    array_of<row_times, rows> rows_of;
     bool moved;
     bool done;
   };
   [[nodiscard]] static constexpr times run(times const* before, timed_part const* earlier) {
     times own{};
-    double* starts[devices]{};
-    double* ends[devices]{};
-    int waits_for_device[devices]{};
-    entry_number waits_for[devices]{};
-    for (int device = 0; device < devices; ++device) {
-      starts[device] = own.rows[device].starts;
-      ends[device] = own.rows[device].ends;
+    array_of<double*, rows> starts{};
+    array_of<double*, rows> ends{};
+    array_of<int, rows> waits_for_row{};
+    array_of<entry_number, rows> waits_for{};
+    for (int row = 0; row < rows; ++row) {
+      starts[row] = own.rows_of[row].starts;
+      ends[row] = own.rows_of[row].ends;
       if (before == nullptr)
         continue;
-      own.first[device] = own.next[device] = before->next[device];
-      own.free_from[device] = before->free_from[device];
+      own.first[row] = own.next[row] = before->next[row];
+      own.free_from[row] = before->free_from[row];
     }
     simulation state{places::map,
-                     places::value.rows,
+                     places::value.rows_of,
                      {own.first, starts, ends, earlier},
                      starts,
                      ends,
                      own.next,
                      own.free_from,
-                     waits_for_device,
+                     waits_for_row,
                      waits_for,
-                     places::extents.chunks,
                      Cost::value.latency(),
                      room};
     advance(state, Cost::value);
     own.done = true;
-    for (int device = 0; device < devices; ++device) {
-      own.moved = own.moved || own.next[device] != own.first[device];
-      own.done = own.done && own.next[device] == places::value.rows[device].count;
+    for (int row = 0; row < rows; ++row) {
+      own.moved = own.moved || own.next[row] != own.first[row];
+      own.done = own.done && own.next[row] == places::value.rows_of[row].count;
     }
     return own;
   }
 
   struct time_pointers {
-    double const* starts[devices];
-    double const* ends[devices];
+    array_of<double const*, rows> starts;
+    array_of<double const*, rows> ends;
   };
   [[nodiscard]] static constexpr time_pointers pointers_to(times const& part) {
     time_pointers result{};
-    for (int device = 0; device < devices; ++device) {
-      result.starts[device] = part.rows[device].starts;
-      result.ends[device] = part.rows[device].ends;
+    for (int row = 0; row < rows; ++row) {
+      result.starts[row] = part.rows_of[row].starts;
+      result.ends[row] = part.rows_of[row].ends;
     }
     return result;
   }
@@ -223,8 +243,8 @@ struct static_simulation {
   static constexpr int parts = count_parts();
 
   struct part_pointers {
-    times const* values[parts];
-    timed_part const* views[parts];
+    array_of<times const*, parts> values;
+    array_of<timed_part const*, parts> views;
   };
   template <int... Number>
   [[nodiscard]] static constexpr part_pointers collect(std::integer_sequence<int, Number...>) {
@@ -235,15 +255,15 @@ struct static_simulation {
   //! The verdict on the times of one part.
   [[nodiscard]] static constexpr report check(int number) {
     times const& part = *all.values[number];
-    for (int device = 0; device < devices; ++device) {
+    for (int row = 0; row < rows; ++row) {
       report const verdict =
         check_times(places::map,
-                    places::value.rows[device],
+                    places::value.rows_of[row],
                     *all.views[number],
                     Cost::value.latency(),
-                    device,
-                    part.next[device],
-                    number > 0 ? all.values[number - 1]->free_from[device] : 0);
+                    row,
+                    part.next[row],
+                    number > 0 ? all.values[number - 1]->free_from[row] : 0);
       if (!verdict)
         return verdict;
     }
@@ -252,7 +272,7 @@ struct static_simulation {
   template <int Number>
   static constexpr report checked = check(Number);
   struct report_list {
-    report of[parts];
+    array_of<report, parts> of;
   };
   template <int... Number>
   [[nodiscard]] static constexpr report first_of(std::integer_sequence<int, Number...>) {
@@ -269,14 +289,14 @@ struct static_simulation {
       return first_of(std::make_integer_sequence<int, parts>{});
     } else {
       times const& last = part<parts - 1>::value;
-      int device = 0;
-      while (last.next[device] == places::value.rows[device].count)
-        ++device;
-      entry_number const entry = last.next[device];
+      int row = 0;
+      while (last.next[row] == places::value.rows_of[row].count)
+        ++row;
+      entry_number const entry = last.next[row];
       return {rule::waits_for_ever,
-              device,
+              row % places::over.extents.devices,
               static_cast<int>(entry),
-              places::value.rows[device].passes[entry],
+              places::value.rows_of[row].passes[entry],
               {}};
     }
   }
@@ -289,12 +309,13 @@ struct static_memory {
 
   template <int Device>
   static constexpr report
-    checked = check_memory(Order::rows.of[Device]->passes,
+    checked = check_memory(effect_on(*Order::over.declared, slot_class::activation),
+                           Order::rows.of[Device]->passes,
                            static_cast<entry_number>(Order::rows.of[Device]->count),
                            Device,
                            MemoryLimit);
   struct report_list {
-    report of[devices];
+    array_of<report, devices> of;
   };
   template <int... Device>
   [[nodiscard]] static constexpr report first_of(std::integer_sequence<int, Device...>) {
@@ -311,44 +332,44 @@ struct static_memory {
 template <class Order, class Cost>
 struct static_arrays {
   using simulation_of = static_simulation<Order, Cost>;
-  static constexpr int devices = Order::extents.devices;
+  static constexpr int rows = Order::row_total;
   static constexpr int total = Order::total;
 
   struct flat_passes {
-    pass values[total];
-    int offsets[devices + 1];
+    array_of<pass, total> values;
+    array_of<int, rows + 1> offsets;
   };
   static constexpr flat_passes order = [] {
     flat_passes result{};
     int at = 0;
-    for (int device = 0; device < devices; ++device) {
-      pass const* const row = Order::rows.of[device]->passes;
-      int const count = Order::rows.of[device]->count;
+    for (int row = 0; row < rows; ++row) {
+      pass const* const passes = Order::rows.of[row]->passes;
+      int const count = Order::rows.of[row]->count;
       for (int entry = 0; entry < count; ++entry)
-        result.values[at + entry] = row[entry];
+        result.values[at + entry] = passes[entry];
       at += count;
-      result.offsets[device + 1] = at;
+      result.offsets[row + 1] = at;
     }
     return result;
   }();
 
   struct flat_times {
-    double values[total];
+    array_of<double, total> values;
   };
   //! @param which the pointers to starts or to ends of a part
   [[nodiscard]] static constexpr flat_times join(double const* const* timed_part::*which) {
     flat_times result{};
-    for (int device = 0; device < devices; ++device) {
-      int at = order.offsets[device];
+    for (int row = 0; row < rows; ++row) {
+      int at = order.offsets[row];
       for (int number = 0; number < simulation_of::parts; ++number) {
         auto const& part = *simulation_of::all.values[number];
-        double const* const values = (simulation_of::all.views[number]->*which)[device];
-        int const count = static_cast<int>(part.next[device] - part.first[device]);
+        double const* const values = (simulation_of::all.views[number]->*which)[row];
+        int const count = static_cast<int>(part.next[row] - part.first[row]);
         for (int i = 0; i < count; ++i)
           result.values[at + i] = values[i];
         at += count;
       }
-      for (; at < order.offsets[device + 1]; ++at)
+      for (; at < order.offsets[row + 1]; ++at)
         result.values[at] = never;
     }
     return result;

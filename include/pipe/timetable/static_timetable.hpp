@@ -17,7 +17,7 @@ namespace pipelining::inline v0_1 {
 //! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a
 //! member `value`.
 struct unit_cost {
-  static constexpr uniform_cost value{};
+  static constexpr uniform_cost value{}; //!< every pass takes 1, messages nothing
 };
 
 namespace detail {
@@ -32,7 +32,10 @@ struct timed {
                                        arrays::order.values,
                                        arrays::starts.values,
                                        arrays::ends.values,
-                                       arrays::order.offsets};
+                                       arrays::order.offsets,
+                                       order::over.declared,
+                                       order::over.holders,
+                                       order::over.first_units};
 
   //! The verdict, without a limit on memory.
   static constexpr report verdict = [] {
@@ -58,6 +61,7 @@ struct static_timetable
                                 Schedule,
                                 Devices,
                                 Microbatches> {
+  //! What the compiler made, for `lower_static`.
   using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
 
   static constexpr timetable_view view = timed::view;
@@ -78,9 +82,11 @@ template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbat
 [[nodiscard]] constexpr report
 verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
   using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
-  if constexpr (MemoryLimit != unlimited && timed::verdict)
+  if constexpr (MemoryLimit != unlimited && timed::verdict) {
+    static_assert(timed::order::over.declared->engines == 1,
+                  "verify: where copies change what is held, ask verify(table, limit)");
     return detail::static_memory<typename timed::order, MemoryLimit>::value;
-  else
+  } else
     return timed::verdict;
 }
 

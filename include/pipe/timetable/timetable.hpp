@@ -6,8 +6,11 @@
 //! pipelining::timetable_view and
 //!        pipelining::dynamic_timetable.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,55 +22,116 @@ namespace pipelining::inline v0_1 {
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
 
-//! @brief What every function that looks at a timetable takes: pointers to flat arrays, device
-//! after device.
+//! @brief What every function that looks at a timetable takes: pointers to flat arrays, row after
+//! row.
 //!
-//! Does not own anything; the arrays live in a `dynamic_timetable` or a `static_timetable`. Cheap
-//! to copy.
+//! A device has a row for each engine of the flow. Rows 0 ... P - 1 are those of the compute
+//! engines, in the order of the devices; further engines follow. Does not own anything; the arrays
+//! live in a `dynamic_timetable` or a `static_timetable`. Cheap to copy.
 struct timetable_view {
-  shape extents;
+  shape extents;                  //!< of the pipeline
   double latency = 0;             //!< time of a message between two devices
-  pass const* passes = nullptr;   //!< [offsets[P]]
-  double const* starts = nullptr; //!< [offsets[P]], `never` for a pass that waits for ever
-  double const* ends = nullptr;   //!< [offsets[P]]
+  pass const* passes = nullptr;   //!< [offsets[rows]]
+  double const* starts = nullptr; //!< [offsets[rows]], `never` for a pass that waits for ever
+  double const* ends = nullptr;   //!< [offsets[rows]]
   int const* offsets =
-    nullptr; //!< [P + 1], device d has the entries offsets[d] ... offsets[d + 1] - 1
+    nullptr; //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
+  flow const* declared = &training;       //!< what passes do
+  std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
+  int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
 
-  [[nodiscard]] constexpr int size() const noexcept { return offsets[extents.devices]; }
-  [[nodiscard]] constexpr int row_size(int device) const noexcept {
-    return offsets[device + 1] - offsets[device];
+  //! Engines of all devices, each with an order of its own.
+  [[nodiscard]] constexpr int rows() const noexcept {
+    return extents.devices * declared->engines;
+  }
+  //! Passes of all devices.
+  [[nodiscard]] constexpr int size() const noexcept { return offsets[rows()]; }
+  //! Passes of one row.
+  [[nodiscard]] constexpr int row_size(int row) const noexcept {
+    return offsets[row + 1] - offsets[row];
   }
 
-  //! @brief The passes of one device, in the order in which it runs them.
-  [[nodiscard]] constexpr std::span<pass const> row(int device) const noexcept {
-    return {passes + offsets[device], static_cast<std::size_t>(row_size(device))};
+  //! @brief The passes of one row, in order. Row d is that of the compute engine of device d.
+  [[nodiscard]] constexpr std::span<pass const> row(int row) const noexcept {
+    return {passes + offsets[row], static_cast<std::size_t>(row_size(row))};
+  }
+  //! The pipeline that it is of.
+  [[nodiscard]] constexpr pipeline over() const noexcept {
+    return {extents, declared, holders, first_units};
   }
 };
 
+//! @brief The device that runs `what` in a timetable.
+[[nodiscard]] constexpr int device_of(timetable_view const& table, pass const& what) noexcept {
+  return device_of(table.over(), what);
+}
+//! @brief The device that holds `stage` for `microbatch` in a timetable.
+[[nodiscard]] constexpr int
+device_of(timetable_view const& table, int stage, int microbatch = 0) noexcept {
+  return device_of(table.over(), stage, microbatch);
+}
+
+//! @brief What a timetable keeps of its pipeline beside the extents: a value of its own.
+struct pipeline_tables {
+  flow declared = training;           //!< what passes do
+  std::vector<std::uint16_t> holders; //!< of a custom placement: [routes][S], else empty
+  std::vector<int> first_units;       //!< of unequal numbers of chunks: [M + 1], else empty
+
+  //! The pipeline of these extents, valid as long as this is.
+  [[nodiscard]] pipeline over(shape const& extents) const noexcept {
+    return {extents,
+            &declared,
+            holders.empty() ? nullptr : holders.data(),
+            first_units.empty() ? nullptr : first_units.data()};
+  }
+};
+
+//! @brief The tables of a view, in memory of their own.
+[[nodiscard]] inline pipeline_tables copy_tables(timetable_view const& table) {
+  pipeline_tables result{*table.declared, {}, {}};
+  int const holders = stages(table.extents) * routes(table.extents);
+  if (table.holders != nullptr)
+    result.holders.assign(table.holders, table.holders + holders);
+  if (table.first_units != nullptr)
+    result.first_units.assign(table.first_units,
+                              table.first_units + table.extents.microbatches + 1);
+  return result;
+}
+
 //! @brief The order of passes on every device, not timed yet; `never` stands nowhere in it.
 struct device_orders {
-  shape extents;
-  std::vector<pass> passes;                  //!< device after device
-  std::vector<int> offsets;                  //!< [P + 1]
-  std::vector<std::uint16_t> custom_devices; //!< the table of a custom placement, else empty
+  shape extents;            //!< of the pipeline
+  std::vector<pass> passes; //!< row after row
+  std::vector<int> offsets; //!< [rows + 1]
+  pipeline_tables tables{}; //!< what else the pipeline has
+
+  //! The pipeline that they are of.
+  [[nodiscard]] pipeline over() const noexcept { return tables.over(extents); }
 };
 
 //! @brief A timetable whose extents are known at run time. Owns its arrays.
 struct dynamic_timetable {
-  shape extents;
-  double latency = 0;
-  std::vector<pass> passes;
-  std::vector<double> starts;
-  std::vector<double> ends;
-  std::vector<int> offsets;
-  std::vector<std::uint16_t> custom_devices;
+  shape extents;              //!< of the pipeline
+  double latency = 0;         //!< time of a message
+  std::vector<pass> passes;   //!< row after row, each in its order
+  std::vector<double> starts; //!< of every pass
+  std::vector<double> ends;   //!< of every pass
+  std::vector<int> offsets;   //!< as in the view
+  pipeline_tables tables{};   //!< what else the pipeline has
 
+  //! The pipeline that it is of.
+  [[nodiscard]] pipeline over() const noexcept { return tables.over(extents); }
   [[nodiscard]] timetable_view view() const noexcept {
-    timetable_view result{
-      extents, latency, passes.data(), starts.data(), ends.data(), offsets.data()};
-    if (extents.where == placement::custom)
-      result.extents.custom_devices = custom_devices.data();
-    return result;
+    pipeline const mine = over();
+    return {extents,
+            latency,
+            passes.data(),
+            starts.data(),
+            ends.data(),
+            offsets.data(),
+            mine.declared,
+            mine.holders,
+            mine.first_units};
   }
   operator timetable_view() const noexcept {
     return view();

@@ -4,55 +4,91 @@
 //! @file
 //! @brief The rules that every timetable keeps. Header for pipelining::verify.
 
+#include <pipe/core/declare.hpp>
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/timetable/dependencies.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/timetable/places.hpp>
+#include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <cstddef>
 #include <limits>
 
 namespace pipelining::inline v0_1 {
 
 namespace detail {
 
+//! The end of what a pass waits for on another engine of its device, or `never` for what nobody
+//! makes, or only a pass that stands behind it in its own row.
+[[nodiscard]] constexpr double end_beside(place_map const& map,
+                                          timed_part const& part,
+                                          int number,
+                                          entry_number entry,
+                                          input_line line,
+                                          int unit) noexcept {
+  place_code const at = map.places[line][unit];
+  int const source =
+    map.holders[line] + static_cast<int>(at >> place_bits) * map.over.extents.devices;
+  entry_number const wanted = (at & entry_mask) - 1;
+  return at == 0 || (source == number && wanted >= entry) ? never : part.end_of(source, wanted);
+}
+
 //! The report on an entry that starts before a pass that it waits for has ended and arrived.
 [[nodiscard]] constexpr report starts_too_early(place_map const& map,
                                                 place_row const& row,
-                                                int device,
+                                                int number,
                                                 entry_number entry) noexcept {
+  pipeline const& over = map.over;
   pass const what = row.passes[entry];
-  shape const& extents = map.extents;
-  pass_links const links = links_of(pass_extents_of(extents), what);
-  int const direction =
-    what.microbatch >= first_from_end(extents) ? pass_classes * stages(extents) : 0;
-  bool blames_chunk = false;
-  if (links.chunk_unit != nothing_before && row.inputs[entry] == links.line + direction) {
-    entry_number const neighbour = map.entries[links.line + direction][links.chunk_unit] - 1;
-    blames_chunk = neighbour >= (what.overlapped ? entry - 1 : entry);
+  report found{rule::before_dependency,
+               number % over.extents.devices,
+               static_cast<int>(entry),
+               what,
+               {}};
+  // Of what it waits for, the first that stands behind it in its own row; else what it was found to
+  // wait for elsewhere.
+  entry_number const behind = what.overlapped ? entry - 1 : entry;
+  int const one_way = over.declared->rows * stages(over.extents);
+  dependency_list const needed = dependencies(over, what);
+  int blamed = 0;
+  for (int k = needed.count - 1; k >= 0; --k) {
+    int const line = needed.index[k] / units(over) +
+                     route_of(over.extents, what.microbatch) * one_way;
+    place_code const at = map.places[line][needed.index[k] % units(over)];
+    bool const same_row =
+      map.holders[line] == number % over.extents.devices &&
+      static_cast<int>(at >> place_bits) == number / over.extents.devices;
+    if (same_row && (at & entry_mask) - 1 >= behind)
+      blamed = k;
   }
-  int const index = blames_chunk ? links.line * units(extents) + links.chunk_unit
-                                 : links.input_line * units(extents) + links.unit;
-  return {rule::before_dependency, device, static_cast<int>(entry), what, pass_at(extents, index)};
+  found.other = pass_at(over, needed.index[blamed]);
+  return found;
 }
 
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
-//! Checks times and dependencies of one device, from the first entry of a part to `last`, which is
-//! not looked at.
+//! Checks times and dependencies of one row, from the first entry of a part to `last`, which is not
+//! looked at.
 //! @param free_from when the entry before has ended
 constexpr report check_times(place_map const& map,
                              place_row const& row,
                              timed_part const& part,
                              double latency,
-                             int device,
+                             int number,
                              entry_number last,
                              double free_from) noexcept {
-  entry_number const base = part.first[device];
-  double const* const starts = part.starts[device];
-  double const* const ends = part.ends[device];
+  int const devices = map.over.extents.devices;
+  int const device = number % devices;
+  int const chunks = map.over.extents.chunks;
+  int const* const first_units = map.over.first_units;
+  entry_number const base = part.first[number];
+  double const* const starts = part.starts[number];
+  double const* const ends = part.ends[number];
   for (entry_number i = base; i < last; ++i) {
     pass const what = row.passes[i];
     double const start = starts[i - base];
@@ -65,54 +101,95 @@ constexpr report check_times(place_map const& map,
       return {
         rule::overlaps, device, static_cast<int>(i), what, i > 0 ? row.passes[i - 1] : pass{}};
     free_from = end;
+    int const unit =
+      (first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
+      what.chunk;
     int const input = row.inputs[i];
-    if (input == nothing_before)
-      continue;
-    int const source = map.holders[input];
-    if (source == device)
-      return starts_too_early(map, row, device, i);
-    entry_number const wanted =
-      map.entries[input][what.microbatch * map.extents.chunks + what.chunk] - 1;
-    timed_part const* from = &part;
-    while (wanted < from->first[source])
-      from = from->before;
-    double const arrival = from->ends[source][wanted - from->first[source]];
-    if (!(arrival >= 0 && start >= arrival + latency))
-      return starts_too_early(map, row, device, i);
-  }
-  return {};
-}
-
-//! Checks that a device never holds more activations than allowed.
-constexpr report
-check_memory(pass const* row, entry_number count, int device, int memory_limit) noexcept {
-  int held = 0;
-  for (entry_number i = 0; i < count; ++i) {
-    pass const what = row[i];
-    if (what.kind == pass_kind::forward) {
-      // What the first half of a pair frees is held until both have ended.
-      int const still = what.overlapped && frees_activation(row[i - 1].kind) ? 1 : 0;
-      if (++held + still > memory_limit)
-        return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
-    } else if (what.kind != pass_kind::backward_input) {
-      --held;
+    if (input != nothing_before) {
+      place_code const at = map.places[input][unit];
+      int const holder = map.holders[input];
+      int const source = holder + static_cast<int>(at >> place_bits) * devices;
+      entry_number const wanted = (at & entry_mask) - 1;
+      if (at == 0 || (source == number && wanted >= i))
+        return starts_too_early(map, row, number, i);
+      timed_part const* from = &part;
+      while (wanted < from->first[source])
+        from = from->before;
+      double const ended = from->ends[source][wanted - from->first[source]];
+      if (!(ended >= 0 && start >= (holder == device ? ended : ended + latency)))
+        return starts_too_early(map, row, number, i);
+    }
+    if (row.others != nullptr && row.others[i] != nothing_before) {
+      double const ended = end_beside(map, part, number, i, row.others[i], unit);
+      if (!(ended >= 0 && start >= ended))
+        return starts_too_early(map, row, number, i);
     }
   }
   return {};
 }
 
+//! Checks that a device never holds more activations than allowed. Looks at the order of the passes.
+constexpr report check_memory(pool_effect const& of,
+                              pass const* row,
+                              entry_number count,
+                              int device,
+                              int memory_limit) noexcept {
+  int held = 0;
+  for (entry_number i = 0; i < count; ++i) {
+    pass const what = row[i];
+    int const kind = static_cast<int>(what.kind);
+    held += of.taken[kind];
+    // What the first half of a pair frees is held until both have ended.
+    int const still = what.overlapped ? of.freed[static_cast<int>(row[i - 1].kind)] : 0;
+    if (of.taken[kind] > 0 && held + still > memory_limit)
+      return {rule::over_memory, device, static_cast<int>(i), what, {}, held + still};
+    held -= of.freed[kind];
+  }
+  return {};
+}
+
+//! Every unit has kinds of passes that go together.
+constexpr report check_sets(place_map const& map, place_row const* rows) {
+  pipeline const& over = map.over;
+  int const count = stages(over.extents) * units(over);
+  auto* const found = new flow_set[static_cast<std::size_t>(count)]{};
+  for (int row = 0; row < row_count(over); ++row)
+    for (entry_number i = 0; i < rows[row].count; ++i) {
+      pass const what = rows[row].passes[i];
+      flow_set& kinds = found[what.stage * units(over) + unit_of(over, what)];
+      kinds = static_cast<flow_set>(kinds | only(index_of(what.kind)));
+    }
+  report result;
+  for (int i = 0; i < count && result; ++i)
+    if (!uses_all_data(*over.declared, found[i])) {
+      pass const what = pass_at(over, i);
+      result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
+    }
+  delete[] found;
+  return result;
+}
+
 //! `verify` for rows that have been entered.
 [[nodiscard]] constexpr report
 verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
-  int const devices = table.extents.devices;
-  whole_part<double const> const part(table.starts, table.ends, table.offsets, devices);
+  int const rows = table.rows();
+  whole_part<double const> const part(table.starts, table.ends, table.offsets, rows);
+  pool_effect const memory = effect_on(*table.declared, slot_class::activation);
   report result = entered.first();
-  for (int device = 0; device < devices && result; ++device) {
-    place_row const& row = entered.rows()[device];
-    result = check_times(entered.map(), row, part.view(), table.latency, device, row.count, 0);
-    if (result && memory_limit != unlimited)
-      result = check_memory(row.passes, row.count, device, memory_limit);
+  if (result && table.declared->has_choices)
+    result = check_sets(entered.map(), entered.rows());
+  for (int number = 0; number < rows && result; ++number) {
+    place_row const& row = entered.rows()[number];
+    result = check_times(entered.map(), row, part.view(), table.latency, number, row.count, 0);
+    if (result && memory_limit != unlimited && table.declared->engines == 1)
+      result = check_memory(memory, row.passes, row.count, number, memory_limit);
   }
+  for (int device = 0; device < table.extents.devices && result && table.declared->engines > 1;
+       ++device)
+    if (int const held = peak_of<int>(
+          table, device, slot_class::activation, [](pass const&) { return 1; });
+        held > memory_limit)
+      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
   return result;
 }
 
@@ -128,7 +205,7 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
-  detail::entered_rows const entered(table.extents, table.passes, table.offsets);
+  detail::entered_rows const entered(table.over(), table.passes, table.offsets);
   return detail::verify_entered(table, entered, memory_limit);
 }
 

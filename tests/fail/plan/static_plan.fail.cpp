@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // clang-format off
 // case 1: expected-error {{plan: a group of messages is not the same at both ends}}
-// case 1: expected-error {{plan_breaks<.*bad_group, .*spanning.*stands_at<.*device<0>, .*item_number<8>, .*receive, .*backward>, .*stage<1>, .*microbatch<1>.*stands_at<.*device<0>, .*item_number<7>, .*send, .*forward>, .*stage<0>, .*microbatch<2>}}
+// case 1: expected-error {{plan_breaks<.*bad_group, .*stands_at<.*device<0>, .*item_number<[0-9]+>, .*receive, .*backward>, .*stage<1>, .*microbatch<1>}}
 // case 2: expected-error {{plan: devices wait for each other in a circle}}
 // case 2: expected-error {{plan_breaks<.*circular, .*circle<.*stands_at<.*device<0>, .*item_number<3>, .*send, .*forward.*stage<0>, .*microbatch<1>.*stands_at<.*device<1>, .*item_number<3>, .*send, .*backward.*stage<1>, .*microbatch<0>}}
 // case 3: expected-error {{plan: an arena is over the memory limit}}
@@ -12,18 +12,9 @@
 
 namespace pp = pipelining;
 
-// A policy whose groups hold both directions, although the directions are two communicators.
-struct spanning : pp::communicator_per_edge {
-#if FAIL_CASE == 1
-  static constexpr bool duplex_groups = true;
-#endif
-};
-struct halves {
-  static constexpr pp::uniform_cost value{1, 0.5, 0.5, 0};
-};
-
-// Device 1 sends its gradient before it takes the activation that device 0 wants to send first.
-struct hoisted {
+// A plan of 1F1B with a mistake: a group in two places, or device 1 sends its gradient before it takes
+// the activation that device 0 wants to send first.
+struct mistaken {
   using sound = pp::detail::static_lowering<pp::detail::timed<pp::OneFOneB, 2, 2, pp::unit_cost>,
                                             pp::communicator_per_edge,
                                             pp::unsized>;
@@ -47,6 +38,12 @@ struct hoisted {
     }
     for (pp::item& step : result.items)
       step.wait_count = 0;
+#elif FAIL_CASE == 1
+    // The last message of device 0 claims to start with its first.
+    int last = sound::value.offsets[1] - 1;
+    while (result.items[last].what == pp::operation::run)
+      --last;
+    result.items[last].group = 0;
 #endif
     return result;
   }();
@@ -61,8 +58,7 @@ struct kept {
   static constexpr pp::uniform_sizes value{.activation = 1000};
 };
 
-constexpr auto first = pp::lower_static<spanning>(pp::timetable<pp::OneFOneB, 2, 4, halves>);
-constexpr pp::detail::plan_diagnosis<hoisted> second{};
+constexpr pp::detail::plan_diagnosis<mistaken> second{};
 #if FAIL_CASE == 3
 constexpr auto third =
   pp::lower_static<pp::communicator_per_pair, kept, 2047>(pp::timetable<pp::OneFOneB, 2, 4>);
@@ -73,5 +69,5 @@ constexpr auto third =
 
 int main() {
   (void)second;
-  return pp::prove(first) && pp::prove(third) ? 0 : 1;
+  return pp::prove(third) ? 0 : 1;
 }

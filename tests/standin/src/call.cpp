@@ -28,6 +28,7 @@ call::call(char const* function) {
   held_ = std::unique_lock(m.lock);
   m.enter(held_);
   host& me = m.self();
+  m.park_if_dead();
   if (me.dead) {
     fault_ = injected{cudaErrorDevicesUnavailable, ncclSystemError};
     return;
@@ -49,7 +50,7 @@ call::call(char const* function) {
       break;
     case fault_action::death:
       m.kill(me);
-      m.park();
+      m.park_if_dead();
       fault_ = injected{cudaErrorDevicesUnavailable, ncclSystemError};
       break;
     }

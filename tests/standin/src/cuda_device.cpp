@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Devices, peers and errors of the CUDA runtime.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -50,6 +52,18 @@ int attribute(model& m, cudaDeviceAttr which) {
   }
 }
 
+// Of the driver, asked for by name; makes no context.
+CUresult context_state(CUdevice device, unsigned* flags, int* active) {
+  cudaError_t const code = cuda_call("cuDevicePrimaryCtxGetState", [&](model& m) {
+    if (!valid(m, device))
+      return cudaErrorInvalidDevice;
+    *flags = 0;
+    *active = m.contexts.contains({m.self().rank, device}) ? 1 : 0;
+    return cudaSuccess;
+  });
+  return code == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
 void fill_properties(model& m, int device, cudaDeviceProp& out) {
   std::memset(&out, 0, sizeof out);
   std::snprintf(out.name, sizeof out.name, "stand-in device %d", device);
@@ -84,6 +98,7 @@ cudaError_t cudaSetDevice(int device) {
     if (!valid(m, device))
       return cudaErrorInvalidDevice;
     m.self().current_device = device;
+    m.add_context(); // since CUDA 12
     return cudaSuccess;
   });
 }
@@ -150,7 +165,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* out, int device, int peer) {
   return cuda_call("cudaDeviceCanAccessPeer", [&](model& m) {
     if (!valid(m, device) || !valid(m, peer))
       return cudaErrorInvalidDevice;
-    *out = device != peer;
+    *out = m.config.peer_access && device != peer;
     return cudaSuccess;
   });
 }
@@ -161,6 +176,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
       return cudaErrorInvalidValue;
     if (!valid(m, peer) || peer == device)
       return cudaErrorInvalidDevice;
+    if (!m.config.peer_access)
+      return cudaErrorPeerAccessUnsupported;
     return m.peers.insert({device, peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });
 }
@@ -196,8 +213,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(char const* symbol,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   return cuda_call("cudaGetDriverEntryPointByVersion", [&](model&) {
-    *out =
-      std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0 ? kernels::tensor_map_encoder() : nullptr;
+    *out = nullptr;
+    if (std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0)
+      *out = kernels::tensor_map_encoder();
+    if (std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0)
+      *out = reinterpret_cast<void*>(&context_state);
     if (found)
       *found = *out ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;

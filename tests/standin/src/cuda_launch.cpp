@@ -318,10 +318,13 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, void const* function)
       return cudaErrorInvalidDeviceFunction;
     std::memset(out, 0, sizeof *out);
     auto const facts = kernels::find(known->second.mangled);
-    out->maxThreadsPerBlock = facts ? static_cast<int>(facts->max_threads) : 1024;
+    out->maxThreadsPerBlock =
+      facts && m.config.reports_launch_bounds ? static_cast<int>(facts->max_threads) : 1024;
     out->sharedSizeBytes = facts ? facts->static_shared_bytes : 0;
     out->localSizeBytes = facts ? facts->local_bytes : 0;
-    out->numRegs = 32;
+    // As many as the launch bounds allow, which is what kernels with setmaxnreg get.
+    out->numRegs = std::min(m.config.registers_per_thread,
+                            65536 / (facts ? static_cast<int>(facts->max_threads) : 1024) / 8 * 8);
     out->ptxVersion = out->binaryVersion = m.config.compute_major * 10 + m.config.compute_minor;
     auto const opted = m.shared_limits.find(function);
     out->maxDynamicSharedSizeBytes = opted == m.shared_limits.end() ? 48 << 10 : opted->second;

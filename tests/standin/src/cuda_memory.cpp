@@ -142,6 +142,14 @@ bool kind_fits(model& m, void const* to, void const* from, cudaMemcpyKind kind) 
   return fits;
 }
 
+bool staged_by_host(model& m, void const* to, void const* from) {
+  allocation const *const a = m.find_allocation(to), *const b = m.find_allocation(from);
+  if (!a || !b || a->kind != memory_kind::device || b->kind != memory_kind::device)
+    return false;
+  return a->device != b->device && !m.peers.contains({a->device, b->device}) &&
+         !m.peers.contains({b->device, a->device});
+}
+
 struct copy_shape {
   void* to = nullptr;
   void const* from = nullptr;
@@ -199,6 +207,8 @@ cudaError_t copy(model& m,
     return cudaErrorInvalidValue;
   }
   ++m.counts.copies;
+  if (staged_by_host(m, c.to, c.from))
+    ++m.counts.staged_copies;
   auto op = make_copy(m, *s, c, function);
   bool const staged = !s->capturing && (pageable(m, c.to) || pageable(m, c.from));
   submit_work(m, *s, op);

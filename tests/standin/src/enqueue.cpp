@@ -144,17 +144,24 @@ void model::add_graph_operation(operation_ptr const& op, std::uint64_t stable) {
   submit(op, stable);
 }
 
+long model::unfinished(int device) const {
+  return std::count_if(
+    live.begin(), live.end(), [&](auto const& entry) { return entry.second->device == device; });
+}
+
+// For one more launch, by a thread of NCCL.
+bool model::queue_has_room(int device) const {
+  return config.launch_depth <= 0 || device_error(device) != 0 ||
+         unfinished(device) < config.launch_depth;
+}
+
 // A device accepts only so much unfinished work; then the host waits in the call.
 void model::throttle(operation const& op) {
-  if (config.launch_depth <= 0)
+  if (config.launch_depth <= 0 || in_job)
     return;
   int const device = op.device;
-  auto pending = [this, device] {
-    return std::count_if(
-      live.begin(), live.end(), [&](auto const& entry) { return entry.second->device == device; });
-  };
   wait("a launch, because the queue of device " + std::to_string(device) + " is full",
-       [this, pending] { return pending() <= config.launch_depth; });
+       [this, device] { return unfinished(device) <= config.launch_depth; });
 }
 
 void model::steps_after_enqueue() {

@@ -12,6 +12,7 @@ namespace {
 // much real time.
 constexpr auto patience = std::chrono::milliseconds(500);
 constexpr int most_timeouts = 20;
+constexpr nanoseconds never = nanoseconds::max();
 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
 
@@ -80,8 +81,8 @@ bool model::can_run(host const& h) const {
   case host_state::running: return h.wants_turn;
   case host_state::ended: return false;
   case host_state::parked: return h.woken;
-  case host_state::sleeping: return h.woken || deadlocked;
-  case host_state::waiting: return (deadlocked && !h.joining) || (*h.condition)();
+  case host_state::sleeping: return h.woken || deadlocked || h.abandoned;
+  case host_state::waiting: return ((deadlocked || h.abandoned) && !h.joining) || (*h.condition)();
   }
   return false;
 }
@@ -128,7 +129,8 @@ void model::hand_to(host& me, host& other) {
 host* model::earliest_sleeper() {
   host* first = nullptr;
   for (auto const& h : hosts)
-    if (h->state == host_state::sleeping && !h->woken && (!first || h->wake < first->wake))
+    if (h->state == host_state::sleeping && !h->woken && h->wake != never &&
+        (!first || h->wake < first->wake))
       first = h.get();
   return first;
 }
@@ -138,6 +140,9 @@ host* model::releasable() {
   host* first = nullptr;
   for (auto const& h : hosts) {
     if (h->state == host_state::ended || h->joining)
+      continue;
+    // Nobody can go on, so a helper that is not parked waits for ever, and is disturbed by nobody.
+    if (h->helper && h->state != host_state::parked)
       continue;
     if (h->state != host_state::parked)
       return nullptr;
@@ -200,7 +205,7 @@ bool model::wait(std::string why, std::function<bool()> const& condition, operat
     me.condition = &condition;
     me.why = std::move(why);
     me.target = std::move(target);
-    while (!(deadlocked && !me.joining) && !condition())
+    while (!((deadlocked || me.abandoned) && !me.joining) && !condition())
       turn_over(me);
     me.state = host_state::running;
     me.condition = nullptr;
@@ -266,10 +271,30 @@ void model::sleep_until(nanoseconds when) {
   me.woken = false;
   me.state = host_state::sleeping;
   me.why = "sleep";
-  while (!me.woken && !deadlocked)
+  while (!me.woken && !deadlocked && !me.abandoned)
     turn_over(me);
   me.state = host_state::running;
-  me.now = when;
+  if (when != never)
+    me.now = when;
+}
+
+// For a thread that goes on outside of the model.
+void model::give_up_turn() {
+  if (turn != &self())
+    return;
+  turn = nullptr;
+  for (auto const& h : hosts)
+    h->turn_came.notify_all();
+}
+
+// Ends a sleep before its time.
+void model::wake(host& sleeper) {
+  host& me = self();
+  if (sleeper.state != host_state::sleeping)
+    return;
+  sleeper.woken = true;
+  sleeper.now = std::max(sleeper.now, me.now);
+  sleeper.wake = sleeper.now;
 }
 
 void model::park() {
@@ -281,12 +306,28 @@ void model::park() {
   me.state = host_state::running;
 }
 
+// A process dies with all its threads: each makes no further call, and goes on only to unwind.
+void model::park_if_dead() {
+  host& me = self();
+  if (!me.dead || me.unwinding)
+    return;
+  park();
+  for (auto const& h : hosts)
+    if (h.get() == &me || (me.rank >= 0 && h->rank == me.rank)) {
+      h->unwinding = true;
+      h->woken = h->woken || h->state == host_state::parked;
+    }
+}
+
 void model::kill(host& who) {
   who.dead = true;
+  for (auto const& h : hosts)
+    if (who.rank >= 0 && h->rank == who.rank)
+      h->dead = true;
   if (!config.peers_notice_death)
     return;
   for (auto const& [handle, comm] : communicators) {
-    if (comm->by != &who)
+    if (!comm->by->dead)
       continue;
     for (communicator* other : comm->members->ranks)
       if (other && other != comm.get() && !other->aborted)
@@ -296,7 +337,14 @@ void model::kill(host& who) {
 
 bool model::all_ranks_ended() const {
   for (auto const& h : hosts)
-    if (h->rank >= 0 && h->state != host_state::ended)
+    if (h->rank >= 0 && !h->helper && h->state != host_state::ended)
+      return false;
+  return true;
+}
+
+bool model::all_helpers_ended() const {
+  for (auto const& h : hosts)
+    if (h->helper && h->state != host_state::ended)
       return false;
   return true;
 }
@@ -341,6 +389,10 @@ void model::start_ranks(std::vector<host*> const& ranks) {
   me.clock.advance(me.agent);
   me.joining = true;
   wait("run_ranks", [this] { return all_ranks_ended(); });
+  // A thread that a rank has left behind, in a call that never returns, ends with its process.
+  for (auto const& h : hosts)
+    h->abandoned = h->helper && h->state != host_state::ended;
+  wait("the end of all threads of ranks", [this] { return all_helpers_ended(); });
   me.joining = false;
   for (host* rank : ranks) {
     me.clock.join(rank->clock);
@@ -440,6 +492,7 @@ clock::time_point clock::now() {
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.enter(held);
+  m.park_if_dead();
   m.self().now += std::chrono::nanoseconds(100);
   time_point const result{m.self().now};
   m.leave();
@@ -450,6 +503,7 @@ void clock::sleep_for(duration length) {
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.enter(held);
+  m.park_if_dead();
   m.sleep_until(m.self().now + length);
   m.leave();
 }
@@ -458,7 +512,82 @@ void clock::sleep_until(time_point when) {
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.enter(held);
+  m.park_if_dead();
   m.sleep_until(when.time_since_epoch());
+  m.leave();
+}
+
+clock::thread clock::start(std::function<void()> work) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.park_if_dead();
+  host& me = m.self();
+  host& helper = m.add_host(me.rank);
+  helper.helper = true;
+  helper.dead = helper.unwinding = me.dead;
+  helper.now = me.now;
+  helper.clock.join(me.clock);
+  helper.current_device = 0;
+  me.clock.advance(me.agent);
+  helper.wants_turn = true;
+  thread made;
+  made.host_ = &helper;
+  made.real_ = std::thread([&m, &helper, epoch = m.epoch, work = std::move(work)] {
+    {
+      std::unique_lock mine(m.lock);
+      place().who = &helper;
+      place().epoch = epoch;
+      helper.turn_came.wait(mine, [&] { return m.turn == &helper; });
+      helper.wants_turn = false;
+    }
+    work();
+    std::unique_lock mine(m.lock);
+    m.enter(mine);
+    m.end_host();
+  });
+  m.leave();
+  return made;
+}
+
+void clock::thread::join() {
+  model& m = model::instance();
+  {
+    std::unique_lock held(m.lock);
+    m.enter(held);
+    host const& helper = *static_cast<host const*>(host_);
+    if (m.wait("the end of a thread", [&] { return helper.state == host_state::ended; }))
+      m.leave();
+    else
+      m.give_up_turn(); // it unwinds
+  }
+  real_.join();
+}
+
+void clock::doorbell::wait_until(time_point when) {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.park_if_dead();
+  host& me = m.self();
+  sleeper_ = &me;
+  if (!rung_)
+    m.sleep_until(when.time_since_epoch());
+  if (!rung_ && (m.deadlocked || me.abandoned))
+    m.give_up_turn();
+  rung_ = false;
+  sleeper_ = nullptr;
+  m.leave();
+}
+
+void clock::doorbell::ring() {
+  model& m = model::instance();
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  m.park_if_dead();
+  rung_ = true;
+  if (sleeper_ != nullptr)
+    m.wake(*static_cast<host*>(sleeper_));
   m.leave();
 }
 

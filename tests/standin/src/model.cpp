@@ -51,6 +51,7 @@ void model::configure(configuration chosen) {
   shared_limits.clear();
   names.clear();
   peers.clear();
+  contexts.clear();
   for (auto const& [begin, a] : allocations)
     if (!a.freed)
       kernels::remove_memory(reinterpret_cast<void*>(begin));

@@ -106,8 +106,11 @@ struct host {
   std::unordered_set<std::uint64_t> needed{};
   bool woken = false;
   bool wants_turn = false; //!< in the model, waiting for its turn
-  bool dead = false;
-  bool joining = false; //!< waits for all ranks to end
+  bool helper = false;     //!< started by a rank beside its own thread
+  bool dead = false;       //!< with all threads of its rank
+  bool unwinding = false;  //!< dead, and let go on so that it can end
+  bool abandoned = false;  //!< a helper whose rank has ended: what it waits for fails
+  bool joining = false;    //!< waits for all ranks to end
   nanoseconds now{}, wake{};
   std::condition_variable turn_came{};
   vector_clock clock{};
@@ -204,7 +207,6 @@ struct clique {
   };
   std::map<std::uint64_t, std::map<int, split_request>> splits{};
   std::map<std::pair<std::uint64_t, int>, std::shared_ptr<clique>> children{};
-  int finalized = 0;
 };
 
 struct communicator {
@@ -228,10 +230,11 @@ struct message {
   std::uint64_t number = 0; //!< among those from one device to the other, from 1; 0: not counted
 };
 
-//! @brief Work of NCCL's host side that waits for other ranks.
+//! @brief Work of NCCL's host side that waits for other ranks, or that a thread of its own does.
 struct job {
   std::string what{};
   communicator* comm = nullptr;
+  bool launches = false; //!< puts kernels on a device, which an abort cannot take back
   std::function<bool()> ready{};
   std::function<void()> act{};
   std::function<std::string()> waits_for{};
@@ -271,10 +274,14 @@ public:
   bool poll(std::function<bool()> const& condition);
   void sleep_until(nanoseconds when);
   void park();
+  void park_if_dead();
+  void wake(host& sleeper);
+  void give_up_turn();
   void kill(host& who);
   void end_host();
   void start_ranks(std::vector<host*> const& ranks);
   [[nodiscard]] bool all_ranks_ended() const;
+  [[nodiscard]] bool all_helpers_ended() const;
   bool deadlocked = false;
 
   // ---- enqueue.cpp: operations
@@ -286,6 +293,8 @@ public:
   void depend(operation& op, operation_ptr const& on) const;
   [[nodiscard]] bool idle(stream const& s) const { return !s.last || s.last->done; }
   [[nodiscard]] int device_error(int device) const;
+  [[nodiscard]] long unfinished(int device) const;
+  [[nodiscard]] bool queue_has_room(int device) const;
   std::map<int, int> broken_devices{};
   void add_graph_operation(operation_ptr const& op, std::uint64_t stable);
 
@@ -319,6 +328,8 @@ public:
   std::vector<report> reports{};
   bool frozen = false;
   void setting_up(std::string const& what);
+  void add_context() { contexts.insert({self().rank, self().current_device}); }
+  std::set<std::pair<int, int>> contexts{}; //!< (rank, device): what has taken memory of a device
 
   // ---- memory
   void check(operation& op, memory_access const& range);
@@ -356,6 +367,7 @@ public:
   std::uint64_t choices_hash = 0;
 
   operation* in_callback = nullptr;
+  bool in_job = false; //!< what is enqueued now does not keep a host waiting
 
   // ---- exploration
   std::vector<std::uint64_t> taken{}, width{};

@@ -101,8 +101,10 @@ ncclResult_t init(model& m,
     return ncclInvalidArgument;
   if (how && how->magic != config_magic)
     return ncclInvalidArgument;
-  if (m.device_error(m.self().current_device) != 0)
+  if (m.device_error(m.self().current_device) != 0) {
+    ++current_group(m).depth; // which NCCL opens for itself, and does not close then
     return ncclUnhandledCudaError;
+  }
   auto const at = m.cliques.find(id.internal);
   if (at == m.cliques.end()) {
     m.report_finding(finding::misuse,
@@ -169,17 +171,19 @@ bool quiet(model& m, communicator const& comm) {
     m.live.begin(), m.live.end(), [&](auto const& e) { return e.second->comm == &comm; });
 }
 
-// Both end by waiting until no graph refers to the communicator any more.
-ncclResult_t wait_for_graphs(model& m, communicator& comm, std::string const& function) {
-  if (comm.graph_references == 0)
-    return ncclSuccess;
-  m.report_finding(finding::misuse,
-                   m.describe(m.self()) + " calls " + function + " of " + comm.label +
-                     " while a graph that uses it exists; destroy graphs first");
-  return m.wait(function + " until the graphs of " + comm.label + " are destroyed",
-                [&] { return comm.graph_references == 0; })
-           ? ncclSuccess
-           : ncclSystemError;
+// The thread that would have to destroy the graph waits for that itself.
+void check_graphs(model& m, communicator const& comm, std::string const& function) {
+  if (comm.graph_references > 0 && !m.self().helper)
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " calls " + function + " of " + comm.label +
+                       " while a graph that uses it exists; destroy graphs first");
+}
+
+// Outside of a group a communicator ends by itself, inside together with the others of the group.
+ncclResult_t end_with_group(model& m, communicator& comm) {
+  nccl_group& group = current_group(m);
+  group.ending.push_back(&comm);
+  return group.depth > 0 ? ncclSuccess : end_group(m);
 }
 
 communicator* alive(model& m, ncclComm_t handle) {
@@ -202,11 +206,8 @@ ncclResult_t finalize(model& m, ncclComm_t handle) {
     return ncclInvalidUsage;
   if (comm->state != ncclSuccess)
     return comm->state;
-  ++comm->members->finalized;
   comm->finalized = true;
-  auto const flushed = [&m, comm] {
-    return quiet(m, *comm) && (comm->aborted || comm->members->finalized >= comm->members->size);
-  };
+  auto const flushed = [&m, comm] { return quiet(m, *comm); };
   if (comm->blocking)
     return m.wait("ncclCommFinalize of " + comm->label, flushed) ? ncclSuccess : ncclSystemError;
   comm->state = ncclInProgress;
@@ -215,7 +216,7 @@ ncclResult_t finalize(model& m, ncclComm_t handle) {
   j.comm = comm;
   j.ready = flushed;
   j.act = [comm] { comm->state = ncclSuccess; };
-  j.waits_for = [comm] { return "all ranks of " + comm->label; };
+  j.waits_for = [comm] { return "what " + comm->label + " still has on its device"; };
   m.jobs.push_back(std::move(j));
   return ncclInProgress;
 }
@@ -226,14 +227,12 @@ ncclResult_t destroy(model& m, ncclComm_t handle) {
   communicator* const comm = alive(m, handle);
   if (!comm)
     return ncclInvalidArgument;
-  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommDestroy"))
-    return stuck;
-  if (!m.wait("ncclCommDestroy of " + comm->label, [&] { return quiet(m, *comm); }))
-    return ncclSystemError;
-  comm->destroyed = true;
-  return ncclSuccess;
+  check_graphs(m, *comm, "ncclCommDestroy");
+  return end_with_group(m, *comm);
 }
 
+// Kernels read a flag that is set at once. What else the communicator had in progress is joined
+// before: a launch that waits for room in a queue cannot be taken back.
 ncclResult_t abort_now(model& m, ncclComm_t handle) {
   if (!handle)
     return ncclSuccess;
@@ -242,10 +241,14 @@ ncclResult_t abort_now(model& m, ncclComm_t handle) {
     return ncclInvalidArgument;
   comm->aborted = true;
   m.fail_communicator(*comm);
-  if (ncclResult_t const stuck = wait_for_graphs(m, *comm, "ncclCommAbort"))
-    return stuck;
-  comm->destroyed = true;
-  return ncclSuccess;
+  auto const launched = [&m, comm] {
+    return std::none_of(m.jobs.begin(), m.jobs.end(), [&](job const& j) { return j.comm == comm; });
+  };
+  if (!m.wait("ncclCommAbort of " + comm->label + ", which joins the launch of a group", launched))
+    return ncclSystemError;
+  m.fail_communicator(*comm);
+  check_graphs(m, *comm, "ncclCommAbort");
+  return end_with_group(m, *comm);
 }
 
 ncclResult_t asynchronous_error(model& m, ncclComm_t handle, ncclResult_t* out) {
@@ -258,6 +261,28 @@ ncclResult_t asynchronous_error(model& m, ncclComm_t handle, ncclResult_t* out) 
   *out = m.deadlocked && comm->state <= ncclSuccess ? ncclSystemError : comm->state;
   return ncclSuccess;
 }
+
+} // namespace
+
+// Each waits for its own stream, which is behind its last kernel, and so behind all that stood
+// before that kernel; then for the graphs that use it.
+ncclResult_t standin::detail::end_together(model& m, std::vector<communicator*> const& comms) {
+  auto const idle = [&m](communicator* comm) {
+    return m.device_error(comm->device) != 0 || (quiet(m, *comm) && comm->graph_references == 0);
+  };
+  auto const busy = std::find_if_not(comms.begin(), comms.end(), idle);
+  if (busy != comms.end() &&
+      !m.wait(
+        "the end of " + (*busy)->label + ", behind its last kernel and its graphs",
+        [&] { return std::all_of(comms.begin(), comms.end(), idle); },
+        *(*busy)->lane))
+    return ncclSystemError;
+  for (communicator* comm : comms)
+    comm->destroyed = true;
+  return ncclSuccess;
+}
+
+namespace {
 
 template <class Body>
 ncclResult_t with(char const* function, ncclComm_t handle, Body body) {

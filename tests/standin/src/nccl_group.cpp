@@ -192,6 +192,53 @@ bool connected(communicator const& comm, std::vector<use_of_peer> const& uses) {
   return true;
 }
 
+// What a call in progress is to do to the first operation that it enqueues.
+struct injected_deed {
+  bool stalls = false;
+  int fails = 0;
+  bool fails_comm = false;
+};
+injected_deed take_deed(host& from) {
+  injected_deed const taken{from.stall_next, from.fail_next, from.fail_comm_next};
+  from.stall_next = from.fail_comm_next = false;
+  from.fail_next = 0;
+  return taken;
+}
+
+// A launch that a thread of NCCL makes for the host that has ended the group.
+std::function<void()>
+launch_for(model& m, communicator& comm, std::vector<grouped_call> const& calls) {
+  host* const by = &m.self();
+  return [&m, &comm, calls, by, deed = take_deed(*by)] {
+    thread_place& here = place();
+    host* const caller = here.who;
+    here.who = by;
+    injected_deed const own = take_deed(*by);
+    by->stall_next = deed.stalls, by->fail_next = deed.fails, by->fail_comm_next = deed.fails_comm;
+    m.in_job = true;
+    launch(m, comm, calls);
+    m.in_job = false;
+    by->stall_next = own.stalls, by->fail_next = own.fails, by->fail_comm_next = own.fails_comm;
+    here.who = caller;
+    if (comm.state == ncclInProgress)
+      comm.state = ncclSuccess;
+  };
+}
+
+// Without blocking, a group is launched later, by a thread of NCCL that waits for room in the
+// device's queue; until then its calls are in progress.
+void launch_later(model& m, communicator& comm, std::function<void()> act) {
+  comm.state = ncclInProgress;
+  job j;
+  j.what = "a thread of NCCL, in the launch of a group on " + comm.label;
+  j.comm = &comm;
+  j.launches = true;
+  j.ready = [&m, &comm] { return m.queue_has_room(comm.device); };
+  j.act = std::move(act);
+  j.waits_for = [&comm] { return "room in the queue of device " + std::to_string(comm.device); };
+  m.jobs.push_back(std::move(j));
+}
+
 // The first use of a peer is a handshake of the two hosts.
 void connect(model& m,
              communicator& comm,
@@ -273,6 +320,9 @@ ncclResult_t end_group(model& m) {
   nccl_group group = std::move(current_group(m));
   current_group(m) = {};
   current_group(m).epoch = m.epoch;
+  if (!group.ending.empty())
+    if (ncclResult_t const stuck = end_together(m, group.ending))
+      return stuck;
   if (group.error != ncclSuccess)
     return group.error;
   if (ncclResult_t const wrong = check_group(m, group.calls))
@@ -294,13 +344,16 @@ ncclResult_t end_group(model& m) {
         mine.push_back(c);
     auto const uses = m.config.lazy_connect ? new_peers(*comm, mine) : std::vector<use_of_peer>{};
     all_blocking = all_blocking && comm->blocking;
-    if (uses.empty()) {
+    if (uses.empty() && comm->blocking) {
       launch(m, *comm, mine);
       continue;
     }
-    comm->state = ncclInProgress;
     waiting.push_back(comm);
-    host* const by = &m.self();
+    if (uses.empty()) {
+      launch_later(m, *comm, launch_for(m, *comm, mine));
+      continue;
+    }
+    comm->state = ncclInProgress;
     if (comm->blocking) {
       connect(m, *comm, uses, [comm] { comm->state = ncclSuccess; });
       if (!m.wait("ncclGroupEnd, connecting " + comm->label,
@@ -310,13 +363,8 @@ ncclResult_t end_group(model& m) {
         return comm->state;
       launch(m, *comm, mine);
     } else {
-      connect(m, *comm, uses, [&m, comm, mine, by] {
-        thread_place& here = place();
-        host* const caller = here.who;
-        here.who = by;
-        launch(m, *comm, mine);
-        here.who = caller;
-        comm->state = ncclSuccess;
+      connect(m, *comm, uses, [&m, comm, act = launch_for(m, *comm, mine)] {
+        launch_later(m, *comm, act);
       });
     }
   }

@@ -20,12 +20,15 @@ struct nccl_group {
   ncclResult_t error = ncclSuccess;
   std::vector<grouped_call> calls{};
   std::vector<communicator*> starting{}; //!< communicators whose creation ends with the group
+  std::vector<communicator*> ending{};   //!< those whose abort or destruction does
 };
 
 //! @brief The group of the calling thread.
 nccl_group& current_group(model& m);
 //! @brief What ncclGroupEnd does; calls outside a group are groups of one.
 ncclResult_t end_group(model& m);
+//! @brief The part of ncclCommAbort and ncclCommDestroy that waits, whatever `blocking` says.
+ncclResult_t end_together(model& m, std::vector<communicator*> const& comms);
 std::string part_name(part const& p);
 char const* part_function(part_kind kind);
 std::size_t size_of(ncclDataType_t type);

@@ -241,7 +241,7 @@ void model::fail_communicator(communicator& comm) {
     return ours(item.send) || ours(item.receive) ||
            std::any_of(item.collective.begin(), item.collective.end(), ours);
   });
-  std::erase_if(jobs, [&](job const& j) { return j.comm == &comm; });
+  std::erase_if(jobs, [&](job const& j) { return j.comm == &comm && !j.launches; });
   for (auto const& [id, op] : live) {
     if (op->comm != &comm)
       continue;

@@ -18,6 +18,7 @@ void model::report_finding(finding kind, std::string text, std::vector<std::stri
 }
 
 void model::setting_up(std::string const& what) {
+  add_context();
   if (frozen)
     report_finding(finding::late_setup, describe(self()) + " calls " + what + " after freeze()");
 }
@@ -148,7 +149,8 @@ void model::why_waits(operation const& op, std::vector<std::string>& lines) {
 std::vector<std::string> model::who_waits() {
   std::vector<std::string> lines;
   for (auto const& h : hosts) {
-    if (h->state == host_state::ended || h->joining)
+    bool const asleep = h->helper && h->state == host_state::sleeping;
+    if (h->state == host_state::ended || h->joining || asleep)
       continue;
     if (h->dead) {
       lines.push_back(describe(*h) + " has died by an injected fault");
@@ -303,6 +305,13 @@ std::uint64_t calls_of_rank(int rank) {
   for (auto const& each : model::instance().hosts)
     sum += each->rank == rank ? each->calls : 0;
   return sum;
+}
+std::vector<int> contexts_of_rank(int rank) {
+  std::vector<int> devices;
+  for (auto const& [who, device] : model::instance().contexts)
+    if (who == rank)
+      devices.push_back(device);
+  return devices;
 }
 totals const& counters() {
   return model::instance().counts;

@@ -163,6 +163,40 @@ TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels")
   CHECK(apart(c.query_gradient.numbers(), expected.query_gradient) < 0.03);
 }
 
+TEST_CASE("on gpu: what tensor copies do not promise to take goes to the portable kernels") {
+  plug_in(9, 0);
+  attention_call c;
+  auto t = c.forward();
+  t.key.batch_stride = 0; // all sequences have the keys of the first
+  CHECK(for_80_and_90a.forward(c.p, t, nullptr, 0, nullptr) ==
+        at::kernel_choice{at::kernel_family::portable, at::choice_reason::strides});
+}
+
+TEST_CASE("on gpu: code for Hopper that could not run is not started, and a sentence says why") {
+  standin::configuration machine;
+  std::string word;
+  std::string refusal;
+  SUBCASE("compiled for fewer registers than it shares out") {
+    machine.registers_per_thread = 120;
+    word = "portable: the sm_90a code of this program has too few registers; compile without "
+           "-maxrregcount";
+    refusal = "attention: the kernels for Hopper have too few registers in this program; compile "
+              "without -maxrregcount, or use forward_on_device";
+  }
+  SUBCASE("a runtime that does not report launch bounds") {
+    machine.reports_launch_bounds = false;
+    word = "portable: the runtime does not report the launch bounds that tell of sm_90a code";
+    refusal = "attention: the runtime does not report the launch bounds that tell whether this "
+              "program has sm_90a code of the kernels for Hopper; use forward_on_device";
+  }
+  standin::configure(machine);
+  attention_call c;
+  CHECK(at::describe(for_80_and_90a.chosen_forward()) == word);
+  CHECK(at::describe(for_80_and_90a.chosen_backward()) == word);
+  CHECK(sentence_of([&] { for_80_and_90a.forward_on_hopper(c.p, c.forward()); }) == refusal);
+  CHECK(standin::counters().kernels == 0);
+}
+
 TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {
   auto p = some_parameters;
   p.query_length = 20;

@@ -14,7 +14,8 @@ namespace {
 
 using namespace hopper_tests;
 
-constexpr shape for_64{128, 4};
+constexpr shape for_64{128, 4, 3};
+constexpr shape for_64_scored{128, 4};
 constexpr shape for_128{128, 2};
 constexpr shape for_128_scored{64, 4};
 
@@ -77,7 +78,7 @@ TEST_CASE("hopper forward: whole tiles take the path without questions") {
                         5);
   check_forward<__nv_bfloat16>("forward_64",
                                for_64,
-                               {.queries = 128, .query_offset = 640, .keys = 768},
+                               {.queries = 192, .query_offset = 640, .keys = 832},
                                at::causal{},
                                at::plain{},
                                6);
@@ -86,7 +87,7 @@ TEST_CASE("hopper forward: whole tiles take the path without questions") {
 TEST_CASE("hopper forward: blocks that stay take all work in any number") {
   // Two sequences, four heads over two, two tiles of queries: sixteen pieces.
   sizes const s{.batch = 2,
-                .queries = 130,
+                .queries = 194,
                 .query_offset = 40,
                 .keys = 150,
                 .key_offset = 20,
@@ -118,7 +119,7 @@ TEST_CASE("hopper forward: masks and scores, also a user's own") {
                         at::soft_cap{5},
                         10);
   check_forward<__half>("forward_64_own",
-                        for_64,
+                        for_64_scored,
                         {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},
                         speckled{},
                         bent{},
@@ -137,6 +138,22 @@ TEST_CASE("hopper forward: the order of warps and of copies changes nothing") {
                                  1,
                                  {.warps = order, .seed = 3});
   }
+}
+
+TEST_CASE("hopper forward: shared memory that begins at an odd place stops the kernel") {
+  auto text = text_of("kernels.sm_90a");
+  std::string const aligned = ".extern .shared .align 1024";
+  auto const declared = text.find(aligned);
+  REQUIRE(declared != std::string::npos);
+  text.replace(declared, aligned.size(), ".extern .shared .align 16");
+  auto const body = text.find("\n{", text.find(".visible .entry forward_64("));
+  text.insert(body + 2, "\n.shared .align 16 .b8 before[16];");
+  machine m(text);
+  forward_problem<__nv_bfloat16> problem(m.where, {.queries = 8, .keys = 8}, 16);
+  auto const result =
+    m.launch("forward_64", for_64, problem.call(at::causal{}, at::plain{}), 1, {});
+  REQUIRE(!result.clean());
+  CHECK_MESSAGE(result.reports.front().kind == ptx::fault::trap, result.text());
 }
 
 TEST_CASE("hopper forward: goes on from the (O, log-sum-exp) of other keys") {

@@ -52,10 +52,11 @@ CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
 
 //! Tile sizes, as hopper_forward_shape has them.
 struct shape {
-  int keys, stages;
+  int keys, stages, consumers = 2;
+  unsigned threads() const { return static_cast<unsigned>(128 * (1 + consumers)); }
   unsigned shared(std::int64_t dim) const {
-    return static_cast<unsigned>((128 + 2 * stages * keys) * dim * 2 + 8 * (2 + 4 * stages) +
-                                 4 * stages);
+    return static_cast<unsigned>((64 * consumers + 2 * stages * keys) * dim * 2 +
+                                 8 * (2 + 4 * stages) + 4 * stages);
   }
 };
 
@@ -89,7 +90,8 @@ struct machine {
              encoded(call.t.output, 64)};
     Call argument = call;
     void* arguments[] = {&all, &argument, splits};
-    return ptx::launch(code, name, {blocks}, {384}, tile.shared(call.p.head_dim), arguments, how);
+    return ptx::launch(
+      code, name, {blocks}, {tile.threads()}, tile.shared(call.p.head_dim), arguments, how);
   }
 
   //! One backward kernel.

@@ -117,8 +117,8 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
   attention_call c;
   auto t = c.forward();
   t.key.length_stride = -t.key.length_stride;
-  auto const expected = "attention: key has stride -128, but tensor copies need strides of 0 or "
-                        "more and below 2^40 bytes";
+  auto const expected = "attention: key has stride -128, but tensor copies need strides above "
+                        "0 and below 2^40 bytes";
   CHECK(sentence_of([&] { launch_forward(c.p, t, nullptr); }) == expected);
   auto const refused = [&](at::backward_tensors<__nv_bfloat16> const& b) {
     return sentence_of([&] { launch_backward(c.p, b, c.rows(c.mean.data()), nullptr); });

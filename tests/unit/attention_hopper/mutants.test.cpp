@@ -41,7 +41,7 @@ std::string finding(ptx::result const& result) {
 
 std::string of_forward(machine& m, trial const& t) {
   auto const got = forward_outcome<__nv_bfloat16>(
-    m, "forward_64", {128, 4}, t.s, at::causal{}, at::plain{}, 1, t.blocks, t.how);
+    m, "forward_64", {128, 4, 3}, t.s, at::causal{}, at::plain{}, 1, t.blocks, t.how);
   return !got.result.clean()  ? finding(got.result)
          : !(got.output <= 1) ? off("O", got.output)
          : !(got.lse <= 1)    ? off("the log-sum-exp", got.lse)
@@ -123,7 +123,7 @@ std::string of_key_gradient(machine& m, trial const& t) {
 std::string verdict(std::string const& text, std::string const& kernel) {
   // More tiles than stages, a ragged last one that the mask does not touch, two pieces of work; and
   // heads of a group, ragged queries, the edge of the mask, blocks with unequal work.
-  sizes const deep{.queries = 150, .query_offset = 1000, .keys = 700};
+  sizes const deep{.queries = 200, .query_offset = 1000, .keys = 700};
   sizes const wide{.batch = 2,
                    .queries = 130,
                    .query_offset = 40,

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Compiles the attention kernels to machine code and checks what ptxas says of each.
+"""Makes machine code of the attention kernels and checks what ptxas says of each.
 
-usage: check_compiled.py NVCC INCLUDE SOURCE PTX FATBIN
-For sm_80 and sm_90a: no spills, no local memory, no warning C75xx, registers within the launch bounds. In the PTX of
+usage: check_compiled.py ptxas FILE.ptx OUT
+
+Writes the machine code to OUT.sm_NN.cubin and what ptxas says of it beside it, for scripts/check-kernels. For sm_80 and
+sm_90a: no spills, no local memory, no warning C75xx, registers within the launch bounds. In the PTX of
 sm_80: as many matrix products, matrix loads and asynchronous copies as the tile sizes ask for.
 """
 import re
@@ -13,16 +15,16 @@ import sys
 
 def forward(dim, tiles, keys):
     queries, threads = 64 * tiles, 128
-    return products(2, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 3 * keys, threads)
+    return products(dim // 16, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 3 * keys, threads)
 
 
 def query_gradient(dim, tiles, keys):
-    return products(2, tiles, keys) * 2 + across(dim, tiles, keys), copies(dim, 2 * 64 * tiles + 4 * keys, 128)
+    return products(dim // 16, tiles, keys) * 2 + across(dim, tiles, keys), copies(dim, 2 * 64 * tiles + 4 * keys, 128)
 
 
 def key_gradient(dim, tiles, warps, queries=32):
     width, keys = min(dim, 128), 16 * tiles * warps
-    return products(2, tiles, queries) * 2 + across(width, tiles, queries) * 2, copies(
+    return products(2 if dim == 64 else dim // 16, tiles, queries) * 2 + across(width, tiles, queries) * 2, copies(
         dim, 2 * keys + 4 * queries, 32 * warps)
 
 
@@ -66,20 +68,24 @@ KERNELS = {
     "key_gradient_256_alibi": key_gradient(256, 1, 4, 16),
 }
 REGISTERS = 255
-ARCHITECTURES = {"sm_80": "compute_80", "sm_90a": "compute_90a"}
+ARCHITECTURES = ("sm_80", "sm_90a")
 
 
-def problems(nvcc, include, source, ptx, fatbin):
-    targets = [word for name, kind in ARCHITECTURES.items() for word in ("-gencode", f"arch={kind},code={name}")]
-    run = subprocess.run([nvcc, "-std=c++20", "-O3", *targets, "--threads", "2", "-Xptxas", "-v", "-fatbin", "-I", include,
-                          "-o", fatbin, source], capture_output=True, text=True, check=False)
-    said = run.stdout + run.stderr
-    if run.returncode != 0:
-        yield f"nvcc failed:\n{said}"
-        return
-    yield from (f"ptxas warns: {line}" for line in said.splitlines() if re.search(r"\bC75\d\d\b", line))
-    about = {(name, architecture): text for name, architecture, text in re.findall(
-        r"Compiling entry function '(\w+)' for '(\w+)'(.*?Used \d+ registers)", said, re.DOTALL)}
+def problems(ptxas, ptx, out):
+    about = {}
+    for target in ARCHITECTURES:
+        cubin = f"{out}.{target}.cubin"
+        run = subprocess.run([ptxas, f"-arch={target}", "-O3", "-v", "-o", cubin, ptx], capture_output=True, text=True,
+                             check=False)
+        said = run.stdout + run.stderr
+        if run.returncode != 0:
+            yield f"ptxas failed:\n{said}"
+            return
+        with open(f"{cubin}.log", "w", encoding="utf-8") as file:
+            file.write(said)
+        yield from (f"ptxas warns: {line}" for line in said.splitlines() if re.search(r"\bC75\d\d\b", line))
+        about.update({(name, target): text for name, text in re.findall(
+            rf"Compiling entry function '(\w+)' for '{target}'(.*?Used \d+ registers)", said, re.DOTALL)})
     code = dict(re.findall(r"\.visible \.entry (\w+)\((.*?)\n}", open(ptx, encoding="utf-8").read(), re.DOTALL))
     if set(about) != {(name, target) for name in KERNELS for target in ARCHITECTURES} or set(code) != set(KERNELS):
         yield f"the kernels compiled are {sorted(about)} and {sorted(code)}, those expected {sorted(KERNELS)}"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 
 #include <doctest/doctest.h>
@@ -40,9 +41,10 @@ TEST_CASE("the two directions of a bidirectional pipeline mirror each other") {
 }
 
 TEST_CASE("pass_at undoes pass_index") {
-  pp::shape const extents{.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2};
-  for (int index = 0; index < pp::pass_indices(extents); ++index)
-    CHECK(pp::pass_index(extents, pp::pass_at(extents, index)) == index);
+  pp::pipeline const over{
+    {.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
+  for (int index = 0; index < pp::pass_indices(over); ++index)
+    CHECK(pp::pass_index(over, pp::pass_at(over, index)) == index);
 }
 
 TEST_CASE("extents that make no pipeline are named") {

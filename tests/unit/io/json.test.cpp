@@ -20,8 +20,9 @@ TEST_CASE("the object has its keys in the order of the contract") {
 "devices":1,"stages":1,"microbatches":1,"chunks":1,
 "cost":{"forward":2,"backward_input":1,"backward_weight":0.5,"communication":0},
 "chunk_shares":[1],
-"makespan":3.5,"span":3.5,"bubble_rate":0,
+"makespan":3.5,"span":3.5,"bubble_rate":0,"makespan_bubble_rate":0,
 "peak_activations":[1],
+"peak_weight_inputs":[0],
 "passes":[
 [
 {"kind":"F","stage":0,"microbatch":0,"chunk":0,"start":0,"end":2},

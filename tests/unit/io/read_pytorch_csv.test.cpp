@@ -68,7 +68,7 @@ TEST_CASE("placements are inferred") {
   auto const uneven =
     pp::make_timetable(pp::read_pytorch_csv("0F0,1F0,2F0,2B0,1B0,0B0\n3F0,3B0\n"));
   CHECK(pp::makespan(uneven) == 12);
-  CHECK(uneven.custom_devices == std::vector<std::uint16_t>{0, 0, 0, 1});
+  CHECK(uneven.tables.holders == std::vector<std::uint16_t>{0, 0, 0, 1});
 }
 
 TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back as it was") {
@@ -116,7 +116,7 @@ TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back a
       pp::pytorch_schedule const again = pp::read_pytorch_csv(written);
       CHECK(again.orders.passes == file.orders.passes);
       CHECK(again.orders.offsets == file.orders.offsets);
-      CHECK(again.orders.custom_devices == file.orders.custom_devices);
+      CHECK(again.orders.tables.holders == file.orders.tables.holders);
       CHECK(again.orders.extents.where == file.orders.extents.where);
       CHECK(again.has_messages ==
             (content == pp::pytorch_content::passes_and_messages && devices > 1));

@@ -35,14 +35,14 @@ TEST_CASE("a cell per pass, its microbatch as a number where it is legible") {
   CHECK(count(text, "<title>") == 3 * 4 * 2);
   CHECK(count(text, ">3</text>") == 3 * 2 + 1); // and once as a peak
   CHECK(text.find("backward of stage 2, microbatch 1: 6 to 8") != text.npos);
-  CHECK(text.find("bubble 33.3 %, peak activations 3 microbatches of one stage, makespan 18") !=
-        text.npos);
+  CHECK(text.find("bubble 33.3 % of the span, 33.3 % of the makespan; peak activations 3, weight "
+                  "inputs 0, in microbatches of one stage; makespan 18") != text.npos);
 }
 
 TEST_CASE("numbers that would not be legible are left out, and the width is bounded") {
   std::string const text = picture(pp::make_timetable<pp::GPipe>({2, 1000}));
   CHECK(count(text, ">999</text>") == 0);
-  CHECK(count(text, " width=\"2026\"") == 1);
+  CHECK(count(text, " width=\"2066\"") == 1);
 }
 
 TEST_CASE("a picture grows beyond its width by up to a half where that makes numbers legible") {
@@ -55,8 +55,8 @@ TEST_CASE("a picture grows beyond its width by up to a half where that makes num
 
 TEST_CASE("peaks of several stages per device are also given for all of them") {
   std::string const text = picture(pp::make_timetable<pp::DualPipeV<>>({2, 8}));
-  CHECK(text.find("peak activations 5 microbatches of one stage (2.5 of all stages of a device)") !=
-        text.npos);
+  CHECK(text.find("peak activations 5 (2.5 of all stages of a device), weight inputs 2 (1 of all "
+                  "stages of a device), in microbatches of one stage") != text.npos);
 }
 
 TEST_CASE("a number is left out of the cells that are too narrow for it alone") {

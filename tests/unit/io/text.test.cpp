@@ -3,6 +3,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -26,13 +27,35 @@ TEST_CASE("figures, one row per device, legend") {
   CHECK(written(pp::make_timetable<pp::OneFOneB>({2, 3})) ==
         "name: devices 2, stages 2, microbatches 3, chunks 1\n"
         "cost: forward 1, backward_input 1, backward_weight 1, communication 0\n"
-        "makespan 12, span 12, bubble 25 %, peak activations 2 microbatches of one stage\n"
+        "makespan 12, span 12, bubble 25 % of the span, 25 % of the makespan\n"
+        "peak activations 2, weight inputs 0, in microbatches of one stage\n"
         "\n"
         "                                               peak\n"
         "device 0 |F0 F1 ......B0--- F2 B1--- ...B2--- | 2\n"
         "device 1 |...F0 B0--- F1 B1--- F2 B2--- ......| 1\n"
         "\n"
         "F forward, B backward, microbatch, . idle\n");
+}
+
+TEST_CASE("where backward passes are split, peaks say what waits for the second half") {
+  // Device 1 runs F0 I0 F1 I1 W0 W1: both units wait at once.
+  std::string const text = written(pp::make_timetable<pp::ZeroBubbleH1>({2, 2}));
+  CHECK(text.find("\npeak activations 2, weight inputs 2, in microbatches of one stage\n") !=
+        text.npos);
+  CHECK(text.find(" peak + weight inputs\n") != text.npos);
+  CHECK(text.find("| 2 + 1\n") != text.npos);
+  CHECK(text.find("| 2 + 2\n") != text.npos);
+}
+
+TEST_CASE("the gap to known bounds is one more line") {
+  std::string text;
+  pp::timetable_details about{"name", {}};
+  about.least_makespan = 10;
+  about.least_span = 9.5;
+  pp::write_text(text, pp::make_timetable<pp::OneFOneB>({2, 3}), about);
+  CHECK(
+    text.find("\nno order of this placement and memory beats makespan 10 (gap 20 %) or span 9.5 "
+              "(gap 26.32 %)\n\n") != text.npos);
 }
 
 TEST_CASE("chunks have a number of their own") {

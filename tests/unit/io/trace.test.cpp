@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/io/trace.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pp = pipelining;
 
@@ -34,6 +36,32 @@ TEST_CASE("planned and measured passes are two processes with one track per devi
   CHECK(text.find("{\"ph\":\"X\",\"name\":\"B2\",\"cat\":\"backward\",\"pid\":2,\"tid\":1,"
                   "\"ts\":500000,\"dur\":250000,\"args\":{\"stage\":1,\"microbatch\":2,"
                   "\"chunk\":0}}") != text.npos);
+}
+
+TEST_CASE("what has run gets arrows and counters of its own") {
+  auto const table = pp::make_timetable<pp::ZeroBubbleH1>({2, 1});
+  // Every pass half a second later than planned, in another order.
+  std::vector<pp::measured_pass> ran;
+  for (int device = 1; device >= 0; --device)
+    for (int i = table.offsets[static_cast<std::size_t>(device)];
+         i < table.offsets[static_cast<std::size_t>(device) + 1];
+         ++i) {
+      auto const entry = static_cast<std::size_t>(i);
+      ran.push_back(
+        {device, table.passes[entry], table.starts[entry] + 0.5, table.ends[entry] + 0.5});
+    }
+  std::string text;
+  pp::write_trace(text, table, {"zb", {}, {}, {}}, ran, {.arrows = true, .memory = true});
+  CHECK(count(text, "\"ph\":\"s\"") == 4);
+  // F0 crosses from device 0, where it ran from 0.5 to 1.5, to device 1.
+  CHECK(text.find("\"pid\":2,\"tid\":0,\"ts\":1000000}") != text.npos);
+  // Device 1: F0 from 1.5, I0 from 2.5, W0 from 3.5 to 4.5.
+  for (char const* const each :
+       {"\"ts\":1500000,\"args\":{\"activations\":1,\"weight inputs\":0}}",
+        "\"ts\":2500000,\"args\":{\"activations\":1,\"weight inputs\":1}}",
+        "\"ts\":4500000,\"args\":{\"activations\":0,\"weight inputs\":0}}"})
+    CHECK(text.find(std::string("{\"ph\":\"C\",\"name\":\"kept on device 1\",\"pid\":2,") + each) !=
+          text.npos);
 }
 
 TEST_CASE("arrows join the passes that a message joins") {

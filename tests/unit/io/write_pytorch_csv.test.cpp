@@ -15,9 +15,11 @@ namespace pp = pipelining;
 
 namespace {
 
-std::string written(pp::device_orders const& orders, pp::pytorch_content content) {
+std::string written(pp::device_orders const& orders,
+                    pp::pytorch_content content,
+                    pp::pytorch_release release = pp::pytorch_release::v2_15) {
   std::string text;
-  pp::write_pytorch_csv(text, orders, content);
+  pp::write_pytorch_csv(text, orders, content, release);
   return text;
 }
 
@@ -28,9 +30,14 @@ TEST_CASE("passes alone, and with each message as soon as its pass has run") {
   CHECK(written(orders, pp::pytorch_content::passes) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   // A hand calculation, one pass per device and round. Device 1 can run F0 in the round in which
   // device 0 has, so 1RECV_F1 comes behind it.
+  CHECK(written(orders, pp::pytorch_content::passes_and_messages, pp::pytorch_release::v2_10) ==
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD\n");
   CHECK(written(orders, pp::pytorch_content::passes_and_messages) ==
-        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
-        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
+        "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1,"
+        "0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,"
+        "1WAIT_SEND_B0,1WAIT_SEND_B1\n");
 }
 
 TEST_CASE("overlapped pairs are one cell") {

@@ -40,12 +40,12 @@ std::string verdict_of(pp::plan const& work) {
 std::vector<line> receive_compute_send(pp::timetable_view table, int device) {
   std::vector<line> lines;
   for (pp::pass const& work : table.row(device)) {
-    pp::dependency_list const needed = pp::dependencies(table.extents, work);
+    pp::dependency_list const needed = pp::dependencies(table.over(), work);
     for (int k = 0; k < needed.count; ++k)
-      if (int const owner = pp::device_of(table.extents, needed.stage[k]); owner != device)
-        lines.push_back(receive(pp::pass_at(table.extents, needed.index[k]), owner));
+      if (int const owner = pp::device_of(table, needed.stage[k]); owner != device)
+        lines.push_back(receive(pp::pass_at(table.over(), needed.index[k]), owner));
     lines.push_back(run(work));
-    if (int const to = pp::receiver(table.extents, work); to != pp::nothing)
+    if (int const to = pp::receiver(table.over(), work); to != pp::nothing)
       lines.push_back(send(work, to));
   }
   return lines;
@@ -73,8 +73,8 @@ TEST_CASE("a V shape whose two flows on one edge are received the other way roun
   // Device 0 holds stages 0 and 3: activations of stage 0 and gradients of stage 3 share an edge.
   pp::shape const v{
     .devices = 2, .microbatches = 2, .stages_per_device = 2, .where = pp::placement::wave};
-  REQUIRE(pp::receiver(v, forward(0, 1)) == 1);
-  REQUIRE(pp::receiver(v, backward(3, 0)) == 1);
+  REQUIRE(pp::receiver({v}, forward(0, 1)) == 1);
+  REQUIRE(pp::receiver({v}, backward(3, 0)) == 1);
   pp::plan const work = build(v,
                               {{send(forward(0, 1), 1), send(backward(3, 0), 1)},
                                {receive(backward(3, 0), 0), receive(forward(0, 1), 0)}});
@@ -128,8 +128,8 @@ TEST_CASE("two devices, interleaved: the next device is the previous one too") {
   // Device 1 holds stages 1 and 3. Its forward of stage 1 goes on to stage 2, its gradient back to
   // stage 0: both to device 0, which asks for them in the order next, previous.
   pp::shape const looped{.devices = 2, .microbatches = 2, .stages_per_device = 2};
-  REQUIRE(pp::receiver(looped, forward(1, 1)) == 0);
-  REQUIRE(pp::receiver(looped, backward(1, 0)) == 0);
+  REQUIRE(pp::receiver({looped}, forward(1, 1)) == 0);
+  REQUIRE(pp::receiver({looped}, backward(1, 0)) == 0);
   pp::plan const grouped = build(looped,
                                  {{receive(backward(1, 0), 1), joined(receive(forward(1, 1), 1))},
                                   {send(forward(1, 1), 0), joined(send(backward(1, 0), 0))}});

@@ -94,7 +94,7 @@ void check_plan(pp::timetable_view table) {
   pp::plan_view const view = work;
   int crossing = 0;
   for (int i = 0; i < table.size(); ++i)
-    crossing += pp::receiver(table.extents, table.passes[i]) != pp::nothing ? 1 : 0;
+    crossing += pp::receiver(pp::timetable_view(table).over(), table.passes[i]) != pp::nothing ? 1 : 0;
   CHECK(static_cast<int>(work.items.size()) == table.size() + 2 * crossing);
   for (int device = 0; device < table.extents.devices; ++device) {
     CHECK(view.layout(device, pp::slot_class::activation).count ==
@@ -274,4 +274,32 @@ TEST_CASE("the compiler and the program make the same plans") {
   check_same(pp::lower<pp::one_communicator>(pp::make_timetable<pp::DualPipe<>>({4, 8})), pairs);
   constexpr auto alone = pp::lower_static(pp::timetable<pp::OneFOneB, 1, 2>);
   check_same(pp::lower(pp::make_timetable<pp::OneFOneB>({1, 2})), alone);
+}
+
+namespace {
+// Groups may hold both directions, but the directions are two communicators.
+struct duplex_over_edges : pp::communicator_per_edge {
+  static constexpr bool duplex_groups = true;
+};
+} // namespace
+
+TEST_CASE("a policy with groups of both directions and a communicator for each can be lowered") {
+  for (int microbatches = 1; microbatches <= 8; ++microbatches)
+    CHECK(pp::prove(pp::lower<duplex_over_edges>(
+      pp::make_timetable<pp::OneFOneB>({4, microbatches}, pp::uniform_cost{1, 0.5, 0.5, 0}))));
+}
+
+TEST_CASE("sizes that are negative or whose sums overflow are refused with a sentence") {
+  auto const table = pp::make_timetable<pp::GPipe>({2, 4});
+  CHECK_THROWS_WITH_AS(
+    pp::lower(table, pp::uniform_sizes{.activation = 1LL << 62}, {.memory_limit = 1 << 20}),
+    doctest::Contains("over the memory limit"),
+    std::length_error);
+  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.activation = 1LL << 62}),
+                       doctest::Contains("over the memory limit"),
+                       std::length_error);
+  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.activation = -8}),
+                       "plan: the sizes give -8 bytes for class activation on device 0; a size must "
+                       "not be negative",
+                       std::invalid_argument);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
 
 #include <doctest/doctest.h>
@@ -26,7 +27,23 @@ constexpr char const* variables[] = {"RANK",
                                      "SLURM_LOCALID",
                                      "SLURM_JOB_ID",
                                      "SLURM_NODELIST",
-                                     "SLURM_STEP_NODELIST"};
+                                     "SLURM_JOB_NODELIST",
+                                     "SLURM_STEP_NODELIST",
+                                     "SLURM_STEP_NUM_TASKS",
+                                     "SLURM_STEP_ID",
+                                     "SLURM_RESTART_COUNT",
+                                     "SLURM_NTASKS_PER_NODE",
+                                     "LOCAL_WORLD_SIZE",
+                                     "TORCHELASTIC_RUN_ID",
+                                     "TORCHELASTIC_RESTART_COUNT",
+                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                     "PMIX_NAMESPACE",
+                                     "PMI_RANK",
+                                     "PMI_SIZE",
+                                     "MPI_LOCALRANKID",
+                                     "MPI_LOCALNRANKS",
+                                     "PIPELINING_SECRET",
+                                     "PIPELINING_LISTEN"};
 
 pp::launch_environment read(std::initializer_list<std::pair<char const*, char const*>> set) {
   for (char const* name : variables)
@@ -63,6 +80,7 @@ TEST_CASE("Slurm gives no address: the first host of its list, and a port of the
   auto const host_of = [](char const* list) {
     return read({{"SLURM_PROCID", "1"},
                  {"SLURM_NTASKS", "2"},
+                 {"SLURM_STEP_NUM_TASKS", "2"},
                  {"SLURM_NODELIST", list},
                  {"SLURM_JOB_ID", "123456"}});
   };
@@ -81,4 +99,102 @@ TEST_CASE("a variable that makes no sense is named") {
   CHECK_THROWS_WITH_AS(read({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
                        "launch: RANK is 2, but must be below WORLD_SIZE, which is 2",
                        std::invalid_argument);
+}
+
+TEST_CASE("MPICH and Intel MPI are understood, also where srun starts their processes") {
+  pp::launch_environment const hydra = read({{"PMI_RANK", "5"},
+                                             {"PMI_SIZE", "8"},
+                                             {"MPI_LOCALRANKID", "1"},
+                                             {"MPI_LOCALNRANKS", "4"},
+                                             {"SLURM_PROCID", "1"},
+                                             {"SLURM_NTASKS", "2"},
+                                             {"SLURM_JOB_ID", "77"},
+                                             {"SLURM_JOB_NODELIST", "node[7-8]"},
+                                             {"SLURM_STEP_NUM_TASKS", "2"},
+                                             {"SLURM_STEP_NODELIST", "node8"}});
+  CHECK(std::string(hydra.launcher) == "MPICH");
+  CHECK(hydra.rank == 5);
+  CHECK(hydra.size == 8);
+  CHECK(hydra.local_rank == 1);
+  CHECK(hydra.local_size == 4);
+  CHECK(hydra.address == "node7");
+  CHECK(hydra.job == "Slurm job 77");
+}
+
+TEST_CASE("a batch script that forgot srun is told so at once") {
+  CHECK_THROWS_WITH_AS(
+    read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "7"}}),
+    "launch: this is the script of a Slurm job of 8 tasks, and not one of its tasks; start the "
+    "program with srun",
+    std::invalid_argument);
+  // sbatch hands on the environment of a step that it is called from.
+  CHECK_THROWS_AS(read({{"SLURM_PROCID", "0"},
+                        {"SLURM_NTASKS", "8"},
+                        {"SLURM_STEP_NUM_TASKS", "8"},
+                        {"SLURM_STEP_ID", "4294967291"}}),
+                  std::invalid_argument);
+  CHECK(read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "7"}}).size == 1);
+  // mpirun in a batch script starts its processes itself.
+  CHECK(read({{"SLURM_PROCID", "0"},
+              {"SLURM_NTASKS", "8"},
+              {"OMPI_COMM_WORLD_RANK", "3"},
+              {"OMPI_COMM_WORLD_SIZE", "8"}})
+          .rank == 3);
+}
+
+TEST_CASE("runs, steps and restarts have names of their own") {
+  auto const step = [](char const* number, char const* restart) {
+    return read({{"SLURM_PROCID", "1"},
+                 {"SLURM_NTASKS", "2"},
+                 {"SLURM_STEP_NUM_TASKS", "2"},
+                 {"SLURM_JOB_ID", "123456"},
+                 {"SLURM_STEP_ID", number},
+                 {"SLURM_RESTART_COUNT", restart}});
+  };
+  CHECK(step("0", "").job == "Slurm job 123456, step 0");
+  CHECK(step("0", "").port == 23456);
+  CHECK(step("1", "2").job == "Slurm job 123456, step 1, restart 2");
+  CHECK(step("1", "2").port != step("0", "2").port);
+  CHECK(read({{"RANK", "0"},
+              {"WORLD_SIZE", "2"},
+              {"TORCHELASTIC_RUN_ID", "abc"},
+              {"TORCHELASTIC_RESTART_COUNT", "3"}})
+          .job == "run abc, restart 3");
+  CHECK(
+    read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "6"}})
+      .job == "job 6");
+}
+
+TEST_CASE("where ranks meet follows from the launcher, or a sentence says what is missing") {
+  pp::store_address const alone = pp::store_address_of(read({}), 29511);
+  CHECK(alone.host == "127.0.0.1");
+  CHECK(alone.port == 29511);
+  CHECK(alone.ranks == 1);
+  CHECK(alone.secret.empty());
+  pp::store_address const torchrun = pp::store_address_of(read({{"RANK", "5"},
+                                                                {"WORLD_SIZE", "8"},
+                                                                {"LOCAL_WORLD_SIZE", "4"},
+                                                                {"MASTER_ADDR", "node0"},
+                                                                {"MASTER_PORT", "29500"},
+                                                                {"PIPELINING_SECRET", "s"},
+                                                                {"PIPELINING_LISTEN", "::1"}}));
+  CHECK(torchrun.host == "node0");
+  CHECK(torchrun.port == 29501);
+  CHECK(torchrun.secret == "s");
+  CHECK(torchrun.listen == "::1");
+  CHECK(torchrun.ranks == 8);
+  pp::launch_environment near = read({{"OMPI_COMM_WORLD_RANK", "2"},
+                                      {"OMPI_COMM_WORLD_SIZE", "4"},
+                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                                      {"PMIX_NAMESPACE", "6"}});
+  CHECK(pp::store_address_of(near).host == "127.0.0.1");
+  CHECK(pp::store_address_of(near).job == "job 6");
+  near.local_size = 2;
+  CHECK_THROWS_WITH_AS(
+    (void)pp::store_address_of(near),
+    "launch: the 4 ranks are on several machines, and Open MPI does not say which of them is rank "
+    "0's; set MASTER_ADDR for all of them, as in: mpirun -x MASTER_ADDR=node0",
+    std::invalid_argument);
+  near.address = "node0";
+  CHECK(pp::store_address_of(near).host == "node0");
 }

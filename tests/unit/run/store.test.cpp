@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <tests/support/raw_store.hpp>
 #include <thread>
 #include <vector>
 
@@ -57,8 +60,8 @@ TEST_CASE("a process that ends without a goodbye is a failure, one with a goodby
   CHECK_FALSE(stays.failure());
   {
     // What the kernel does for a killed process: the connection closes, nothing was said.
-    pp::connection killed = pp::connect_to<pp::polling_clock>("127.0.0.1", server.port(), patience);
-    killed.write(pp::detail::frame('H', std::string(pp::detail::store_magic) + "/pipelining", "2"));
+    pp::connection killed = support::knock(server.port());
+    killed.write(pp::detail::hello({}, 2));
   }
   while (!stays.failure())
     std::this_thread::yield();
@@ -75,8 +78,143 @@ TEST_CASE("a deadline ends a wait, and a stranger is turned away") {
     (void)line.get("nobody", std::chrono::milliseconds(5)),
     "store: rank 3 has waited for 'nobody' beyond its deadline; is every rank running?",
     std::runtime_error);
-  pp::store stranger({.port = server.port(), .job = "yours"}, 0, patience);
-  while (!stranger.failure())
-    std::this_thread::yield();
-  CHECK(*stranger.failure() == "this store serves another job");
+  CHECK_THROWS_WITH_AS(pp::store({.port = server.port(), .job = "yours"}, 0, patience),
+                       ("store: rank 0 was turned away at 127.0.0.1, port " +
+                        std::to_string(server.port()) + ": this store serves another job")
+                         .c_str(),
+                       std::runtime_error);
+}
+
+TEST_CASE("a barrier says who has not come, and serves again once all have") {
+  pp::store_server server({});
+  pp::store first({.port = server.port()}, 0, patience);
+  pp::store third({.port = server.port()}, 2, patience);
+  try {
+    first.barrier("begin", 4, std::chrono::milliseconds(5));
+    FAIL("the barrier must throw");
+  } catch (pp::deadline_error const& error) {
+    CHECK(std::string(error.what()) == "store: rank 0 has waited for ranks 1, 2, 3 at 'begin' "
+                                       "beyond its deadline; is every rank running?");
+    CHECK(error.missing() == std::vector{1, 2, 3});
+  }
+  for (int round = 0; round < 3; ++round) {
+    std::thread other([&] { third.barrier("again", 2, patience); });
+    first.barrier("again", 2, patience);
+    other.join();
+  }
+  // Ranks that wait for each other in different numbers would wait for ever.
+  std::thread other(
+    [&] { CHECK_THROWS_AS(third.barrier("sizes", 2, patience), std::runtime_error); });
+  CHECK_THROWS_AS(first.barrier("sizes", 3, patience), std::runtime_error);
+  other.join();
+  CHECK(first.failure().value_or("").find("ranks disagree on who comes to 'sizes'") == 0);
+}
+
+TEST_CASE("a barrier of 256 ranks costs two messages per rank") {
+  constexpr int size = 256;
+  pp::store_server server({.ranks = size});
+  std::vector<pp::store> lines;
+  for (int rank = 0; rank < size; ++rank)
+    lines.emplace_back(pp::store_address{.port = server.port(), .ranks = size}, rank, patience);
+  auto const start = std::chrono::steady_clock::now();
+  std::vector<std::thread> ranks;
+  std::atomic<int> passed = 0;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.emplace_back([&, rank] {
+      lines[static_cast<std::size_t>(rank)].barrier("all", size, patience);
+      ++passed;
+    });
+  for (std::thread& rank : ranks)
+    rank.join();
+  std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+  MESSAGE("a barrier of 256 ranks took " << took.count() << " s");
+  CHECK(passed == size);
+}
+
+TEST_CASE("rank 0 is named when its process does not answer") {
+  // A port that takes connections and says nothing: what is left of a process that was stopped.
+  int port = 0;
+  pp::descriptor const stopped = pp::listen_on("127.0.0.1", 0, port);
+  auto const start = std::chrono::steady_clock::now();
+  CHECK_THROWS_WITH_AS(pp::store({.port = port}, 3, std::chrono::milliseconds(50)),
+                       ("store: rank 3 cannot reach rank 0 at 127.0.0.1, port " +
+                        std::to_string(port) + ": it does not answer")
+                         .c_str(),
+                       std::runtime_error);
+  CHECK(std::chrono::steady_clock::now() - start < patience);
+
+  support::silent_store silent(2);
+  pp::store line({.port = silent.port()}, 1, patience);
+  CHECK_FALSE(line.answers(std::chrono::milliseconds(5)));
+  std::string const expected = " beyond its deadline; rank 0, whose process serves the store, does "
+                               "not answer";
+  CHECK_THROWS_WITH_AS((void)line.get("key", std::chrono::milliseconds(5)),
+                       ("store: rank 1 has waited for 'key'" + expected).c_str(),
+                       pp::deadline_error);
+  CHECK_THROWS_WITH_AS(line.barrier("all", 4, std::chrono::milliseconds(5)),
+                       ("store: rank 1 has waited for all ranks at 'all'" + expected).c_str(),
+                       pp::deadline_error);
+  // Writing does not wait for somebody who does not read, and does not keep it all.
+  std::string const much(std::size_t(1) << 22U, 'x');
+  for (int i = 0; i < 40 && !line.failure(); ++i)
+    line.set("key", much);
+  CHECK(line.failure() == "the process of rank 0, which serves the store, reads nothing");
+}
+
+TEST_CASE("a store listens where it is told, and IPv6 is as good") {
+  pp::store_server six({.host = "::1"});
+  pp::store line({.host = "::1", .port = six.port()}, 0, patience);
+  line.set("key", "value");
+  CHECK(line.get("key", patience) == "value");
+  // On the loopback interface of IPv6 alone: nothing is there for IPv4.
+  CHECK_THROWS_AS(pp::store({.port = six.port()}, 1, std::chrono::milliseconds(5)),
+                  std::runtime_error);
+
+  pp::store_server second({.host = "node0", .listen = "127.0.0.2"});
+  pp::store there({.host = "127.0.0.2", .port = second.port()}, 0, patience);
+  CHECK_THROWS_AS(pp::store({.port = second.port()}, 1, std::chrono::milliseconds(5)),
+                  std::runtime_error);
+
+  pp::store_server everywhere({.host = "node0"});
+  pp::store by_four({.port = everywhere.port()}, 0, patience);
+  pp::store by_six({.host = "::1", .port = everywhere.port()}, 1, patience);
+  // Of several addresses, those that nobody answers at are passed over.
+  pp::store by_list({.host = "127.0.0.3,::1", .port = six.port()}, 2, patience);
+
+  CHECK_THROWS_WITH_AS(pp::store_server({.listen = "203.0.113.1"}),
+                       "store: cannot listen on port 0 of 203.0.113.1: Cannot assign requested "
+                       "address",
+                       std::runtime_error);
+  CHECK_THROWS_WITH_AS(pp::store_server({.port = 70000}),
+                       "store: there is no port 70000; ports are 1 to 65535, and 0 takes any free "
+                       "one",
+                       std::runtime_error);
+}
+
+TEST_CASE("two jobs on one port refuse each other") {
+  pp::store_server first({.job = "41", .secret = "s"});
+  int const port = first.port();
+  CHECK_THROWS_WITH_AS(pp::store_server({.port = port, .job = "42"}),
+                       ("store: cannot listen on port " + std::to_string(port) +
+                        " of 127.0.0.1: Address already in use; another process, perhaps another "
+                        "run, listens there")
+                         .c_str(),
+                       std::runtime_error);
+  CHECK_THROWS_WITH_AS(pp::store({.port = port, .job = "42"}, 1, patience),
+                       ("store: rank 1 was turned away at 127.0.0.1, port " + std::to_string(port) +
+                        ": this store serves another job")
+                         .c_str(),
+                       std::runtime_error);
+  pp::store line({.port = port, .job = "41", .secret = "s"}, 1, patience);
+  CHECK_FALSE(line.failure());
+}
+
+TEST_CASE("secrets differ") {
+  std::string const secret = pp::make_secret();
+  CHECK(secret.size() == 32);
+  CHECK(secret.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(secret != pp::make_secret());
+  CHECK(pp::detail::same_secret(secret, secret));
+  CHECK_FALSE(pp::detail::same_secret(secret, secret + "0"));
+  CHECK_FALSE(pp::detail::same_secret(secret, pp::make_secret()));
 }

@@ -4,6 +4,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
@@ -37,7 +38,7 @@ std::vector<support::arithmetic_stage> make_model(pp::shape const& extents) {
 template <class Policy>
 void check_equal_to_sequential(pp::timetable_view table) {
   auto model = make_model(table.extents);
-  pp::thread_runner runner(pp::lower<Policy>(table, words), model);
+  pp::thread_runner runner(pp::lower<Policy>(table, words), model, {.guarded = true});
   int const steps = 3;
   for (int step = 0; step < steps; ++step)
     runner.step();
@@ -231,15 +232,16 @@ struct split_only {
 };
 static_assert(pp::stage_functor<fused_only>);
 static_assert(pp::stage_functor<split_only>);
-static_assert(pp::can_run<split_only>(pp::pass_kind::backward));
-static_assert(!pp::can_run<fused_only>(pp::pass_kind::backward_weight));
+static_assert(!pp::can_run<split_only>(pp::stage_call::backward));
+static_assert(pp::can_run<split_only>(pp::stage_call::backward_weight));
+static_assert(!pp::can_run<fused_only>(pp::stage_call::backward_weight));
 static_assert(!pp::stage_functor<int>);
 
 } // namespace
 
-TEST_CASE("stages of different types are a tuple; halves stand in for a fused backward") {
-  std::tuple<fused_only, split_only> model;
-  pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 5})), model);
+TEST_CASE("stages of different types are a tuple") {
+  std::tuple<split_only, split_only> model;
+  pp::run(pp::lower(pp::make_timetable<pp::ZeroBubbleH1>({2, 5})), model);
   CHECK(std::get<1>(model).inputs == 5);
   CHECK(std::get<1>(model).weights == 5);
 }
@@ -250,6 +252,14 @@ TEST_CASE("a model that does not suit the plan is refused before anything runs")
     pp::run(pp::lower(pp::make_timetable<split_v>({2, 3})), model),
     "run: the schedule splits the backward pass, but stage 3 has only the fused backward; give it "
     "backward_input and backward_weight",
+    std::invalid_argument);
+  // The halves pass something on that a fused pass has no slot for.
+  std::tuple<fused_only, split_only> halves;
+  CHECK_THROWS_WITH_AS(
+    pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 3})), halves),
+    "run: the schedule has fused backward passes, but stage 1 has only the two halves, and what "
+    "the first keeps for the second has no slot (weight_input) in a fused pass; give it "
+    "backward(context const&, input, output)",
     std::invalid_argument);
   CHECK_THROWS_WITH_AS(pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 3})), model),
                        "run: the plan has 2 stages, but 4 were given",

@@ -126,6 +126,7 @@ TEST_CASE("every size of interleaved stages with chunks") {
       for (int chunks = 1; chunks <= most_chunks; ++chunks) {
         if (!all_sizes() && (held + chunks + size.devices) % 3 != 0)
           continue;
+        all.verify(pp::Seq1F1BZeroBubbleInterleaved<>{held, chunks}, size);
         for (int const stagger : {1, 2})
           for (int const group : groups(size))
             all.verify(pp::Seq1F1BInterleaved<>{held, chunks, group, stagger}, size);
@@ -160,7 +161,7 @@ TEST_CASE("every size of V shapes with unit costs") {
   sweep all(pp::uniform_cost{});
   all.sizes([&](pp::pipeline_size size) {
     for (int chunks = 1; chunks <= most_chunks; ++chunks) {
-      all.verify(pp::VShape<pp::v_min_offsets, pp::dynamic>{chunks}, size);
+      all.verify(pp::VMinChunked<pp::dynamic>{chunks}, size);
       all.verify(pp::VShape<pp::v_half_offsets, pp::dynamic>{chunks}, size);
       all.verify(pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{chunks}, size);
       all.verify(pp::ZeroBubbleVChunked<pp::dynamic>{chunks}, size);

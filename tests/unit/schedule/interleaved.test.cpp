@@ -136,11 +136,12 @@ TEST_CASE("interleaved 1F1B has the figures and orders of PyTorch") {
 
 TEST_CASE("parameters out of range are refused") {
   CHECK_THROWS_WITH(pp::make_timetable(pp::Interleaved<>{}, {5, 7}),
-                    "Interleaved: a device holds at least one stage");
+                    "interleaved stages: a device holds at least one stage");
   CHECK_THROWS_WITH(pp::make_timetable(pp::Interleaved<>{2, -3}, {5, 7}),
-                    "Interleaved: a group has at least one microbatch; 0 stands for the smallest "
-                    "group without waits");
+                    "interleaved stages: a group has at least one microbatch; 0 stands for the "
+                    "smallest group without waits");
   CHECK_THROWS_WITH(
     pp::make_timetable(pp::Interleaved<>{2, 0, 3}, {5, 7}),
-    "Interleaved: the stagger is 1 (least memory) or 2 (messages have time to travel)");
+    "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), and "
+    "gradients of weights lag by at most 2 units per device");
 }

@@ -164,7 +164,7 @@ TEST_CASE("chunks on a V hold less and wait less than whole sequences") {
         CHECK(pp::peak_activations(cut) <=
               pp::ratio{2 * ((devices + 2) / 2) + 2 * (chunks - 1), chunks});
         auto const least =
-          pp::make_timetable(pp::VShape<pp::v_min_offsets, pp::dynamic>{.chunks = chunks}, size);
+          pp::make_timetable(pp::VMinChunked<pp::dynamic>{.chunks = chunks}, size);
         CHECK(pp::peak_activations(least) <=
               pp::ratio{2 * ((devices + 4) / 3) + 2 * (chunks - 1), chunks});
         auto const zero =
@@ -215,6 +215,6 @@ TEST_CASE("offsets, limits and times that cannot work are refused") {
     std::invalid_argument);
   CHECK_THROWS_WITH_AS(
     static_cast<void>(pp::make_timetable<pp::VMin>({4, 8}, pp::uniform_cost{-1, 1, 1, 0})),
-    doctest::Contains("finite and not negative"),
+    "cost model: the time of forward on stage 0 for chunk 0 must be a finite number and not negative",
     std::invalid_argument);
 }

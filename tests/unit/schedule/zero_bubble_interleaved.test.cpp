@@ -79,5 +79,5 @@ TEST_CASE("the compiler makes the same timetable, and a device without stages is
   CHECK(pp::span_of(pp::make_timetable(pp::ZeroBubbleInterleaved<>{2}, {3, 7})) ==
         pp::span_of(table));
   CHECK_THROWS_WITH(pp::make_timetable(pp::ZeroBubbleInterleaved<>{0}, {3, 7}),
-                    "ZeroBubbleInterleaved: the number of stages per device must be at least 1");
+                    "interleaved stages: a device holds at least one stage");
 }

@@ -11,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -196,7 +197,11 @@ TEST_CASE("partitions that cannot be are refused") {
   CHECK_THROWS_WITH(pp::balanced_partition(100, 3, {.linear = std::nan("")}), no_work);
   CHECK_THROWS_WITH(
     pp::fastest_partition(10, 2, [](pp::pass_kind, int, int) { return -1.0; }),
-    "sequence partition: the time of a chunk must be a number that is not negative");
+    "sequence partition: the time of a chunk must be a finite number and not negative");
+  CHECK_THROWS_WITH(
+    pp::fastest_partition(
+      8, 2, [](pp::pass_kind, int, int) { return std::numeric_limits<double>::infinity(); }),
+    "sequence partition: the time of a chunk must be a finite number and not negative");
 }
 
 TEST_CASE("the fastest partition is the best of all, for times that follow no formula") {

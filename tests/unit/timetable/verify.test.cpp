@@ -41,8 +41,11 @@ TEST_CASE("each rule is found, with its passes") {
           "forward of stage 1, microbatch 0)");
   }
   SUBCASE("lone half") {
-    table.passes[1].overlapped = true;
+    table.passes[0].overlapped = true;
     CHECK(pp::verify(table).broken == pp::rule::lone_half);
+    table.passes[0].overlapped = false;
+    table.passes[1].overlapped = true; // two forward passes at once, but not timed as a pair
+    CHECK(pp::verify(table).broken == pp::rule::overlaps);
   }
   SUBCASE("repeated") {
     table.passes[1].microbatch = 0;

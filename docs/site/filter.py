@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What doxygen reads in place of a file. Line numbers stay.
+
+Headers: the inline namespace, which users never write, is left out, and members that every type of a kind has get the
+words for them from here, once, unless they have their own. Pages: comments for our own checks are left out, links to
+files that are no pages keep their text alone, and links to folders too.
+
+usage: filter.py FILE
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# What a declaration begins with, behind attributes and specifiers; and its words.
+CONTRACTS = [
+    (r"friend .*\boperator==\(.*= default", "Compares every member."),
+    (r"friend .*\boperator==\(", "Compares the values."),
+    (r"friend .*\boperator<=>\(", "Orders by value."),
+    (r"\w+\((\w+)&& other\) noexcept", "Takes over what `other` has, and leaves it empty."),
+    (r"\w+& operator=\(\w+&& other\) noexcept", "Takes over what `other` has, and leaves it empty."),
+    (r"\w+\((\w+)&&\) noexcept = default", "Takes over what the other has."),
+    (r"\S+ get\(\) const noexcept", "What this owns, for calls that want the bare handle."),
+    (r"operator (plan|timetable)_view\(\) const", "The same as a view, valid as long as this is."),
+    (r"(plan|timetable)_view view\(\) const", "The same as a view, valid as long as this is."),
+    (r"(plan|timetable)_view view = ", "The same as a view, valid for ever."),
+    (r"operator bool\(\) const noexcept", "True when nothing is wrong."),
+    # Schedules.
+    (r"shape arrange\(int devices, int microbatches\) const",
+     "The extents that it gives a pipeline. @throws std::invalid_argument where it cannot run one like that."),
+    (r"void order\(shape const& extents, int device, row_writer& out\) const",
+     "Writes the passes of one device in their order."),
+    (r"void order\(", "Writes the passes of one device in their order."),
+    (r"void generate\(", "Writes the order of every device for these costs. @param rows [P]"),
+    (r"bool fused = ", "Whether its backward passes are fused."),
+    (r"bool searches_unit_costs = ", "Whether a search may improve on its order when all times are equal."),
+    (r"(void )?start\(detail::timeline& line", "Writes the order that a search starts from."),
+    (r"bool fused\(\)", "Whether its backward passes are fused."),
+    (r"effort how = ", "How much is searched."),
+    (r"walk steps\(\) const", "The walk that orders a device."),
+    (r"using slices = ", "The same in several constant evaluations, which compilers limit one by one."),
+    (r"(int|parameter<.*>) chunks( = |\{\})", "Chunks of a sequence."),
+    (r"(int|parameter<.*>) stages_per_device( = |\{\})", "Stages of a device."),
+    (r"(int|parameter<.*>) group( = |\{\})", "Microbatches that pass a stage together; 0 leaves it to the schedule."),
+    (r"(int|parameter<.*>) stagger( = |\{\})",
+     "Forward passes by which the warm-up of a device exceeds that of the next."),
+    # Masks and scores of attention.
+    (r"bool keep\(pair_position", "Whether the query sees the key."),
+    (r"tile_cover cover\(tile_position", "Whether all, some or none of the pairs of a tile are seen."),
+    (r"Real value\(Real s, pair_position", "The logit of a scaled product."),
+    (r"Real derivative\(Real", "The derivative of the logit by the scaled product."),
+    # Costs and sizes.
+    (r"double duration\(pass const& what\) const", "The time of a pass."),
+    (r"double latency\(\) const noexcept", "The time of a message."),
+    (r"double pair_duration\(", "The time of an overlapped pair."),
+    (r"std::int64_t bytes\(slot_class", "The size of a buffer of a class for a pass."),
+]
+SPECIFIERS = re.compile(r"^(\[\[nodiscard\]\]|PIPELINING_HOST_DEVICE|static|inline|constexpr|explicit)\s+")
+
+
+def declaration(lines, at):
+    """The declaration that begins in a line, without specifiers; two lines, as long ones are broken."""
+    text = lines[at].strip()
+    if at + 1 < len(lines):
+        text += " " + lines[at + 1].strip()
+    while match := SPECIFIERS.match(text):
+        text = text[match.end():]
+    return text
+
+
+def documented(lines, at):
+    above = at - 1
+    while above >= 0 and lines[above].strip().startswith("template <"):
+        above -= 1
+    return lines[above].strip().startswith("//!") or "//!<" in lines[at] or (
+        at + 1 < len(lines) and "//!<" in lines[at + 1] and not lines[at].rstrip().endswith(";"))
+
+
+def with_words(text):
+    lines = text.split("\n")
+    result = list(lines)
+    for at in range(len(lines)):
+        stripped = lines[at].strip()
+        if not stripped or stripped.startswith(("//", "#", "return", "template", "if", "for", "}")):
+            continue
+        rest = declaration(lines, at)
+        for rule, words in CONTRACTS:
+            if re.match(rule, rest) and not documented(lines, at):
+                place = at
+                while place > 0 and lines[place - 1].strip().startswith("template <"):
+                    place -= 1
+                result[place] = f"/*! {words} */ {result[place].strip()}"
+                break
+    return "\n".join(result)
+
+
+def is_page(path, target):
+    file = (path.parent / target.split("#")[0]).resolve()
+    relative = file.relative_to(ROOT) if file.is_relative_to(ROOT) else None
+    return relative is not None and file.is_file() and (
+        relative.parts[0] == "docs" or relative.as_posix() in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"))
+
+
+def as_page(path, text):
+    text = re.sub(r"<!-- (snippet|table|end).*?-->", "", text)
+
+    def link(match):
+        words, target = match[1], match[2]
+        if "://" in target or target.startswith("#"):
+            return match[0]
+        # Doxygen knows pages by file, and not the headings that other sites make addresses of.
+        return f"[{words}]({target.split('#')[0]})" if is_page(path, target) else words
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, text)
+
+
+def main(path):
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        text = as_page(path, text)
+    else:
+        text = with_words(re.sub(r"\bnamespace pipelining::inline v0_1\b", "namespace pipelining", text))
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

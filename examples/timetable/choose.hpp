@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/model/gpu.hpp>
+#include <pipe/model/predict.hpp>
+#include <pipe/model/transformer.hpp>
+#include <pipe/search/frontier.hpp>
+
+#include <string>
+#include <vector>
+
+#include "../support/named_schedules.hpp"
+
+namespace examples {
+
+//! What the user asked for.
+struct choose_command {
+  bool help = false;
+  std::string model_name;
+  pipelining::transformer model;
+  std::string gpu_name;
+  pipelining::gpu gpu;
+  pipelining::efficiency reached;
+  pipelining::training_setup setup;
+  int devices = 0;
+  int microbatches = 0;
+  double memory_gb = 0;
+  double jitter = 0; //!< standard deviation of a pass over its time
+  bool all = false;  //!< every row of the table
+  std::string format = "text";
+};
+
+//! @throws usage_error
+[[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
+[[nodiscard]] std::string choose_help();
+
+//! One schedule with its options, and what it would take.
+struct candidate {
+  schedule_choice choice;
+  std::string label; //!< the name and the options, as the timetable tool takes them
+  std::string type;  //!< the C++ type; empty where it is known at run time alone
+  pipelining::shape extents;
+  std::vector<int> layers;        //!< [S]
+  std::vector<int> chunk_lengths; //!< [C]
+  double seconds = 0;             //!< makespan
+  double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
+  double bubble = 0;              //!< share of the span
+  double bound = 0;               //!< no order on this placement with this memory takes less
+  double gigabytes = 0;           //!< of the device that holds the most
+  double latency = 0;             //!< of a message
+};
+
+//! All candidates, and why others are none.
+struct candidates {
+  std::vector<candidate> all;
+  std::vector<std::string> refused; //!< label: reason
+};
+
+//! The ways to call one schedule. A new adapter of schedules adds its calls here.
+[[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
+                                                    choose_command const& asked);
+
+//! Simulates all of them. Shows what it is at on a terminal.
+[[nodiscard]] candidates evaluate_all(choose_command const& asked);
+
+//! The times of a candidate's passes.
+[[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);
+
+//! The report in the format asked for.
+[[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);
+
+//! Follows the command line behind the word "choose".
+//! @throws std::exception with one line for the user.
+void choose(int count, char const* const* words);
+
+} // namespace examples

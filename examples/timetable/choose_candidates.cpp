@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/model/device_memory.hpp>
+#include <pipe/search/bounds.hpp>
+#include <pipe/search/layer_partition.hpp>
+#include <pipe/search/sequence_partition.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <unistd.h>
+
+#include "choose.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! A cost model whose passes vary: every pass of a sample by its own factor, the same for all
+//! schedules.
+class varying_cost {
+public:
+  varying_cost(pp::cost_table const& base, double deviation, std::uint64_t sample)
+      : base_(base), deviation_(deviation), sample_(sample) {}
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    if (what.kind == pp::pass_kind::backward) {
+      pp::pass half = what;
+      half.kind = pp::pass_kind::backward_input;
+      double const input = duration(half);
+      half.kind = pp::pass_kind::backward_weight;
+      return input + duration(half);
+    }
+    std::uint64_t const name = static_cast<std::uint64_t>(what.kind) << 48 |
+                               static_cast<std::uint64_t>(what.stage) << 32 |
+                               static_cast<std::uint64_t>(what.microbatch) << 16 | what.chunk;
+    // The sum of four uniform numbers is near enough to a normal one: variance 1/3.
+    double sum = -2;
+    for (std::uint64_t i = 0; i < 4; ++i)
+      sum += static_cast<double>(mix(name * 4 + i + sample_ * 0x9e3779b97f4a7c15) >> 11) /
+             static_cast<double>(std::uint64_t{1} << 53);
+    return base_.duration(what) * std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
+  }
+  [[nodiscard]] double latency() const { return base_.latency(); }
+
+private:
+  static std::uint64_t mix(std::uint64_t x) noexcept {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+  }
+  pp::cost_table const& base_;
+  double deviation_;
+  std::uint64_t sample_;
+};
+
+constexpr int samples = 40;
+
+double
+percentile_95(pp::dynamic_timetable const& table, pp::cost_table const& cost, double jitter) {
+  std::vector<double> times;
+  for (int sample = 0; sample < samples; ++sample) {
+    pp::device_orders const orders{table.extents, table.passes, table.offsets, table.tables};
+    times.push_back(pp::makespan(
+      pp::simulate(orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1))));
+  }
+  std::sort(times.begin(), times.end());
+  return times[samples * 95 / 100];
+}
+
+std::vector<pp::stage_content> content_of(candidate const& one) {
+  return pp::stage_contents(one.layers);
+}
+
+//! Layers per stage such that no stage is slow for its embedding or output layer.
+std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents) {
+  pp::token_range const all{asked.setup.sequence, 0};
+  auto const cost = [&](pp::stage_content const& content) {
+    auto const time = [&](pp::pass_kind kind) {
+      return pp::pass_seconds(
+        asked.model, asked.setup, asked.gpu, asked.reached, content, kind, all);
+    };
+    return pp::layer_cost{time(pp::pass_kind::forward),
+                          time(pp::pass_kind::backward_input),
+                          time(pp::pass_kind::backward_weight)};
+  };
+  std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
+  layers.back() = cost({1, false, true});
+  return pp::balanced_layers(layers, pp::stages(extents));
+}
+
+//! Chunks of equal work, where a layer's attention grows with what lies before.
+std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
+  int const tokens = static_cast<int>(asked.setup.sequence);
+  if (chunks == 1)
+    return {tokens};
+  pp::token_range const all{tokens, 0};
+  double const linear =
+    pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
+    pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
+  double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
+                           asked.reached.attention * asked.model.layers;
+  int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
+  return pp::balanced_partition(
+    tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
+}
+
+std::string label_of(schedule_choice const& c) {
+  std::string text = c.name;
+  auto const add = [&text](char const* option, auto const& value) {
+    if (value)
+      text += std::string(" ") + option + " " + std::to_string(static_cast<int>(*value));
+  };
+  add("--chunks", c.chunks);
+  add("--stages-per-device", c.stages_per_device);
+  add("--group", c.group);
+  add("--memory-limit", c.memory_limit);
+  return text + (c.eager ? " --eager" : "");
+}
+
+std::string type_of(schedule_choice const& c) {
+  auto const chunks = std::to_string(c.chunks.value_or(1));
+  auto const per_device = std::to_string(c.stages_per_device.value_or(2));
+  auto const limit = std::to_string(static_cast<int>(c.memory_limit.value_or(0)));
+  struct {
+    char const* name;
+    std::string type;
+  } const types[] = {
+    {"gpipe", "GPipe"},
+    {"1f1b", "OneFOneB"},
+    {"eager-1f1b", "EagerOneFOneB"},
+    {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
+    {"interleaved", "Interleaved<" + per_device + ">"},
+    {"breadth-first", "BreadthFirst<" + per_device + ">"},
+    {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
+    {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
+    {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},
+    {"seq1f1b-zb-h1", "Seq1F1BZeroBubbleH1<" + chunks + ">"},
+    {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
+    {"zb-h1", "ZeroBubbleH1"},
+    {"zb-h2", "ZeroBubbleH2"},
+    {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
+    {"v-min", "VShape<pipelining::v_min_offsets, " + chunks + ">"},
+    {"v-half", "VShape<pipelining::v_half_offsets, " + chunks + ">"},
+    {"v-zb", "VShape<pipelining::v_zero_bubble_offsets, " + chunks + ">"},
+    {"v-1f1b", "OneFOneBVChunked<" + chunks + ">"},
+    {"v-auto", "VAuto<" + limit + ", " + chunks + ">"},
+    {"zb-v", "ZeroBubbleVChunked<" + chunks + ">"},
+    {"dualpipe", "DualPipe<>"},
+    {"dualpipe-v", "DualPipeV<>"},
+  };
+  for (auto const& each : types)
+    if (c.name == each.name)
+      return "pipelining::" + each.type;
+  return {};
+}
+
+candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
+  candidate one;
+  one.choice = choice;
+  one.label = label_of(choice);
+  one.type = type_of(choice);
+  one.extents = arrange(choice);
+  if (pp::stages(one.extents) > asked.model.layers)
+    throw std::invalid_argument("it has more stages than the model has layers");
+  one.layers = cut_layers(asked, one.extents);
+  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  pp::cost_table const cost = costs_of(asked, one);
+  one.latency = cost.latency();
+  pp::dynamic_timetable const table = make_named_timetable(choice, cost);
+  one.seconds = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+
+  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  std::vector<pp::stage_bytes> bytes;
+  for (pp::stage_content const& each : content)
+    bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
+  pp::bound_options options{.chunk_shares = shares};
+  options.memory_limit = 0;
+  for (int device = 0; device < asked.devices; ++device) {
+    double held = pp::peak_activation_bytes(table, device, [&](pp::pass const& what) {
+      return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
+    });
+    for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+      bool const first_way = pp::device_of(one.extents, stage, 0) == device;
+      bool const other_way = one.extents.where == pp::placement::bidirectional &&
+                             pp::device_of(one.extents, stage, asked.microbatches - 1) == device;
+      held += (first_way + other_way) *
+              static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
+    }
+    one.gigabytes = std::max(one.gigabytes, held / 1e9);
+    options.memory_limit =
+      std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
+  }
+  one.bound = pp::least_times(table.over(), cost, options).makespan.least();
+  return one;
+}
+
+//! One line on the terminal that the next one overwrites.
+void show_progress(std::size_t done, std::size_t all, std::string const& label) {
+  if (isatty(STDERR_FILENO) == 0)
+    return;
+  std::fprintf(stderr, "\r\x1b[K%zu of %zu: %s", done, all, label.c_str());
+  if (done == all)
+    std::fprintf(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+}
+
+} // namespace
+
+pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+  return pp::predict_costs(asked.model,
+                           asked.setup,
+                           asked.gpu,
+                           asked.reached,
+                           one.extents,
+                           content_of(one),
+                           one.chunk_lengths);
+}
+
+std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
+  schedule_choice base;
+  base.name = std::string(schedule.name);
+  base.devices = asked.devices;
+  base.microbatches = asked.microbatches;
+  std::vector<schedule_choice> calls{base};
+  // Every call so far with each of the values of one more option.
+  auto const vary = [&calls](auto const& values, auto const& set) {
+    std::vector<schedule_choice> more;
+    for (schedule_choice const& call : calls)
+      for (auto const& value : values) {
+        more.push_back(call);
+        set(more.back(), value);
+      }
+    calls = std::move(more);
+  };
+  if (has(schedule.takes, option::chunks)) {
+    bool const over_chunks = schedule.name.substr(0, 3) == "seq";
+    std::vector<std::optional<int>> values;
+    if (!over_chunks)
+      values.push_back(std::nullopt);
+    for (int const chunks : {2, 4, 8})
+      if ((over_chunks || chunks < 8) && asked.setup.sequence / chunks >= 64)
+        values.push_back(chunks);
+    vary(values, [](schedule_choice& c, std::optional<int> value) { c.chunks = value; });
+  }
+  if (has(schedule.takes, option::stages_per_device)) {
+    std::vector<int> values;
+    for (int const count : {2, 4})
+      if (std::int64_t{count} * asked.devices <= asked.model.layers)
+        values.push_back(count);
+    vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
+  }
+  if (has(schedule.takes, option::group) && schedule.name == "kfkb")
+    vary(std::vector<int>{2, 4}, [](schedule_choice& c, int value) { c.group = value; });
+  if (has(schedule.takes, option::eager))
+    vary(std::vector<bool>{false, true}, [](schedule_choice& c, bool value) { c.eager = value; });
+  if (has(schedule.takes, option::memory_limit)) {
+    // In activations of a stage: the devices of a V hold two stages each.
+    int const p = asked.devices;
+    std::vector<int> values;
+    if (schedule.name.substr(0, 2) == "v-")
+      values = {std::max(2, 2 * ((p + 4) / 3)), p + p / 3, 2 * p - p / 3, 2 * p};
+    else
+      values = {p, p + p / 2, 2 * p};
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    vary(values, [](schedule_choice& c, int value) { c.memory_limit = value; });
+    // The two searches take longest; with chunks, the blocks that they start from do as well.
+    std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
+  }
+  return calls;
+}
+
+candidates evaluate_all(choose_command const& asked) {
+  std::vector<schedule_choice> calls;
+  for (named_schedule const& schedule : named_schedules())
+    for (schedule_choice const& call : calls_of(schedule, asked))
+      calls.push_back(call);
+  candidates result;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    show_progress(i, calls.size(), label_of(calls[i]));
+    try {
+      result.all.push_back(evaluate(asked, calls[i]));
+    } catch (std::invalid_argument const& error) {
+      result.refused.push_back(label_of(calls[i]) + ": " + error.what());
+    }
+  }
+  show_progress(calls.size(), calls.size(), "");
+  return result;
+}
+
+} // namespace examples

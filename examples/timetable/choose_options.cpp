@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The command line of `timetable choose`.
+#include <pipe/model/read_shape.hpp>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "choose.hpp"
+#include "command_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+double number(std::string_view option, std::string_view word, double least, double most) {
+  double value = 0;
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size() || !(value >= least) || value > most)
+    throw usage_error(std::string(option) + " wants a number between " +
+                      std::to_string(static_cast<long long>(least)) + " and " +
+                      std::to_string(static_cast<long long>(most)) + ", not " + quoted(word));
+  return value;
+}
+
+int count_of(std::string_view option, std::string_view word, int most = 1 << 20) {
+  int value = 0;
+  auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > most)
+    throw usage_error(std::string(option) + " wants a whole number between 1 and " +
+                      std::to_string(most) + ", not " + quoted(word));
+  return value;
+}
+
+double gigabytes(std::string_view option, std::string_view word) {
+  double unit = 1;
+  for (auto const& [suffix, factor] : {std::pair<std::string_view, double>{"GiB", 1.073741824},
+                                       {"GB", 1.0},
+                                       {"MB", 1e-3},
+                                       {"TB", 1e3}})
+    if (word.size() > suffix.size() && word.substr(word.size() - suffix.size()) == suffix) {
+      word.remove_suffix(suffix.size());
+      unit = factor;
+      break;
+    }
+  return unit * number(option, word, 0, 1e9);
+}
+
+//! The text of a file that a name does not stand for.
+std::string text_of(std::string_view option, std::string_view name, std::string const& known) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(
+    std::fopen(std::string(name).c_str(), "rb"), &std::fclose);
+  if (!file)
+    throw usage_error(std::string(option) + ": " + known + ", and there is no file " +
+                      quoted(name) + " (" + std::strerror(errno) + ")");
+  std::string text(std::size_t{1} << 20, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  return text;
+}
+
+template <class Find, class Read>
+auto named_or_file(std::string_view option, std::string_view word, Find find, Read read) {
+  std::string known;
+  try {
+    return find(word);
+  } catch (std::invalid_argument const& error) {
+    known = error.what();
+  }
+  return read(text_of(option, word, known));
+}
+
+struct choose_option {
+  std::string_view name;
+  bool has_value;
+  void (*read)(choose_command&, std::string_view option, std::string_view word);
+};
+
+constexpr choose_option options[] = {
+  {"--model",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.model_name = std::string(word);
+     c.model = named_or_file(option, word, pp::find_transformer, pp::read_transformer);
+   }},
+  {"--gpu",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.gpu_name = std::string(word);
+     c.gpu = named_or_file(option, word, pp::find_gpu, pp::read_gpu);
+   }},
+  {"--sequence",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.setup.sequence = count_of(option, word, 1 << 24);
+   }},
+  {"--sequences",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.setup.sequences = count_of(option, word, 1 << 12);
+   }},
+  {"--devices",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.devices = count_of(option, word, 256);
+   }},
+  {"--tensor",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.setup.tensor = count_of(option, word, 1024);
+   }},
+  {"--data",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.setup.data = count_of(option, word);
+   }},
+  {"--expert",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.setup.expert = count_of(option, word, 1024);
+   }},
+  {"--microbatches",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.microbatches = count_of(option, word, 4096);
+   }},
+  {"--memory",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.memory_gb = gigabytes(option, word);
+   }},
+  {"--efficiency",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     double* const parts[] = {&c.reached.linear, &c.reached.attention, &c.reached.vocabulary};
+     std::string_view rest = word;
+     for (double* const part : parts) {
+       std::size_t const comma = rest.find(',');
+       *part = number(option, rest.substr(0, comma), 0, 1);
+       bool const last = part == parts[2];
+       if (!(*part > 0) || (comma == std::string_view::npos) != last)
+         throw usage_error(std::string(option) +
+                           " wants three shares of the peak rate, LAYERS,ATTENTION,OUTPUT, not " +
+                           quoted(word));
+       rest.remove_prefix(last ? rest.size() : comma + 1);
+     }
+   }},
+  {"--jitter",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.jitter = number(option, word, 0, 1);
+   }},
+  {"--format",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     if (word != "text" && word != "json" && word != "svg" && word != "header")
+       throw usage_error(std::string(option) + " wants text, json, svg or header, not " +
+                         quoted(word));
+     c.format = std::string(word);
+   }},
+  {"--all", false, [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
+};
+
+} // namespace
+
+choose_command read_choose_command(int count, char const* const* words) {
+  choose_command result;
+  std::vector<std::string_view> given;
+  for (int i = 0; i < count; ++i) {
+    std::string_view const word = words[i];
+    if (word == "--help" || word == "-h") {
+      result.help = true;
+      return result;
+    }
+    std::size_t const equals = word.find('=');
+    std::string_view const name = word.substr(0, equals);
+    choose_option const* found = nullptr;
+    std::vector<std::string_view> names;
+    for (choose_option const& each : options) {
+      names.push_back(each.name);
+      found = each.name == name ? &each : found;
+    }
+    if (found == nullptr) {
+      std::string const near = near_names(name, names);
+      throw usage_error("choose has no option " + quoted(name) +
+                        (near.empty() ? "; see choose --help" : "; did you mean " + near + "?"));
+    }
+    for (std::string_view const before : given)
+      if (before == name)
+        throw usage_error(std::string(name) + " stands twice");
+    given.push_back(found->name);
+    if (found->has_value && equals == std::string_view::npos && i + 1 == count)
+      throw usage_error(std::string(name) + " needs a value");
+    if (!found->has_value && equals != std::string_view::npos)
+      throw usage_error(std::string(name) + " takes no value");
+    std::string_view value;
+    if (found->has_value)
+      value = equals == std::string_view::npos ? words[++i] : word.substr(equals + 1);
+    found->read(result, found->name, value);
+  }
+  for (std::string_view const needed :
+       {"--model", "--sequence", "--gpu", "--devices", "--microbatches"}) {
+    bool there = false;
+    for (std::string_view const each : given)
+      there = there || each == needed;
+    if (!there)
+      throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
+  }
+  pp::check_setup(result.model, result.setup);
+  if (result.devices > result.model.layers)
+    throw usage_error("choose: " + std::to_string(result.devices) +
+                      " devices are more than the model has layers, " +
+                      std::to_string(result.model.layers) + "; at most so many fit");
+  if (result.memory_gb == 0)
+    result.memory_gb = result.gpu.memory_gb;
+  return result;
+}
+
+std::string choose_help() {
+  return "usage: timetable choose --model NAME|FILE --gpu NAME|FILE --sequence S --devices P\n"
+         "                        --microbatches M [option ...]\n"
+         "\n"
+         "Simulates every schedule for a model and prints what fits, what it takes, and the pick.\n"
+         "\n"
+         "  --model NAME|FILE      a known model, or a config.json of a model hub\n"
+         "  --gpu NAME|FILE        a known GPU, or a JSON object with peak_tflops, memory_gb,\n"
+         "                         link_gb_per_s, network_gb_per_s, host_gb_per_s\n"
+         "  --sequence S           tokens of a sequence\n"
+         "  --devices P            devices of the pipeline\n"
+         "  --microbatches M       microbatches of one step\n"
+         "  --sequences B          sequences of a microbatch; default 1\n"
+         "  --tensor T             GPUs that share every layer; default 1\n"
+         "  --data D               replicas that share the optimizer's state; default 1\n"
+         "  --expert E             GPUs over which experts are spread; default 1\n"
+         "  --memory X             of a GPU: 80GB, 80GiB; default: the GPU's\n"
+         "  --efficiency L,A,V     shares of the peak rate in layers, attention and the output\n"
+         "                         layer; default 0.62,0.62,0.40\n"
+         "  --jitter X             passes vary by this share of their time (standard deviation);\n"
+         "                         ranks by the 95th percentile of 40 samples\n"
+         "  --all                  every row of the table\n"
+         "  --format FORMAT        text (default), json, svg (memory and time of all), or header\n"
+         "                         (C++: the pick as a type, its costs, timetable and plan)\n";
+}
+
+} // namespace examples

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "make.hpp"
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/io/details.hpp>
+#include <pipe/io/read_pytorch_csv.hpp>
+#include <pipe/search/bounds.hpp>
+#include <pipe/search/sequence_partition.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "patience.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! Timetables beyond this take more memory than a small machine has, pictures more than a viewer.
+constexpr std::int64_t most_passes = std::int64_t{1} << 25;
+constexpr std::int64_t most_cells = std::int64_t{1} << 19;
+constexpr std::int64_t most_drawn = std::int64_t{1} << 17;
+constexpr std::int64_t most_events = std::int64_t{1} << 21;
+constexpr std::int64_t most_planned = std::int64_t{1} << 21;
+
+//! The text of a file.
+std::string read_file(std::string const& name) {
+  constexpr std::size_t most = std::size_t{1} << 28;
+  auto const fail = [&name](char const* reason) {
+    return usage_error("cannot read " + quoted(name) + ": " + reason);
+  };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file)
+    throw fail(std::strerror(errno));
+  std::string text;
+  char part[1 << 16];
+  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
+    text.append(part, count);
+    if (text.size() > most)
+      throw fail("the file is larger than 256 MiB");
+  }
+  if (std::ferror(file.get()) != 0)
+    throw fail(std::strerror(errno));
+  return text;
+}
+
+//! The times of the work of one token and of one pair of tokens, forward and backward together, for
+//! times of whole passes: what chunks of equal time are cut by.
+pp::sequence_work work_to_cut(pp::uniform_cost const& cost, double ratio, int tokens) {
+  double const backward = 1 + 2.5 * ratio;
+  return {.linear =
+            cost.forward / (1 + ratio) + cost.backward_input / backward + cost.backward_weight,
+          .quadratic = 2 * ratio *
+                       (cost.forward / (1 + ratio) + 2.5 * cost.backward_input / backward) / tokens,
+          .backward_linear = 0,
+          .backward_quadratic = 0};
+}
+
+pp::dynamic_timetable
+search(command const& asked, schedule_choice const& choice, any_cost const& cost) {
+  return with_patience<pp::dynamic_timetable>(
+    choice.name, patience_of(choice.name, asked.limit_seconds), [choice, cost] {
+      return make_named_timetable(choice, cost);
+    });
+}
+
+//! The timetable of a schedule for mean times; where tokens are given, with chunks of equal work or
+//! of equal length.
+made_table
+make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost const& cost) {
+  pp::shape const extents = arrange(choice);
+  check_size(extents, asked.format);
+  made_table made{choice.name, {}, cost, cost};
+  if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
+    int const tokens = asked.tokens.value();
+    double const ratio = asked.attention_ratio.value();
+    made.chunk_lengths =
+      asked.even ? pp::even_partition(tokens, extents.chunks)
+                 : pp::balanced_partition(tokens, extents.chunks, work_to_cut(cost, ratio, tokens));
+    made.chunk_shares = pp::token_shares(made.chunk_lengths);
+    made.model = pp::chunk_costs(
+      extents, made.chunk_lengths, pp::work_of_attention_ratio(ratio, tokens), cost);
+  }
+  made.table = search(asked, choice, made.model);
+  return made;
+}
+
+} // namespace
+
+void check_size(pp::shape const& extents, std::string const& format) {
+  std::int64_t const count = pp::pass_indices({extents});
+  struct bound {
+    std::int64_t most;
+    char const* what;
+    char const* limit;
+  };
+  auto const check = [count](bound const& of) {
+    if (count > of.most)
+      throw usage_error(of.what + std::to_string(count) + of.limit + std::to_string(of.most));
+  };
+  check({most_passes, "this timetable would have up to ", " passes; made here are at most "});
+  if (format == "calls" || format == "memory")
+    check(
+      {most_planned, "a plan of up to ", " passes is too large for a table; planned are at most "});
+  if (format == "svg")
+    check({most_cells, "a picture of up to ", " passes opens in no viewer; drawn are at most "});
+  if (format == "html")
+    check({most_drawn, "a page of up to ", " passes is too slow to look at; drawn are at most "});
+  if (format == "trace")
+    check({most_events, "a trace of up to ", " passes opens in no viewer; written are at most "});
+}
+
+int pieces_of_share(pp::shape const& extents) {
+  return pp::stages(extents) / extents.devices * extents.chunks;
+}
+
+pp::uniform_cost work_of_share(made_table const& made) {
+  int const pieces = pieces_of_share(made.table.extents);
+  return {made.cost.forward * pieces,
+          made.cost.backward_input * pieces,
+          made.cost.backward_weight * pieces,
+          made.cost.communication,
+          made.cost.overlapped_pair < 0 ? -1 : made.cost.overlapped_pair * pieces};
+}
+
+pp::time_bounds bounds_of(made_table const& made) {
+  pp::timetable_view const table = made.table;
+  if (table.first_units != nullptr)
+    return {}; // nothing is known of microbatches of unequal numbers of chunks
+  // Pairs may take less time than their sum.
+  pp::bound_options options{.chunk_shares = made.chunk_shares,
+                            .pairs = made.cost.overlapped_pair >= 0};
+  // Beyond this the paths of memory take seconds; the bounds without a limit are fast.
+  constexpr std::int64_t most_units = 1024;
+  pp::flow const& declared = *table.declared;
+  bool const plain =
+    !declared[pp::pass_kind::recompute].exists() && !declared[pp::pass_kind::copy_out].exists();
+  if (plain && std::int64_t{pp::stages(table.extents)} * table.extents.chunks <= most_units) {
+    double peak = 0;
+    for (int device = 0; device < table.extents.devices; ++device)
+      peak = std::max(peak, pp::peak_activations(table, device, made.about()));
+    options.memory_limit = peak * (1 + 1e-12);
+  }
+  return pp::least_times(table.over(), made.model, options);
+}
+
+schedule_choice choice_for(schedule_choice const& choice, std::string const& name) {
+  option const takes = find_schedule(name).takes;
+  schedule_choice result;
+  result.name = name;
+  result.devices = choice.devices;
+  result.microbatches = choice.microbatches;
+  if (has(takes, option::chunks))
+    result.chunks = choice.chunks;
+  if (has(takes, option::stages_per_device))
+    result.stages_per_device = choice.stages_per_device;
+  if (has(takes, option::group))
+    result.group = choice.group;
+  if (has(takes, option::memory_limit))
+    result.memory_limit = choice.memory_limit;
+  result.eager = choice.eager && has(takes, option::eager);
+  result.unfused = choice.unfused && has(takes, option::unfused);
+  return result;
+}
+
+made_table make_like(command const& asked, std::string const& name, pp::uniform_cost const& work) {
+  schedule_choice const choice = choice_for(asked.choice, name);
+  double const pieces = pieces_of_share(arrange(choice));
+  return make_named(asked,
+                    choice,
+                    {work.forward / pieces,
+                     work.backward_input / pieces,
+                     work.backward_weight / pieces,
+                     work.communication,
+                     work.overlapped_pair < 0 ? -1 : work.overlapped_pair / pieces});
+}
+
+made_table make(command const& asked) {
+  if (asked.choice.name != "csv")
+    return make_named(asked, asked.choice, asked.cost);
+  pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
+  check_size(file.orders.extents, asked.format);
+  return {"csv", pp::make_timetable(file, asked.cost), asked.cost, asked.cost};
+}
+
+} // namespace examples

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Timetables as the command line asks for them.
+
+#include <pipe/io/details.hpp>
+#include <pipe/search/bounds.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../support/named_schedules.hpp"
+#include "command_line.hpp"
+
+namespace examples {
+
+//! A timetable, what it was timed with, and its chunks where their lengths matter.
+struct made_table {
+  std::string name;
+  pipelining::dynamic_timetable table;
+  pipelining::uniform_cost cost; //!< of chunks of unequal work the mean
+  any_cost model;                //!< of every stage and chunk
+  std::vector<int> chunk_lengths = {};
+  std::vector<double> chunk_shares = {};
+
+  [[nodiscard]] pipelining::timetable_details about() const {
+    return {name, cost, chunk_shares, chunk_lengths};
+  }
+};
+
+//! @throws usage_error where a timetable would not fit in memory, or a picture in a viewer.
+void check_size(pipelining::shape const& extents, std::string const& format);
+
+//! The timetable that is asked for, from a file or by name.
+[[nodiscard]] made_table make(command const& asked);
+
+//! The timetable of another schedule, with the options of the command that it has, and costs that
+//! give a device the same work for a microbatch.
+//! @param work times of the share of the model that a device has, for a whole microbatch.
+[[nodiscard]] made_table
+make_like(command const& asked, std::string const& name, pipelining::uniform_cost const& work);
+
+//! The times of a device's share of the model for a whole microbatch.
+[[nodiscard]] pipelining::uniform_cost work_of_share(made_table const& made);
+
+//! What no order with this placement and memory can beat; 0 where nothing is known.
+[[nodiscard]] pipelining::time_bounds bounds_of(made_table const& made);
+
+//! The options of a choice that another schedule has.
+[[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);
+
+//! How often the work of a device's share on a microbatch is cut: its stages times the chunks.
+[[nodiscard]] int pieces_of_share(pipelining::shape const& extents);
+
+} // namespace examples

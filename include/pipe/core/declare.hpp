@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief From data and kinds of passes to who waits for whom. Header for pipelining::declare.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief A kind under its number.
+struct numbered_kind {
+  pass_kind number;  //!< its number in the flow
+  kind_of_pass kind; //!< what it is and does
+};
+
+namespace detail {
+
+//! A set of rows or of kinds.
+using flow_set = std::uint16_t;
+
+[[nodiscard]] constexpr flow_set only(int member) noexcept {
+  return static_cast<flow_set>(1u << static_cast<unsigned>(member));
+}
+[[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
+  return (set >> static_cast<unsigned>(member) & 1u) != 0;
+}
+
+//! What a kind waits for, before what is implied is left out.
+struct kind_reads {
+  flow_set own = 0;
+  flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
+  int input = kind_links::none;
+  int input_step = 0;
+};
+
+//! True when these kinds together make every wanted row of a unit once, and no row twice.
+[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
+  for (int row = 0; row < declared.rows; ++row) {
+    auto const makers = static_cast<unsigned>(declared.makers[row] & kinds);
+    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
+      return false;
+  }
+  return true;
+}
+
+//! The kinds that do something with a datum of their own stage.
+[[nodiscard]] constexpr flow_set kinds_that(flow const& declared, does what, int datum) noexcept {
+  flow_set found = 0;
+  for (int kind = 0; kind < most_kinds; ++kind)
+    for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
+      if (effect const& one = declared.kinds[kind].effects[i];
+          one.of == datum && one.what == what && one.stage == of_stage::own)
+        found = static_cast<flow_set>(found | only(kind));
+  return found;
+}
+
+//! True when among these kinds every datum of a unit that one reads is made by one, and every datum
+//! that is made is freed once, if anybody ever frees it.
+[[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
+  for (int of = 0; of < declared.data_count; ++of) {
+    if (declared.data[of].instance != per::unit)
+      continue;
+    flow_set const all_freers = kinds_that(declared, does::frees, of);
+    auto const makers = static_cast<unsigned>(kinds_that(declared, does::makes, of) & kinds);
+    auto const readers = static_cast<unsigned>(kinds_that(declared, does::reads, of) & kinds);
+    auto const freers = static_cast<unsigned>(all_freers & kinds);
+    if (makers == 0 ? (readers | freers) != 0
+                    : all_freers != 0 && (freers == 0 || (freers & (freers - 1)) != 0))
+      return false;
+  }
+  return true;
+}
+
+//! Works out the links of a flow whose data and kinds are in place.
+class flow_resolution {
+public:
+  constexpr explicit flow_resolution(flow& target) : flow_(target) {}
+
+  constexpr void run() {
+    number_engines();
+    number_rows();
+    find_readers();
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        read_effects(kind);
+    reach();
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        for (int after = 0; after < 2; ++after)
+          link(kind, after == 1);
+    find_choices();
+  }
+
+private:
+  static constexpr bool brings(effect const& one) noexcept {
+    return one.what == does::makes || one.what == does::adds_to;
+  }
+
+  constexpr void number_engines() {
+    for (int on = 1; on < engine_count; ++on)
+      for (kind_of_pass const& kind : flow_.kinds)
+        if (kind.exists() && static_cast<int>(kind.on) == on && flow_.engine_row[on] < 0)
+          flow_.engine_row[on] = flow_.engines++;
+  }
+
+  //! Data whose makers make another datum too share its row.
+  constexpr void number_rows() {
+    for (int of = 0; of < flow_.data_count; ++of) {
+      flow_set makers = 0;
+      for (int kind = 0; kind < most_kinds; ++kind)
+        for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
+          if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
+            makers = static_cast<flow_set>(makers | only(kind));
+      if (makers == 0)
+        throw std::invalid_argument("flow: no kind makes one of the data");
+      int row = 0;
+      while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
+        ++row;
+      if (row == flow_.rows) {
+        flow_.makers[row] = makers;
+        ++flow_.rows;
+      }
+      flow_.row_of[of] = row;
+      flow_.wanted[row] = flow_.wanted[row] || flow_.data[of].wanted;
+    }
+  }
+
+  //! Who reads a datum of another stage, and whether anybody frees it. Memory that a kind works in
+  //! is there where the datum whose pool it shares is.
+  constexpr void find_readers() {
+    int pool_step[256]{};
+    for (kind_of_pass const& kind : flow_.kinds)
+      for (int i = 0; i < kind.effect_count; ++i) {
+        effect const& one = kind.effects[i];
+        flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
+        if (one.stage == of_stage::own)
+          continue;
+        flow_.reader_step[one.of] = one.stage == of_stage::before ? 1 : -1;
+        pool_step[flow_.data[one.of].pool] = flow_.reader_step[one.of];
+      }
+    for (int of = 0; of < flow_.data_count; ++of)
+      if (flow_.data[of].lives != residence::nowhere)
+        flow_.reader_step[of] = pool_step[flow_.data[of].pool];
+  }
+
+  constexpr void read_effects(int kind) {
+    kind_of_pass const& declared = flow_.kinds[kind];
+    kind_reads& reads = reads_[kind];
+    for (int i = 0; i < declared.effect_count; ++i) {
+      effect const& one = declared.effects[i];
+      int const row = flow_.row_of[one.of];
+      if (brings(one)) {
+        made_[kind] = static_cast<flow_set>(made_[kind] | only(row));
+        continue;
+      }
+      if (one.stage == of_stage::own) {
+        reads.own = static_cast<flow_set>(reads.own | only(row));
+        continue;
+      }
+      int const step = one.stage == of_stage::before ? -1 : 1;
+      if (reads.input != kind_links::none && (reads.input != row || reads.input_step != step))
+        throw std::invalid_argument("flow: a kind reads data of two other stages");
+      reads.input = row;
+      reads.input_step = step;
+    }
+    if (made_[kind] == 0)
+      throw std::invalid_argument("flow: a kind makes nothing, so nobody can tell that it has run");
+    reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
+  }
+
+  //! True when every kind that makes `row` has `wanted` of its own stage behind it.
+  [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (holds(flow_.makers[row], kind) && !holds(reads_[kind].reached, wanted))
+        return false;
+    return true;
+  }
+  [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (holds(flow_.makers[row], kind) &&
+          (reads_[kind].input != input || reads_[kind].input_step != step))
+        return false;
+    return true;
+  }
+
+  constexpr void reach() {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      reads_[kind].reached = static_cast<flow_set>(reads_[kind].own | made_[kind]);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (kind_reads& reads : reads_)
+        for (int row = 0; row < flow_.rows; ++row)
+          for (int further = 0; further < flow_.rows && holds(reads.own, row); ++further)
+            if (!holds(reads.reached, further) && all_makers_reach(row, further)) {
+              reads.reached = static_cast<flow_set>(reads.reached | only(further));
+              changed = true;
+            }
+    }
+  }
+
+  //! True when waiting for what else `kind` reads is waiting for `row` too: another row of its
+  //! stage has it behind it; or the pass that it reads of the stage after has its own there behind
+  //! it, and that one comes from this stage.
+  [[nodiscard]] constexpr bool
+  is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
+    for (int other = 0; other < flow_.rows; ++other)
+      if (other != row && holds(own, other) && all_makers_reach(other, row))
+        return true;
+    kind_reads const& reads = reads_[kind];
+    return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
+           all_makers_reach(reads.input, row) && all_makers_read(row, row, -1);
+  }
+
+  constexpr void link(int kind, bool has_after) {
+    kind_links& result = flow_.links[kind][has_after ? 1 : 0];
+    kind_reads const& reads = reads_[kind];
+    int made = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(made_[kind], row)) {
+        if (made == 3)
+          throw std::invalid_argument("flow: a kind makes more than three rows of data");
+        result.made[made++] = row;
+      }
+    flow_set own = reads.own;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(own, row) && is_implied(kind, own, row, has_after))
+        own = static_cast<flow_set>(own & ~only(row));
+    int count = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(own, row)) {
+        if (count == 2)
+          throw std::invalid_argument("flow: a kind waits for more than two rows of its own stage");
+        result.own[count++] = row;
+      }
+    bool implied = reads.input == kind_links::none;
+    for (int row = 0; row < flow_.rows && !implied; ++row)
+      implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);
+    if (!implied) {
+      result.input = reads.input;
+      result.input_step = reads.input_step;
+    }
+    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
+      effect const& one = flow_.kinds[kind].effects[i];
+      if (one.what == does::adds_to)
+        result.chunk_step = one.order == chunk_order::ascending ? -1 : 1;
+      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of])
+        result.product = one.of;
+    }
+  }
+
+  //! Is there a set of kinds that makes all rows once but is not what a unit needs?
+  constexpr void find_choices() {
+    flow_set existing = 0;
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        existing = static_cast<flow_set>(existing | only(kind));
+    for (int kinds = existing; kinds != 0 && !flow_.has_choices; kinds = (kinds - 1) & existing)
+      flow_.has_choices = makes_rows_once(flow_, static_cast<flow_set>(kinds)) !=
+                          (makes_rows_once(flow_, static_cast<flow_set>(kinds)) &&
+                           uses_all_data(flow_, static_cast<flow_set>(kinds)));
+  }
+
+  flow& flow_;
+  kind_reads reads_[most_kinds]{};
+  flow_set made_[most_kinds]{};
+};
+
+} // namespace detail
+
+//! @brief Declares a flow: its data, numbered from 0 on, and its kinds of passes under their
+//! numbers.
+//!
+//! Works out who waits for whom. What a pass waits for is who made what it reads; reads that others
+//! imply are left out, so a pass waits for at most one row of another stage and two of its own.
+//!
+//! @throws std::invalid_argument (in the compiler: no constant) for a kind that makes nothing,
+//! reads of two other stages, or waits for more rows than that, and for data that nobody makes.
+[[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
+                                     std::initializer_list<numbered_kind> kinds) {
+  flow result;
+  for (datum const& one : data) {
+    if (result.data_count == most_data)
+      throw std::invalid_argument("flow: more than 16 data");
+    result.data[result.data_count++] = one;
+  }
+  for (numbered_kind const& one : kinds) {
+    if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
+      throw std::invalid_argument("flow: kinds have different numbers below 12");
+    result.kinds[index_of(one.number)] = one.kind;
+  }
+  detail::flow_resolution(result).run();
+  return result;
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What flows through which devices: extents, flow, placement and chunks of one pipeline.
+//! Header for pipelining::pipeline.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief What functions on timetables and plans ask about a pipeline. Owns nothing: tables and
+//! plans do.
+struct pipeline {
+  shape extents;                    //!< P, M, C, V and the placement
+  flow const* declared = &training; //!< what passes do
+  //! For a custom placement: the device of every stage, route after route, [routes][S].
+  std::uint16_t const* holders = nullptr;
+  //! For microbatches of unequal numbers of chunks: the first unit of each, [M + 1].
+  int const* first_units = nullptr;
+};
+
+//! @brief The device that holds `stage` for `microbatch`.
+[[nodiscard]] constexpr int
+device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
+  if (over.holders == nullptr)
+    return device_of(over.extents, stage, microbatch);
+  return over.holders[route_of(over.extents, microbatch) * stages(over.extents) + stage];
+}
+
+//! @brief The device that runs `what`.
+[[nodiscard]] constexpr int device_of(pipeline const& over, pass const& what) noexcept {
+  return device_of(over, what.stage, what.microbatch);
+}
+
+//! @brief Units that flow through the pipeline: chunks of microbatches.
+[[nodiscard]] constexpr int units(pipeline const& over) noexcept {
+  return over.first_units == nullptr ? over.extents.microbatches * over.extents.chunks
+                                     : over.first_units[over.extents.microbatches];
+}
+
+//! @brief The first unit of a microbatch; that of M is the number of units.
+[[nodiscard]] constexpr int first_unit(pipeline const& over, int microbatch) noexcept {
+  return over.first_units == nullptr ? microbatch * over.extents.chunks
+                                     : over.first_units[microbatch];
+}
+
+//! @brief The chunks of a microbatch.
+[[nodiscard]] constexpr int chunks_of(pipeline const& over, int microbatch) noexcept {
+  return over.first_units == nullptr
+           ? over.extents.chunks
+           : over.first_units[microbatch + 1] - over.first_units[microbatch];
+}
+
+//! @brief The number of the unit of a pass.
+[[nodiscard]] constexpr int unit_of(pipeline const& over, pass const& what) noexcept {
+  return first_unit(over, what.microbatch) + what.chunk;
+}
+
+//! @brief True when kind, stage, microbatch and chunk of a pass exist.
+[[nodiscard]] constexpr bool contains(pipeline const& over, pass const& what) noexcept {
+  return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
+         what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
+         what.chunk < chunks_of(over, what.microbatch);
+}
+
+//! @brief What a pass waits for and makes.
+[[nodiscard]] constexpr kind_links const& links_of(pipeline const& over,
+                                                   pass const& what) noexcept {
+  return over.declared->links[index_of(what.kind)][what.stage + 1 < stages(over.extents) ? 1 : 0];
+}
+
+//! @brief Lines: rows of the flow, by stages, by routes.
+[[nodiscard]] constexpr int lines(pipeline const& over) noexcept {
+  return over.declared->rows * stages(over.extents) * routes(over.extents);
+}
+
+//! @brief The device of a line.
+[[nodiscard]] constexpr int holder_of(pipeline const& over, int line) noexcept {
+  int const stage_count = stages(over.extents);
+  int const route = line / (over.declared->rows * stage_count);
+  if (over.holders != nullptr)
+    return over.holders[route * stage_count + line % stage_count];
+  return device_of(
+    over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
+}
+
+//! @brief The number of values of `pass_index`.
+[[nodiscard]] constexpr int pass_indices(pipeline const& over) noexcept {
+  return over.declared->rows * stages(over.extents) * units(over);
+}
+
+//! @brief A dense number for what a pass makes: kinds that make the same row (`backward` and
+//! `backward_input`) share one, since a unit has one of them.
+[[nodiscard]] constexpr int pass_index(pipeline const& over, pass const& what) noexcept {
+  int const row = links_of(over, what).made[0];
+  return (row * stages(over.extents) + what.stage) * units(over) + unit_of(over, what);
+}
+
+//! @brief The kind that a row is named after.
+[[nodiscard]] constexpr pass_kind namer_of(flow const& declared, int row) noexcept {
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if (declared.kinds[kind].exists() && declared.links[kind][0].made[0] == row)
+      return static_cast<pass_kind>(kind);
+  return pass_kind{};
+}
+
+//! @brief The pass of a number; the row of input gradients gives `backward`.
+//! @pre 0 <= index < pass_indices(over)
+[[nodiscard]] constexpr pass pass_at(pipeline const& over, int index) noexcept {
+  int const unit = index % units(over);
+  int const row_and_stage = index / units(over);
+  int const stage_count = stages(over.extents);
+  int microbatch = over.first_units == nullptr ? unit / over.extents.chunks : 0;
+  while (unit >= first_unit(over, microbatch + 1))
+    ++microbatch;
+  return {namer_of(*over.declared, row_and_stage / stage_count),
+          false,
+          static_cast<std::uint16_t>(row_and_stage % stage_count),
+          static_cast<std::uint16_t>(microbatch),
+          static_cast<std::uint16_t>(unit - first_unit(over, microbatch))};
+}
+
+//! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
+//! engine.
+[[nodiscard]] constexpr int row_count(pipeline const& over) noexcept {
+  return over.extents.devices * over.declared->engines;
+}
+
+//! @brief The row that a pass stands in.
+[[nodiscard]] constexpr int row_of(pipeline const& over, pass const& what) noexcept {
+  int const on = static_cast<int>((*over.declared)[what.kind].on);
+  return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
+}
+
+//! @brief The most passes that one row can have.
+[[nodiscard]] constexpr int row_capacity(pipeline const& over) noexcept {
+  shape const& extents = over.extents;
+  int most = extents.where == placement::bidirectional ? 2 : extents.stages_per_device;
+  if (over.holders != nullptr) {
+    most = 0;
+    int const count = stages(extents) * routes(extents);
+    for (int device = 0; device < extents.devices; ++device) {
+      int held = 0;
+      for (int i = 0; i < count; ++i)
+        held += over.holders[i] == device ? 1 : 0;
+      most = held > most ? held : most;
+    }
+  }
+  return over.declared->rows * most * units(over);
+}
+
+//! @brief The most passes that one device of a training pipeline with a named placement can have.
+[[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
+  return row_capacity(pipeline{extents});
+}
+
+//! @brief The stage that reads what a pass makes for other stages, or `kind_links::none`: in
+//! training, the last stage's forward, the first stage's gradient and weight gradients are read by
+//! nobody else.
+[[nodiscard]] constexpr int reader_stage(pipeline const& over, pass const& maker) noexcept {
+  int const product = links_of(over, maker).product;
+  if (product == kind_links::none)
+    return kind_links::none;
+  int const reader = maker.stage + over.declared->reader_step[product];
+  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
+}
+
+//! @brief The device that a message from `maker` goes to, or `kind_links::none` when nothing leaves
+//! the device.
+[[nodiscard]] constexpr int receiver(pipeline const& over, pass const& maker) noexcept {
+  int const reader = reader_stage(over, maker);
+  if (reader == kind_links::none)
+    return kind_links::none;
+  int const to = device_of(over, reader, maker.microbatch);
+  return to == device_of(over, maker) ? kind_links::none : to;
+}
+
+//! @brief The passes that a pass waits for, as their `pass_index`, and the stages that run them.
+struct dependency_list {
+  int index[4]; //!< by pass_index
+  int stage[4]; //!< the stage of each
+  int count;    //!< how many there are
+};
+
+//! @brief What `what` waits for: who made what it reads on another stage and on its own, and the
+//! pass of the chunk before or after it.
+//!
+//! In training: a forward pass waits for the stage before it and for the chunk before it (whose
+//! keys and values it reads). The gradient of the input waits for the stage after it (on the last
+//! stage: for its own forward) and for the chunk after it (whose gradients of keys and values it
+//! takes over). The gradient of the weights waits for the gradient of the input of the same unit.
+//!
+//! @pre contains(over, what)
+//! @complexity O(1)
+[[nodiscard]] constexpr dependency_list dependencies(pipeline const& over,
+                                                     pass const& what) noexcept {
+  dependency_list result{};
+  kind_links const& links = links_of(over, what);
+  int const stage_count = stages(over.extents);
+  int const unit_count = units(over);
+  int const unit = unit_of(over, what);
+  int const input_stage = what.stage + links.input_step;
+  if (links.input != kind_links::none && input_stage >= 0 && input_stage < stage_count) {
+    result.index[result.count] = (links.input * stage_count + input_stage) * unit_count + unit;
+    result.stage[result.count++] = input_stage;
+  }
+  for (int const own : links.own)
+    if (own != kind_links::none) {
+      result.index[result.count] = (own * stage_count + what.stage) * unit_count + unit;
+      result.stage[result.count++] = what.stage;
+    }
+  int const chunk = what.chunk + links.chunk_step;
+  if (links.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch)) {
+    result.index[result.count] =
+      (links.made[0] * stage_count + what.stage) * unit_count + unit + links.chunk_step;
+    result.stage[result.count++] = what.stage;
+  }
+  return result;
+}
+
+} // namespace pipelining::inline v0_1

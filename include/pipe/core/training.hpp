@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The flows of training. Header for pipelining::training and its variants.
+
+#include <pipe/core/declare.hpp>
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
+//! These are the pools of the flows of training, in order.
+enum class slot_class : std::uint8_t {
+  activation,        //!< what a forward pass keeps for its backward: from F to the end of B or W
+  received_input,    //!< an activation from another device: from its receive to the end of F
+  output,            //!< an activation made here: from F until it is sent, or read on this device
+  received_gradient, //!< a gradient from another device: from its receive to the end of B or I
+  input_gradient,    //!< a gradient made here: from B or I until it is sent, or read on this device
+  weight_input,      //!< what I keeps for W
+  sequence, //!< keys and values of a microbatch on a stage: first chunk's F to the end of its
+            //!< backward
+  sequence_gradient, //!< their gradients, carried from the last chunk's backward to the first
+                     //!< chunk's
+  tied_gradient,     //!< the gradients of a weight that the first and the last stage share: slot 0
+                     //!< is the first stage's, slot 1 the last one's, until both are added
+  totals,            //!< a row of numbers of each stage, slot s for stage s, until the end of the
+                     //!< iteration
+  host_activation    //!< an activation that has been copied to the host
+};
+
+namespace detail {
+
+//! The data of the flows of training, numbered.
+enum training_datum : std::uint8_t {
+  made_output,
+  made_gradient,
+  weight_gradient,
+  kept_activation,
+  kept_for_weights,
+  keys_and_values,
+  their_gradients,
+  working_activation, // of a forward pass that keeps none
+  repeated_output,    // of a recomputation
+  leaving_activation, // on its way to the host
+  activation_on_host,
+  request_to_copy
+};
+
+[[nodiscard]] constexpr std::uint8_t pool(slot_class of) noexcept {
+  return static_cast<std::uint8_t>(of);
+}
+
+inline constexpr datum output_datum{"output",
+                                    pool(slot_class::output),
+                                    pool(slot_class::received_input),
+                                    residence::device,
+                                    per::unit,
+                                    true};
+inline constexpr datum gradient_datum{"input_gradient",
+                                      pool(slot_class::input_gradient),
+                                      pool(slot_class::received_gradient),
+                                      residence::device,
+                                      per::unit,
+                                      true};
+inline constexpr datum weight_gradient_datum{
+  "weight_gradient", 0, 0, residence::nowhere, per::unit, true};
+inline constexpr datum activation_datum{"activation",
+                                        pool(slot_class::activation),
+                                        pool(slot_class::activation),
+                                        residence::device,
+                                        per::unit,
+                                        true};
+inline constexpr datum weight_input_datum{
+  "weight_input", pool(slot_class::weight_input), pool(slot_class::weight_input)};
+inline constexpr datum sequence_datum{"sequence",
+                                      pool(slot_class::sequence),
+                                      pool(slot_class::sequence),
+                                      residence::device,
+                                      per::microbatch,
+                                      false,
+                                      true};
+inline constexpr datum sequence_gradient_datum{"sequence_gradient",
+                                               pool(slot_class::sequence_gradient),
+                                               pool(slot_class::sequence_gradient),
+                                               residence::device,
+                                               per::microbatch,
+                                               false,
+                                               true};
+
+//! A datum that takes the slots of another.
+[[nodiscard]] constexpr datum in_pool_of(datum other, flow_word const& word) noexcept {
+  other.word = word;
+  other.wanted = false;
+  return other;
+}
+
+inline constexpr effect reads_input{does::reads, made_output, of_stage::before};
+inline constexpr effect extends_sequence{
+  does::adds_to, keys_and_values, of_stage::own, chunk_order::ascending};
+inline constexpr effect reads_gradient{does::reads, made_gradient, of_stage::after};
+inline constexpr effect extends_gradients{
+  does::adds_to, their_gradients, of_stage::own, chunk_order::descending};
+
+inline constexpr kind_of_pass forward_kind = declare_kind(
+  'F',
+  "forward",
+  engine::compute,
+  stage_call::forward,
+  {reads_input, {does::makes, kept_activation}, extends_sequence, {does::makes, made_output}});
+inline constexpr kind_of_pass backward_kind = declare_kind('B',
+                                                           "backward",
+                                                           engine::compute,
+                                                           stage_call::backward,
+                                                           {reads_gradient,
+                                                            {does::frees, kept_activation},
+                                                            {does::frees, keys_and_values},
+                                                            extends_gradients,
+                                                            {does::frees, their_gradients},
+                                                            {does::makes, made_gradient},
+                                                            {does::makes, weight_gradient}});
+inline constexpr kind_of_pass backward_input_kind = declare_kind('I',
+                                                                 "backward_input",
+                                                                 engine::compute,
+                                                                 stage_call::backward_input,
+                                                                 {reads_gradient,
+                                                                  {does::reads, kept_activation},
+                                                                  {does::frees, keys_and_values},
+                                                                  extends_gradients,
+                                                                  {does::frees, their_gradients},
+                                                                  {does::makes, kept_for_weights},
+                                                                  {does::makes, made_gradient}});
+inline constexpr kind_of_pass backward_weight_kind = declare_kind('W',
+                                                                  "backward_weight",
+                                                                  engine::compute,
+                                                                  stage_call::backward_weight,
+                                                                  {{does::frees, kept_activation},
+                                                                   {does::frees, kept_for_weights},
+                                                                   {does::makes, weight_gradient}});
+inline constexpr kind_of_pass checkpointed_forward_kind =
+  declare_kind('K',
+               "checkpointed_forward",
+               engine::compute,
+               stage_call::forward,
+               {reads_input,
+                {does::makes, working_activation},
+                {does::frees, working_activation},
+                extends_sequence,
+                {does::makes, made_output}});
+inline constexpr kind_of_pass recompute_kind = declare_kind('R',
+                                                            "recompute",
+                                                            engine::compute,
+                                                            stage_call::recompute,
+                                                            {reads_input,
+                                                             {does::makes, kept_activation},
+                                                             {does::reads, keys_and_values},
+                                                             {does::makes, repeated_output},
+                                                             {does::frees, repeated_output}});
+inline constexpr kind_of_pass offloaded_forward_kind = declare_kind(
+  'H',
+  "offloaded_forward",
+  engine::compute,
+  stage_call::forward,
+  {reads_input, {does::makes, leaving_activation}, extends_sequence, {does::makes, made_output}});
+inline constexpr kind_of_pass copy_out_kind =
+  declare_kind('O',
+               "copy_out",
+               engine::copy_out,
+               stage_call::copy,
+               {{does::frees, leaving_activation}, {does::makes, activation_on_host}});
+inline constexpr kind_of_pass copy_in_kind =
+  declare_kind('L',
+               "copy_in",
+               engine::copy_in,
+               stage_call::copy,
+               {{does::frees, activation_on_host},
+                {does::reads, request_to_copy},
+                {does::makes, kept_activation}});
+inline constexpr kind_of_pass copy_request_kind =
+  declare_kind('Q',
+               "copy_request",
+               engine::compute,
+               stage_call::copy,
+               {{does::reads, activation_on_host}, {does::makes, request_to_copy}});
+
+} // namespace detail
+
+//! @brief Training: a forward pass per unit and stage, and its backward, whole or in two halves.
+inline constexpr flow training = declare({detail::output_datum,
+                                          detail::gradient_datum,
+                                          detail::weight_gradient_datum,
+                                          detail::activation_datum,
+                                          detail::weight_input_datum,
+                                          detail::sequence_datum,
+                                          detail::sequence_gradient_datum},
+                                         {{pass_kind::forward, detail::forward_kind},
+                                          {pass_kind::backward, detail::backward_kind},
+                                          {pass_kind::backward_input, detail::backward_input_kind},
+                                          {pass_kind::backward_weight,
+                                           detail::backward_weight_kind}});
+
+//! @brief Training in less memory: a forward pass may keep its input alone, and `recompute` brings
+//! the activation back; or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
+//! by engines that work beside the compute engine. A copy back would start as soon as the copy there has
+//! ended, which would save nothing: it waits for a `copy_request`, which takes no time and stands
+//! among the passes.
+//!
+//! The input of a stage stays in its slot until it has been read for the last time, so keeping it
+//! costs no copy.
+inline constexpr flow frugal_training =
+  declare({detail::output_datum,
+           detail::gradient_datum,
+           detail::weight_gradient_datum,
+           detail::activation_datum,
+           detail::weight_input_datum,
+           detail::sequence_datum,
+           detail::sequence_gradient_datum,
+           detail::in_pool_of(detail::activation_datum, "working_activation"),
+           detail::in_pool_of(detail::output_datum, "repeated_output"),
+           detail::in_pool_of(detail::activation_datum, "leaving_activation"),
+           {"host_activation",
+            detail::pool(slot_class::host_activation),
+            detail::pool(slot_class::host_activation),
+            residence::host},
+           {"request", 0, 0, residence::nowhere}},
+          {{pass_kind::forward, detail::forward_kind},
+           {pass_kind::backward, detail::backward_kind},
+           {pass_kind::backward_input, detail::backward_input_kind},
+           {pass_kind::backward_weight, detail::backward_weight_kind},
+           {pass_kind::checkpointed_forward, detail::checkpointed_forward_kind},
+           {pass_kind::recompute, detail::recompute_kind},
+           {pass_kind::offloaded_forward, detail::offloaded_forward_kind},
+           {pass_kind::copy_out, detail::copy_out_kind},
+           {pass_kind::copy_in, detail::copy_in_kind},
+           {pass_kind::copy_request, detail::copy_request_kind}});
+
+//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L or Q.
+[[nodiscard]] constexpr char letter(pass_kind kind) noexcept {
+  return index_of(kind) < most_kinds ? frugal_training[kind].letter : '?';
+}
+
+//! @brief The word of a kind of training in sentences.
+[[nodiscard]] constexpr char const* word(pass_kind kind) noexcept {
+  return index_of(kind) < most_kinds ? frugal_training[kind].word.c_str() : "unknown";
+}
+
+} // namespace pipelining::inline v0_1

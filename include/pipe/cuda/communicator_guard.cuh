@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Ends the communicators of a rank whatever the rank itself waits for. Header for
+//! pipelining::cuda::communicator_guard.
+
+#include <pipe/cuda/patience.cuh>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief A thread that ends the communicators of a rank, all together in one group of NCCL: when
+//! the rank asks, or when a step is late and the rank says nothing.
+//!
+//! ncclCommAbort and ncclCommDestroy wait for the communicator's own stream, and so for all that
+//! stands before its last kernel: a kernel of another communicator, or a pass that never ends. One
+//! after the other they could wait for ever, and in a group too where a pass does. So they are
+//! called beside the thread that enqueues, which waits for them with a deadline and leaves them
+//! behind past it. That thread itself may sit in a launch that finds the queue of its GPU full; the
+//! guard ends what the queue waits for.
+//!
+//! One of the two threads uses the communicators at a time: the rank while a `use` lives, the guard
+//! from its first call on. A rank that stays in a call of NCCL for long beyond its deadline loses
+//! its turn.
+template <class Clock>
+class communicator_guard {
+  struct shared;
+
+public:
+  //! @brief One communicator of the rank.
+  struct entry {
+    ncclComm_t handle;   //!< not null
+    bool foreign;        //!< the user's: aborted with the others, but not destroyed
+    bool settled = true; //!< no call of it is in progress
+  };
+
+  //! @brief The rank's right to call NCCL, while the object lives.
+  class use {
+  public:
+    //! @throws detail::stop when the guard has begun to end the communicators.
+    explicit use(communicator_guard const& of) : of_(*of.shared_) {
+      turn free = turn::nobody;
+      if (!of_.holder.compare_exchange_strong(free, turn::rank))
+        throw detail::too_late("the iteration");
+    }
+    use(use const&) = delete;
+    use& operator=(use const&) = delete;
+    ~use() {
+      turn mine = turn::rank;
+      (void)of_.holder.compare_exchange_strong(mine, turn::nobody);
+    }
+
+  private:
+    shared& of_;
+  };
+
+  //! @param gpu of the rank. @param patience how long the end of the communicators may take where
+  //! nobody asks for it, and a call of NCCL that the rank is in then.
+  //! @throws std::system_error when the machine gives no thread.
+  communicator_guard(int gpu, std::chrono::nanoseconds patience)
+      : shared_(std::make_shared<shared>()) {
+    shared_->gpu = gpu;
+    shared_->patience = patience;
+    thread_ = Clock::start([all = shared_] { serve(*all); });
+  }
+  communicator_guard(communicator_guard const&) = delete;
+  communicator_guard& operator=(communicator_guard const&) = delete;
+  ~communicator_guard() {
+    if (!thread_.joinable())
+      return;
+    if (shared_->entries.empty())
+      ask(wish::leave);
+    else if (!end(wish::abort, shared_->patience))
+      return; // it is left behind
+    thread_.join();
+  }
+
+  //! @brief Takes a communicator under guard. @pre a `use` lives, or the guard was never armed.
+  //! @return its place, for `entry_at`.
+  std::size_t add(ncclComm_t handle, bool foreign) {
+    shared_->entries.push_back({handle, foreign});
+    return shared_->entries.size() - 1;
+  }
+  //! @brief What is at that place. @pre a `use` lives.
+  [[nodiscard]] entry& entry_at(std::size_t place) const { return shared_->entries[place]; }
+
+  //! @brief From now until `disarm` the guard aborts at this time unless it is armed anew.
+  void arm(typename Clock::time_point until) {
+    shared_->until = until;
+    // It sleeps until the last time that it has seen, so that arming wakes nobody.
+    if (shared_->sleeps_until.load() > until)
+      shared_->bell.ring();
+  }
+  //! @brief The guard is to do nothing until it is armed again.
+  void disarm() noexcept { shared_->until = Clock::time_point::max(); }
+  //! @brief True once the guard has aborted, or has been asked to.
+  [[nodiscard]] bool ending() const noexcept { return shared_->holder == turn::guard; }
+
+  //! @brief Aborts all communicators. No graph with them may exist any more.
+  //! @return false when they have not ended in time; their thread is left behind then, and what it
+  //! uses must live on.
+  [[nodiscard]] bool abort(std::chrono::nanoseconds patience) { return end(wish::abort, patience); }
+  //! @brief Destroys all communicators but the user's. @return as `abort`.
+  [[nodiscard]] bool destroy(std::chrono::nanoseconds patience) {
+    return end(wish::destroy, patience);
+  }
+  //! @brief What the first call that failed has returned. @pre `abort` or `destroy` is true.
+  [[nodiscard]] ncclResult_t result() const noexcept { return shared_->result; }
+
+private:
+  enum class turn { nobody, rank, guard };
+  enum class wish { nothing, abort, destroy, leave };
+
+  // Of both threads; the last of them frees it.
+  struct shared {
+    int gpu = 0;
+    std::chrono::nanoseconds patience{};
+    std::atomic<turn> holder{turn::nobody};
+    std::vector<entry> entries{}; // of the holder
+    std::atomic<typename Clock::time_point> until{Clock::time_point::max()};
+    std::atomic<typename Clock::time_point> sleeps_until{Clock::time_point::min()};
+    std::atomic<wish> wished{wish::nothing};
+    std::atomic<bool> ended{false};
+    ncclResult_t result = ncclSuccess;
+    typename Clock::doorbell bell{};
+  };
+
+  void ask(wish what) {
+    shared_->wished = what;
+    shared_->bell.ring();
+  }
+
+  bool end(wish what, std::chrono::nanoseconds patience) {
+    if (!thread_.joinable())
+      return shared_->ended; // asked before
+    auto const latest = Clock::now() + patience;
+    ask(what);
+    while (!shared_->ended) {
+      if (Clock::now() >= latest) {
+        thread_.detach();
+        return false;
+      }
+      Clock::sleep_for(std::chrono::microseconds(50));
+    }
+    thread_.join();
+    return true;
+  }
+
+  static void serve(shared& all) {
+    for (;;) {
+      auto const until = all.until.load();
+      all.sleeps_until = until;
+      if (all.wished == wish::nothing && all.until.load() == until)
+        all.bell.wait_until(until);
+      wish const wished = all.wished;
+      if (wished == wish::leave)
+        return;
+      if (wished == wish::nothing && Clock::now() < all.until.load())
+        continue;
+      take_over(all);
+      all.result = carry_out(all, wished == wish::destroy);
+      all.ended = true;
+      return;
+    }
+  }
+
+  //! Waits until the rank is in no call of NCCL; one that has not returned for so long never will.
+  static void take_over(shared& all) {
+    auto const latest = Clock::now() + all.patience;
+    for (turn free = turn::nobody; !all.holder.compare_exchange_strong(free, turn::guard);
+         free = turn::nobody) {
+      if (Clock::now() >= latest) {
+        all.holder = turn::guard;
+        return;
+      }
+      Clock::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
+  static ncclResult_t carry_out(shared& all, bool destroys) {
+    // A thread begins on GPU 0, and NCCL goes back to where a thread was.
+    (void)cudaSetDevice(all.gpu);
+    // An abort joins the thread that carries out the communicator's calls, which may wait in a
+    // launch for kernels of the others.
+    std::stable_partition(
+      all.entries.begin(), all.entries.end(), [](entry const& each) { return each.settled; });
+    ncclResult_t first = ncclSuccess;
+    auto const note = [&first](ncclResult_t code) {
+      if (first == ncclSuccess && code != ncclInProgress)
+        first = code;
+    };
+    note(ncclGroupStart());
+    for (entry const& each : all.entries)
+      if (!destroys)
+        note(ncclCommAbort(each.handle));
+      else if (!each.foreign)
+        note(ncclCommDestroy(each.handle));
+    note(ncclGroupEnd());
+    return first;
+  }
+
+  std::shared_ptr<shared> shared_;
+  typename Clock::thread thread_;
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The checked mode of a device whose memory is a GPU's. Header for
+//! pipelining::cuda::device_guards.
+
+#include <pipe/cuda/handles.cuh>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/guards.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+namespace cuda {
+
+//! @brief Memory for the slots of one device with guards around them, and poison (not a number) in
+//! slots that nobody has written yet.
+//!
+//! The poison is enqueued, also into graphs; the guards are read when a step has ended. So they
+//! tell which slot was overrun, and the passes that had it, but not which of these it was.
+class device_guards {
+public:
+  //! Allocates and fills the memory. @pre the device's GPU is current.
+  device_guards(plan_view const& work, int device)
+      : slots_{work, device, nullptr, nullptr, guard_bytes}, memory_(slots_.bytes()) {
+    slots_.memory = memory_.data();
+    if (slots_.bytes() > 0)
+      check(cudaMemset(memory_.data(),
+                       std::to_integer<int>(pipelining::detail::guard_byte),
+                       static_cast<std::size_t>(slots_.bytes())),
+            "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    for (int of = 0; of < slot_classes; ++of) {
+      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      used_[static_cast<std::size_t>(of)].assign(static_cast<std::size_t>(layout.count),
+                                                 layout.bytes);
+    }
+  }
+
+  //! The arena on the device.
+  [[nodiscard]] std::byte* memory() const noexcept { return slots_.memory; }
+
+  //! @brief Before a pass or a receive is enqueued on the same stream: what it is the first to
+  //! write becomes poison.
+  void before(item const& step, cudaStream_t on) {
+    if (is_copy(step))
+      return;
+    pipelining::detail::visit_opened(
+      slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
+        slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
+        if (!slots_.guards(which.of))
+          return;
+        std::byte* const start = slots_.memory + slots_.place(which);
+        fill(start, pipelining::detail::poison_byte, bytes, on);
+        fill(start + bytes, pipelining::detail::guard_byte, layout.bytes - bytes, on);
+        used(which) = bytes;
+      });
+  }
+
+  //! @brief When a step has ended, and before the next one is enqueued.
+  //! @throws guard_error that names the slot and the passes that had it.
+  void check_all(cudaStream_t on) {
+    struct region {
+      slot which;
+      std::int64_t from;
+      std::int64_t to;
+    };
+    std::vector<region> regions;
+    std::int64_t bytes = 0;
+    for (int of = 0; of < slot_classes; ++of) {
+      auto const kind = static_cast<slot_class>(of);
+      slot_layout const& layout = slots_.work.layout(slots_.device, kind);
+      bool const guarded = slots_.guards(kind);
+      for (int index = 0; guarded && index < layout.count; ++index) {
+        bool const row = kind == slot_class::totals && index + 1 < layout.count;
+        bool const follows = kind == slot_class::totals && index > 0;
+        std::int64_t const end = layout.bytes + (row ? 0 : slots_.guard);
+        regions.push_back({{kind, index}, follows ? 0 : -slots_.guard, 0});
+        regions.push_back({{kind, index}, used({kind, index}), end});
+      }
+    }
+    for (region const& each : regions)
+      bytes += each.to - each.from;
+    std::vector<std::byte> found(static_cast<std::size_t>(bytes));
+    std::int64_t at = 0;
+    for (region const& each : regions) {
+      if (each.to > each.from)
+        check(cudaMemcpyAsync(found.data() + at,
+                              slots_.memory + slots_.place(each.which) + each.from,
+                              static_cast<std::size_t>(each.to - each.from),
+                              cudaMemcpyDeviceToHost,
+                              on),
+              "cudaMemcpyAsync");
+      at += each.to - each.from;
+    }
+    check(cudaStreamSynchronize(on), "cudaStreamSynchronize");
+    at = 0;
+    for (region const& each : regions) {
+      auto const first = found.begin() + at;
+      auto const last = first + (each.to - each.from);
+      auto const changed = std::find_if(
+        first, last, [](std::byte value) { return value != pipelining::detail::guard_byte; });
+      if (changed != last)
+        throw guard_error(in_words(each.which, each.from + (changed - first)));
+      at += each.to - each.from;
+    }
+  }
+
+private:
+  static void fill(std::byte* start, std::byte value, std::int64_t bytes, cudaStream_t on) {
+    if (bytes > 0)
+      check(
+        cudaMemsetAsync(start, std::to_integer<int>(value), static_cast<std::size_t>(bytes), on),
+        "cudaMemsetAsync");
+  }
+
+  [[nodiscard]] std::int64_t& used(slot const& which) {
+    return used_[static_cast<std::size_t>(which.of)][static_cast<std::size_t>(which.index)];
+  }
+
+  [[nodiscard]] std::string in_words(slot const& which, std::int64_t byte) const {
+    std::string text = "a pass of device " + std::to_string(slots_.device) + " has written " +
+                       (byte < 0 ? "in front of" : "beyond") + " slot " +
+                       std::to_string(which.index) + " of class " + word(which.of) +
+                       ", first at byte " + std::to_string(byte) + "; these had it:";
+    int named = 0;
+    for (item const& step : slots_.work.program_of(slots_.device)) {
+      bool has = false;
+      if (step.what == operation::run)
+        pipelining::detail::visit_handed(
+          slots_.work, slots_.device, step, [&](slot const& each, std::int64_t) {
+            has = has || each == which;
+          });
+      if (has && ++named <= 4)
+        text += (named == 1 ? " the " : ", the ") +
+                describe_subject(step, slots_.work.extents.chunks > 1);
+    }
+    return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
+  }
+
+  arena slots_;
+  device_memory memory_;
+  std::vector<std::int64_t> used_[slot_classes]; // bytes of each slot that its last pass may write
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_1

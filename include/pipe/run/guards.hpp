@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Finds stages that write where they may not, read what nobody wrote, or leave a message
+//! unwritten. Header for pipelining::slot_guards.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/plan/instance.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/memory.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/null_access.hpp>
+#include <pipe/run/run_item.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The bytes of a guard. A write that jumps over it is not found.
+inline constexpr std::int64_t guard_bytes = slot_alignment;
+
+//! @brief A stage has broken the rules of its memory.
+class guard_error : public std::logic_error {
+public:
+  using std::logic_error::logic_error;
+};
+
+namespace detail {
+
+inline constexpr std::byte guard_byte{0xA7};
+//! As floats of any size it is not a number.
+inline constexpr std::byte poison_byte{0xFF};
+
+//! Calls `visit(slot, bytes)` for every slot that a pass is the first to write, with the bytes that
+//! it is to fill.
+template <class Visit>
+void visit_opened(plan_view const& work, int device, item const& step, Visit visit) {
+  if (step.out.index != nothing && step.about != subject::gather && step.about != subject::spread)
+    visit(step.out, step.out_bytes);
+  if (step.what != operation::run || step.about != subject::pass)
+    return;
+  kind_of_pass const& kind = (*work.declared)[step.work.kind];
+  for (int i = 0; i < kind.effect_count; ++i) {
+    effect const& one = kind.effects[i];
+    bool const first =
+      one.what == does::makes || (one.what == does::adds_to && opens(work.over(), one.order, step.work));
+    datum const& made = work.declared->data[one.of];
+    if (made.lives != residence::device) // weight gradients are in no pool of ours
+      continue;
+    int const pool = made.pool;
+    int const* const kept = kept_slot(step, pool);
+    if (first && one.stage == of_stage::own && kept != nullptr && *kept != nothing)
+      visit(slot{static_cast<slot_class>(pool), *kept},
+            work.layout(device, static_cast<slot_class>(pool)).bytes);
+  }
+}
+
+//! Calls `visit(slot, bytes)` for every slot that a pass has been handed.
+template <class Visit>
+void visit_handed(plan_view const& work, int device, item const& step, Visit visit) {
+  if (step.about == subject::pass || step.about == subject::contribution ||
+      step.about == subject::tied_gradient) {
+    if (step.in.index != nothing)
+      visit(step.in, step.in_bytes);
+    if (step.out.index != nothing)
+      visit(step.out, step.out_bytes);
+  }
+  for (auto const [of, index] : {slot{slot_class::activation, step.activation},
+                                 slot{slot_class::weight_input, step.weight_input},
+                                 slot{slot_class::sequence, step.state},
+                                 slot{slot_class::sequence_gradient, step.state_gradient}})
+    if (index != nothing)
+      visit(slot{of, index}, work.layout(device, of).bytes);
+}
+
+//! What a stage calls a slot.
+[[nodiscard]] inline std::string name_of(slot const& which, item const& step) {
+  if (which == step.out)
+    return "output";
+  if (which == step.in)
+    return "input";
+  switch (which.of) {
+  case slot_class::sequence: return "state";
+  case slot_class::sequence_gradient: return "state_gradient";
+  default: return word(which.of);
+  }
+}
+
+//! Says that a guard has changed. @param byte the first that has, counted from the slot's start.
+[[nodiscard]] inline std::string
+describe_overrun(std::string const& name, std::int64_t bytes, std::int64_t byte) {
+  std::string const size = std::to_string(bytes) + " bytes of its " + name;
+  return byte < 0
+           ? "the stage has written " + std::to_string(-byte) + " bytes in front of the " + size
+           : "the stage has written beyond the " + size + ", first at byte " +
+               std::to_string(byte) + "; data, bytes and as<T>() say where it ends";
+}
+
+} // namespace detail
+
+//! @brief The checked mode of one device in host memory: guards around its slots, and poison in
+//! those that nobody has written yet.
+//!
+//! Without a guard in the arena it does nothing.
+class slot_guards {
+public:
+  //! @brief Fills the memory. @param memory of the device; must outlive this.
+  explicit slot_guards(arena const& memory) : memory_(memory) {
+    if (!on() || memory_.memory == nullptr)
+      return;
+    std::memset(memory_.memory,
+                std::to_integer<int>(detail::guard_byte),
+                static_cast<std::size_t>(memory_.bytes()));
+  }
+
+  //! Whether the checked mode is on.
+  [[nodiscard]] bool on() const noexcept { return memory_.guard != 0; }
+
+  //! @brief Before a pass runs or a receive is posted: what it is the first to write is poison.
+  void before(item const& step) {
+    if (!on())
+      return;
+    detail::visit_opened(
+      memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+        slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
+        if (!memory_.guards(which.of))
+          return;
+        std::byte* const start = memory_.memory + memory_.place(which);
+        std::fill_n(start, bytes, detail::poison_byte);
+        std::fill(start + bytes, start + layout.bytes, detail::guard_byte);
+      });
+  }
+
+  //! @brief After a pass.
+  //! @throws guard_error when it has written beside its slots, or not written all of its output.
+  void after(item const& step) const {
+    if (!on())
+      return;
+    detail::visit_handed(
+      memory_.work, memory_.device, step, [&](slot const& which, std::int64_t bytes) {
+        std::int64_t const byte = first_change(which, bytes);
+        if (byte != unchanged)
+          throw guard_error(detail::describe_overrun(detail::name_of(which, step), bytes, byte));
+      });
+    bool const recomputes = (*memory_.work.declared)[step.work.kind].calls == stage_call::recompute;
+    if (step.about == subject::pass && step.out.index != nothing && !recomputes)
+      check_filled(step);
+  }
+
+  //! @brief At the end of a step: also guards of slots that no pass had in its hands.
+  //! @throws guard_error
+  void check_all() const {
+    if (!on())
+      return;
+    for (int of = 0; of < slot_classes; ++of) {
+      slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
+      bool const guarded = memory_.guards(static_cast<slot_class>(of));
+      for (int index = 0; guarded && index < layout.count; ++index) {
+        slot const which{static_cast<slot_class>(of), index};
+        if (first_change(which, layout.bytes) != unchanged)
+          throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
+                            word(which.of) +
+                            " has changed, and by no pass that had this slot; a pointer into the "
+                            "arena was kept, or an index is wrong");
+      }
+    }
+  }
+
+private:
+  static constexpr std::int64_t unchanged = INT64_MAX;
+
+  //! The first byte of the guards of a slot that has changed, counted from its start.
+  [[nodiscard]] std::int64_t first_change(slot const& which, std::int64_t bytes) const {
+    slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
+    if (!memory_.guards(which.of))
+      return unchanged;
+    std::byte const* const start = memory_.memory + memory_.place(which);
+    bool const rows = which.of == slot_class::totals;
+    auto const is_guard = [](std::byte each) { return each == detail::guard_byte; };
+    auto const search = [&](std::int64_t from, std::int64_t to) {
+      std::byte const* const found = std::find_if_not(start + from, start + to, is_guard);
+      return found == start + to ? unchanged : found - start;
+    };
+    bool const first = !rows || which.index == 0;
+    bool const last = !rows || which.index + 1 == layout.count;
+    if (std::int64_t const byte = first ? search(-memory_.guard, 0) : unchanged; byte != unchanged)
+      return byte;
+    return search(bytes, last ? layout.bytes + memory_.guard : layout.bytes);
+  }
+
+  //! Poison at the end of an output has been there before the pass.
+  void check_filled(item const& step) const {
+    buffer const out = memory_.output_of(step);
+    if (out.data == nullptr || out.bytes == 0)
+      return;
+    std::byte const* end = out.data + out.bytes;
+    while (end != out.data && *(end - 1) == detail::poison_byte)
+      --end;
+    std::int64_t const missing = out.bytes - (end - out.data);
+    if (missing >= std::min<std::int64_t>(out.bytes, 16))
+      throw guard_error("the stage has written " +
+                        (end == out.data
+                           ? std::string("nothing into")
+                           : "only the first " + std::to_string(end - out.data) + " bytes of") +
+                        " its output of " + std::to_string(out.bytes) +
+                        " bytes, all of which the next stage reads");
+  }
+
+  arena memory_;
+};
+
+//! @brief Runs the pass of an item as run_item does, and looks after its memory where guards are
+//! on.
+//! @throws guard_error, and what the stage throws.
+template <class Stages>
+void run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
+  if (!guards.on() || is_copy(step))
+    return run_item(stages, memory, step);
+  guards.before(step);
+  {
+    null_explainer const explained(step,
+                                   memory.context_of(step),
+                                   memory.input_of(step).data != nullptr,
+                                   memory.output_of(step).data != nullptr,
+                                   memory.work.extents.chunks > 1);
+    run_item(stages, memory, step);
+  }
+  guards.after(step);
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Any schedule with recomputed activations. Header for pipelining::with_recompute.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <concepts>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief Says which forward passes keep their input alone: `rule(extents, pass)`.
+template <class Rule>
+concept recompute_rule = std::copyable<Rule> &&
+  requires(Rule const rule, shape const extents, pass const forward) {
+  { rule(extents, forward) } -> std::convertible_to<bool>;
+};
+
+//! @brief Every activation is recomputed.
+struct recompute_all {
+  [[nodiscard]] constexpr bool operator()(shape const&, pass const&) const noexcept { return true; }
+};
+
+//! @brief Every activation but those of the last stage, whose backward follows its forward at once.
+struct recompute_all_but_last {
+  [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                          pass const& forward) const noexcept {
+    return forward.stage + 1 < stages(extents);
+  }
+};
+
+namespace detail {
+
+//! Turns the forward passes of a row that `rule` names into checkpointed ones, and puts a recompute
+//! before the backward of each.
+template <recompute_rule Rule>
+constexpr void add_recomputes(shape const& extents, Rule const& rule, row_writer& row) {
+  auto const recomputed = [&](pass const& what) {
+    pass forward = what;
+    forward.kind = pass_kind::forward;
+    forward.overlapped = false;
+    return rule(extents, forward);
+  };
+  auto const reads_activation = [](pass const& what) {
+    return what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+  };
+  int const count = row.count;
+  int added = 0;
+  for (int i = 0; i < count; ++i)
+    added += reads_activation(row.passes[i]) && recomputed(row.passes[i]) ? 1 : 0;
+  (void)row.append(added);
+  // From the back on, so that nothing is overwritten before it has been moved. What starts together
+  // stays together: its recomputes come before both.
+  int to = row.count;
+  for (int end = count; end > 0;) {
+    int first = end - 1;
+    while (first > 0 && row.passes[first].overlapped)
+      --first;
+    pass group[2]{row.passes[first], row.passes[end - 1]};
+    int const size = end - first;
+    for (int k = size - 1; k >= 0; --k) {
+      bool const plain = group[k].kind == pass_kind::forward && recomputed(group[k]);
+      row.passes[--to] = group[k];
+      if (plain)
+        row.passes[to].kind = pass_kind::checkpointed_forward;
+    }
+    for (int k = size - 1; k >= 0; --k)
+      if (reads_activation(group[k]) && recomputed(group[k])) {
+        row.passes[--to] = group[k];
+        row.passes[to].kind = pass_kind::recompute;
+        row.passes[to].overlapped = false;
+      }
+    end = first;
+  }
+}
+
+} // namespace detail
+
+//! @brief A schedule whose forward passes keep their input alone; `recompute`, right before the
+//! backward, brings the activation back. It waits for nothing but its turn, so it runs while the
+//! gradient is on its way.
+//!
+//! With 1F1B and f, b the times of forward and whole backward: makespan M (2f + b) + (P - 1)(f + b)
+//! without messages, and at most one activation and P - 1 - d inputs on device d.
+//!
+//! @tparam Schedule any schedule of `training`. @tparam Rule which activations are recomputed.
+//! @throws as the schedule does.
+//! @complexity O(1) per pass on top of the schedule.
+//! @source activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost",
+//! 2016; before the gradient arrives: Mario, PPoPP 2025.
+template <schedule Schedule, recompute_rule Rule = recompute_all>
+struct with_recompute {
+  static constexpr flow declared = frugal_training;
+
+  Schedule of{};
+  Rule rule{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return of.arrange(devices, microbatches);
+  }
+  [[nodiscard]] constexpr int
+  device_of(shape const& extents, int stage, int route) const requires places_stages<Schedule> {
+    return of.device_of(extents, stage, route);
+  }
+  [[nodiscard]] constexpr int chunks_of(shape const& extents,
+                                        int microbatch) const requires counts_chunks<Schedule> {
+    return of.chunks_of(extents, microbatch);
+  }
+  constexpr void order(shape const& extents,
+                       int device,
+                       row_writer& row) const requires closed_form_schedule<Schedule> {
+    of.order(extents, device, row);
+    detail::add_recomputes(extents, rule, row);
+  }
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
+    requires(!closed_form_schedule<Schedule>) {
+    of.generate(extents, cost, rows);
+    for (int device = 0; device < extents.devices; ++device)
+      detail::add_recomputes(extents, rule, rows[device]);
+  }
+};
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Any schedule with activations that wait on the host. Header for pipelining::with_offload.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief An activation of a device: who makes it, and when it is there without being used.
+struct idle_activation {
+  pass forward;        //!< the pass that makes it
+  double made = 0;     //!< end of that pass
+  double needed = 0;   //!< start of the backward that reads it
+  double backward = 0; //!< how long that one takes
+  bool moves = false;  //!< what a rule decides: it goes to the host
+  double leaves = 0;   //!< and at what time it begins to leave
+  double returns = 0;  //!< and to come back
+};
+
+//! @brief Decides which activations of a device go to the host, and when: `rule(device, copy_out,
+//! copy_in, activations)`, where the times of a copy are those of the first activation.
+template <class Rule>
+concept offload_rule = std::copyable<Rule> &&
+  requires(Rule const rule, std::vector<idle_activation>& activations) {
+  rule(0, 1.0, 1.0, activations);
+};
+
+//! @brief PipeOffload's rule: the copy lane of a device is cut into slots of one copy, even ones
+//! out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one starts a
+//! slot later and their copies never meet.
+//!
+//! An activation moves when it idles for more than six copies, a backward before its own not
+//! counted. It leaves in the first free slot behind its forward, and comes back in the last free
+//! one that ends a backward before it is needed. Where slots run out, it stays: copies that are too
+//! slow move what fits.
+//! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
+//! activation instead of the whole schedule is own.
+struct offload_in_slots {
+  double share = 1; //!< of the activations that may move, those that idle longest first
+
+  void
+  operator()(int device, double copy_out, double copy_in, std::vector<idle_activation>& all) const {
+    double const slot = std::max(copy_out, copy_in);
+    if (all.empty() || !(slot > 0))
+      return;
+    double const first = all.front().made + (device % 2 == 1 ? slot : 0);
+    std::vector<idle_activation*> chosen;
+    for (idle_activation& one : all)
+      if (one.needed - one.backward - one.made > 6 * slot)
+        chosen.push_back(&one);
+    std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
+      double const mine = a->needed - a->made;
+      double const other = b->needed - b->made;
+      return mine != other ? mine > other : a < b; // all are of one array, in the order made
+    });
+    chosen.resize(
+      std::min(chosen.size(), static_cast<std::size_t>(std::ceil(share * double(chosen.size())))));
+    std::sort(
+      chosen.begin(), chosen.end(), [](auto const* a, auto const* b) { return a->made < b->made; });
+    take_outward(chosen, first, slot);
+    take_inward(chosen, first, slot);
+  }
+
+private:
+  static constexpr double rounding = 1e-9;
+
+  static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+    double next = 0; // free even slot
+    for (idle_activation* const one : chosen) {
+      double const earliest = std::ceil((one->made - first) / (2 * slot) - rounding) * 2;
+      next = std::max(next, earliest);
+      one->leaves = first + next * slot;
+      next += 2;
+    }
+  }
+  static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+    double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
+    std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
+    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
+      return a->needed != b->needed ? a->needed > b->needed : a > b;
+    });
+    for (idle_activation* const one : back) {
+      double const latest = (one->needed - one->backward - first) / slot - 1;
+      double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
+      number = std::min(number, previous - 2);
+      one->returns = first + number * slot;
+      one->moves = one->returns >= one->leaves + slot - rounding * slot;
+      if (one->moves)
+        previous = number;
+    }
+  }
+};
+
+namespace detail {
+
+//! A copy of a device, and the pass that it is about.
+struct planned_copy {
+  double at;
+  pass forward;
+  std::size_t number; // of those of one time, the first made goes first
+};
+
+//! The activations of a device that a forward pass keeps and a backward reads.
+[[nodiscard]] inline std::vector<idle_activation> idle_activations(timetable_view const& table,
+                                                                   int device) {
+  std::vector<idle_activation> result;
+  std::vector<int> number(static_cast<std::size_t>(pass_indices(table.over())), -1);
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pass what = table.passes[i];
+    bool const reads = what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+    if (what.kind != pass_kind::forward && !reads)
+      continue;
+    what.kind = pass_kind::forward;
+    what.overlapped = false;
+    int& index = number[static_cast<std::size_t>(pass_index(table.over(), what))];
+    if (!reads) {
+      index = static_cast<int>(result.size());
+      result.push_back({what, table.ends[i]});
+    } else if (index >= 0) {
+      result[static_cast<std::size_t>(index)].needed = table.starts[i];
+      result[static_cast<std::size_t>(index)].backward = table.ends[i] - table.starts[i];
+    }
+  }
+  return result;
+}
+
+//! Writes the three rows of a device: its passes with requests among them, and the copies.
+inline void write_offloaded(timetable_view const& table,
+                            int device,
+                            std::vector<idle_activation> const& all,
+                            row_writer* rows) {
+  std::vector<planned_copy> out;
+  std::vector<planned_copy> in;
+  std::vector<char> moves(static_cast<std::size_t>(pass_indices(table.over())));
+  for (idle_activation const& one : all)
+    if (one.moves) {
+      moves[static_cast<std::size_t>(pass_index(table.over(), one.forward))] = 1;
+      out.push_back({one.leaves, one.forward, out.size()});
+      in.push_back({one.returns, one.forward, in.size()});
+    }
+  auto const earlier = [](planned_copy const& a, planned_copy const& b) {
+    return a.at != b.at ? a.at < b.at : a.number < b.number;
+  };
+  std::sort(out.begin(), out.end(), earlier);
+  std::sort(in.begin(), in.end(), earlier);
+  auto const push = [](row_writer& row, pass what, pass_kind kind) {
+    what.kind = kind;
+    row.push(what);
+  };
+  std::size_t asked = 0;
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pass what = table.passes[i];
+    // A request stands behind the pass that is under way when the copy is due. The slot ends a
+    // backward before it must, so the copy is still in time.
+    while (asked < in.size() && table.starts[i] >= in[asked].at && !what.overlapped)
+      push(rows[device], in[asked++].forward, pass_kind::copy_request);
+    if (what.kind == pass_kind::forward) {
+      pass key = what;
+      key.overlapped = false;
+      if (moves[static_cast<std::size_t>(pass_index(table.over(), key))] != 0)
+        what.kind = pass_kind::offloaded_forward;
+    }
+    rows[device].push(what);
+  }
+  int const devices = table.extents.devices;
+  for (planned_copy const& one : out)
+    push(rows[devices + device], one.forward, pass_kind::copy_out);
+  for (planned_copy const& one : in)
+    push(rows[2 * devices + device], one.forward, pass_kind::copy_in);
+}
+
+} // namespace detail
+
+//! @brief A schedule whose activations wait on the host while nobody needs them: a copy engine
+//! takes them there behind their forward, another one brings them back before their backward.
+//!
+//! Orders the passes as the schedule does, times them by the cost model, and asks the rule. Moves
+//! whole activations of plain forward passes; what the schedule recomputes stays as it is.
+//!
+//! @tparam Schedule any schedule of `training` or `frugal_training`. @tparam Rule what moves, and
+//! when.
+//! @throws as the schedule does.
+//! @complexity O(n log n) for n passes of a device, on top of the schedule.
+//! @source Wan et al., "PipeOffload: Improving Scalability of Pipeline Parallelism with Memory
+//! Optimization", ICML 2025.
+template <schedule Schedule, offload_rule Rule = offload_in_slots>
+struct with_offload {
+  static constexpr flow declared = frugal_training;
+
+  Schedule of{};
+  Rule rule{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return of.arrange(devices, microbatches);
+  }
+  [[nodiscard]] constexpr int
+  device_of(shape const& extents, int stage, int route) const requires places_stages<Schedule> {
+    return of.device_of(extents, stage, route);
+  }
+  [[nodiscard]] constexpr int chunks_of(shape const& extents,
+                                        int microbatch) const requires counts_chunks<Schedule> {
+    return of.chunks_of(extents, microbatch);
+  }
+  template <cost_model Cost>
+  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    dynamic_timetable const plain =
+      make_timetable(of, {extents.devices, extents.microbatches}, cost);
+    timetable_view const table = plain;
+    for (int device = 0; device < extents.devices; ++device) {
+      std::vector<idle_activation> all = detail::idle_activations(table, device);
+      if (!all.empty()) {
+        pass copied = all.front().forward;
+        copied.kind = pass_kind::copy_out;
+        double const copy_out = cost.duration(copied);
+        copied.kind = pass_kind::copy_in;
+        rule(device, copy_out, cost.duration(copied), all);
+      }
+      detail::write_offloaded(table, device, all, rows);
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_1

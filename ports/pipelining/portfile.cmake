@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# An overlay port that lives in the repository it builds: vcpkg install pipelining --overlay-ports=ports
+get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
+set(VCPKG_BUILD_TYPE release) # headers only: nothing differs in a debug build
+
+foreach(part IN ITEMS CUDA NCCL MPI)
+  string(TOLOWER "${part}" feature)
+  set(enable OFF)
+  if(feature IN_LIST FEATURES)
+    set(enable ON)
+  endif()
+  list(APPEND parts "-DPIPELINING_ENABLE_${part}=${enable}")
+endforeach()
+
+vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}"
+  OPTIONS -DPIPELINING_BUILD_TESTS=OFF -DPIPELINING_BUILD_EXAMPLES=OFF ${parts})
+vcpkg_cmake_install()
+vcpkg_cmake_config_fixup(PACKAGE_NAME pipelining CONFIG_PATH share/cmake/pipelining)
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/lib" "${CURRENT_PACKAGES_DIR}/share/licenses")
+file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")
+vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Steps over NCCL that end although something in them never does: full queues of launches, passes
+// and aborts that never return, communicators of the program.
+#include <pipe/schedule/one_f_one_b.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tests/cuda/nccl.hpp>
+#include <tests/cuda/schedules.hpp>
+#include <tests/standin/standin.hpp>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using standin::fault_action;
+
+constexpr std::chrono::milliseconds deadline = 50ms;
+constexpr std::chrono::milliseconds abort_deadline = 15ms;
+
+std::vector<named_plan> plans_of(int microbatches) {
+  std::vector<named_plan> plans;
+  add_plans<pipelining::OneFOneB>(plans, "1F1B", 3, microbatches);
+  return plans;
+}
+
+bool has(std::string const& text, std::string const& part) {
+  return text.find(part) != std::string::npos;
+}
+
+nccl_case two_steps(named_plan const& plan, bool graph) {
+  return {.work = plan.work,
+          .graph = graph,
+          .steps = 2,
+          .deadline = deadline,
+          .abort_deadline = abort_deadline,
+          .end_together = false};
+}
+
+//! All ranks but one end in time, with a report; nobody waits for ever.
+void check_ended(nccl_result const& result, std::size_t dead) {
+  CHECK(!standin::found(standin::finding::deadlock));
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    rank_report const& report = result.ranks[rank];
+    CAPTURE(rank);
+    CAPTURE(report.failure);
+    if (rank == dead)
+      continue;
+    CHECK(report.ended);
+    CHECK(has(report.failure, "\n  rank " + std::to_string(rank) + ' '));
+    CHECK(report.end < standin::clock::time_point(2 * deadline + 3 * abort_deadline + 5ms));
+  }
+}
+
+constexpr std::size_t nobody = 99;
+
+struct queue_case {
+  int depth;
+  int run_ahead;
+  int microbatches;
+};
+
+} // namespace
+
+TEST_CASE("a dead peer, an endless pass or a stage that throws ends the step with a full queue of "
+          "launches") {
+  for (queue_case const& queue :
+       {queue_case{16, 2, 6}, queue_case{128, 16, 14}, queue_case{1024, 128, 60}})
+    for (named_plan const& plan : plans_of(queue.microbatches))
+      for (bool const graph : {false, true})
+        for (int const deed : {0, 1, 2}) {
+          // Graphs and policies differ in short plans as in long ones.
+          bool const pair = has(plan.name, "per pair");
+          if (queue.depth == 1024 && (graph || !pair || deed == 2))
+            continue;
+          CAPTURE(plan.name);
+          CAPTURE(queue.depth);
+          CAPTURE(graph);
+          CAPTURE(deed);
+          nccl_case work = two_steps(plan, graph);
+          work.run_ahead = queue.run_ahead;
+          standin::configuration how{.launch_depth = queue.depth};
+          auto const call = static_cast<std::uint64_t>(queue.microbatches);
+          if (deed == 2)
+            work.failing_stage = 1;
+          else
+            how.faults = {{.function = "cudaLaunchKernel",
+                           .call = call,
+                           .rank = 1,
+                           .action = deed == 0 ? fault_action::death : fault_action::stall}};
+          standin::configure(how);
+          check_ended(run_on_ranks(work), deed == 0 ? 1 : nobody);
+        }
+}
+
+TEST_CASE("a rank that sits in a launch is freed soon after the deadline") {
+  for (named_plan const& plan : plans_of(8))
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      nccl_case work = two_steps(plan, graph);
+      work.run_ahead = 100'000;
+      standin::configure({.launch_depth = 16,
+                          .faults = {{.function = graph ? "cudaGraphLaunch" : "cudaLaunchKernel",
+                                      .call = graph ? 1U : 5U,
+                                      .rank = 1,
+                                      .action = fault_action::death}}});
+      auto const result = run_on_ranks(work);
+      check_ended(result, 1);
+      for (std::size_t const rank : {0U, 2U}) {
+        CAPTURE(result.ranks[rank].failure);
+        CHECK(!has(result.ranks[rank].failure, "still busy"));
+        CHECK(result.ranks[rank].failed_device == 1);
+      }
+    }
+}
+
+TEST_CASE("a pass that never ends is left behind, and the step throws with its report") {
+  for (named_plan const& plan : plans_of(4)) {
+    CAPTURE(plan.name);
+    standin::configure(
+      {.faults = {
+         {.function = "cudaLaunchKernel", .call = 3, .rank = 1, .action = fault_action::stall}}});
+    auto const result = run_on_ranks(two_steps(plan, false));
+    check_ended(result, nobody);
+    CHECK(has(result.ranks[1].failure, "\n  its streams are still busy; end the process"));
+    CHECK(has(result.ranks[0].failure, "\n  rank 1 "));
+    CHECK(result.ranks[0].failed_device == 1);
+  }
+}
+
+TEST_CASE("an abort that never returns is left behind") {
+  for (char const* const function : {"ncclCommAbort", "ncclGroupEnd"}) {
+    named_plan const plan = plans_of(4)[1];
+    CAPTURE(function);
+    nccl_case work = two_steps(plan, false);
+    work.failing_stage = 1;
+    standin::configure({});
+    (void)run_on_ranks(work);
+    // The end of the group of aborts is the last one that a rank calls.
+    std::uint64_t const last = function == std::string("ncclCommAbort") ? 1 : 0;
+    std::vector<standin::fault> faults;
+    for (std::uint64_t call = 1; last == 0 && call <= standin::calls_of(function); ++call) {
+      standin::configure(
+        {.faults = {
+           {.function = function, .call = call, .rank = 0, .action = fault_action::stall}}});
+      auto const result = run_on_ranks(work);
+      if (has(result.ranks[0].failure, "still busy")) {
+        check_ended(result, nobody);
+        faults.push_back({.call = call});
+      }
+    }
+    if (last == 0) {
+      CHECK(!faults.empty());
+      continue;
+    }
+    standin::configure(
+      {.faults = {{.function = function, .call = 1, .rank = 0, .action = fault_action::stall}}});
+    auto const result = run_on_ranks(work);
+    check_ended(result, nobody);
+    CHECK(has(result.ranks[0].failure, "nccl: rank 1 failed: loss is not a number"));
+    CHECK(has(result.ranks[0].failure, "\n  its streams are still busy; end the process"));
+    CHECK(!has(result.ranks[2].failure, "still busy"));
+  }
+}
+
+TEST_CASE("communicators of the program are aborted together with the runner's") {
+  for (named_plan const& plan : plans_of(3))
+    for (bool const registered : {true, false}) {
+      CAPTURE(plan.name);
+      CAPTURE(registered);
+      nccl_case work = two_steps(plan, false);
+      work.all_reduce = true;
+      work.registered = registered;
+      standin::configure({});
+      auto const whole = run_on_ranks(work);
+      CHECK(standin::summary() == "");
+      for (rank_report const& rank : whole.ranks)
+        CHECK(rank.failure == "");
+      // Rank 1 dies before it joins the others' reduction, behind which their passes stand.
+      standin::configure(
+        {.faults = {
+           {.function = "ncclAllReduce", .call = 2, .rank = 1, .action = fault_action::death}}});
+      auto const result = run_on_ranks(work);
+      check_ended(result, 1);
+      CHECK(has(result.ranks[0].failure, "still busy") == !registered);
+    }
+}
+
+TEST_CASE(
+  "the host may run ahead by any number of items, and waits for nothing that waits for it") {
+  for (named_plan const& plan : test_plans())
+    for (int const run_ahead : {1, 2, 5}) {
+      CAPTURE(plan.name);
+      CAPTURE(run_ahead);
+      standin::configure({});
+      auto const result = run_on_ranks({.work = plan.work, .run_ahead = run_ahead, .steps = 2});
+      CHECK(standin::summary() == "");
+      for (rank_report const& rank : result.ranks)
+        CHECK(rank.failure == "");
+      CHECK(result.losses == 2 * plan.expected.losses);
+    }
+}
+
+TEST_CASE("a rank uses its own GPU only, and makes it current once in a step") {
+  for (bool const graph : {false, true}) {
+    named_plan const plan = plans_of(6)[1];
+    std::uint64_t devices[2]{};
+    for (int const steps : {3, 4}) {
+      standin::configure({});
+      (void)run_on_ranks({.work = plan.work, .graph = graph, .steps = steps});
+      devices[steps - 3] = standin::calls_of("cudaSetDevice") + standin::calls_of("cudaGetDevice");
+      for (int rank = 0; rank < 3; ++rank)
+        CHECK(standin::contexts_of_rank(rank) == std::vector{rank});
+    }
+    CHECK(devices[1] - devices[0] == 3);
+  }
+}
+
+TEST_CASE("a report names ranks of the whole run where they have other numbers there") {
+  named_plan const plan = plans_of(3)[1];
+  nccl_case work = two_steps(plan, false);
+  work.failing_stage = 1;
+  work.world_ranks = {1, 3, 5};
+  standin::configure({});
+  for (rank_report const& rank : run_on_ranks(work).ranks)
+    CHECK(has(rank.failure, "\n  in the whole run: rank 0 is 1, rank 1 is 3, rank 2 is 5"));
+  work.world_ranks = {1, 3};
+  standin::configure({});
+  CHECK(has(run_on_ranks(work).ranks[0].failure, "nccl_ranks::world_ranks names 2 ranks"));
+}

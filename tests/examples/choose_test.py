@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs `timetable choose` as users do, and holds its choice against its own table and against the timetable tool.
+
+usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+PROGRAM = COMPILER = INCLUDE = ""
+SMALL = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 4)
+
+
+def run(*words):
+    return subprocess.run([PROGRAM, "choose", *map(str, words)], capture_output=True, text=True, timeout=240,
+                          check=False)
+
+
+def output(*words):
+    result = run(*words)
+    if result.returncode != 0 or result.stderr:
+        raise AssertionError(f"{words}: exit status {result.returncode}, {result.stderr}")
+    return result.stdout
+
+
+class Choice(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.found = json.loads(output(*SMALL, "--format", "json"))
+        cls.rows = cls.found["candidates"]
+
+    def test_pick_and_frontier_follow_from_the_table(self):
+        fit = [row for row in self.rows if row["memory_gb"] <= self.found["memory_gb"]]
+        pick = self.rows[self.found["pick"]]
+        self.assertEqual(pick["seconds"], min(row["seconds"] for row in fit))
+        front = [self.rows[i] for i in self.found["frontier"]]
+        for row in self.rows:
+            beaten = [f for f in front if f["memory_gb"] <= row["memory_gb"] and f["seconds"] <= row["seconds"]]
+            self.assertTrue(beaten, row)
+        for before, after in zip(front, front[1:]):
+            self.assertLess(before["memory_gb"], after["memory_gb"])
+            self.assertGreater(before["seconds"], after["seconds"])
+        for row in self.rows:
+            self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+            self.assertEqual(sum(row["layers"]), 24)
+            self.assertEqual(sum(row["chunk_lengths"]), 2048)
+
+    def test_every_schedule_and_several_chunk_counts_are_there(self):
+        listed = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, check=True).stdout
+        names = {line.split()[0] for line in listed.splitlines()}
+        self.assertEqual(names, {row["schedule"].split()[0] for row in self.rows})
+        self.assertLessEqual({1, 2, 4, 8}, {len(row["chunk_lengths"]) for row in self.rows})
+
+    def test_predictions_of_1f1b_by_hand(self):
+        row = next(row for row in self.rows if row["schedule"] == "1f1b")
+        hidden, sequence, vocabulary = 2048, 2048, 51200
+        held_layers = row["layers"]
+        linear = 2 * sequence * 12 * hidden ** 2
+        attention = 2 * hidden * sequence ** 2
+        rate = 312e12
+        output_layer = 2 * sequence * hidden * vocabulary / (0.40 * rate)
+        forward = [count * (linear + attention) / (0.62 * rate) for count in held_layers]
+        backward = [count * (2 * linear + 2.5 * attention) / (0.62 * rate) for count in held_layers]
+        forward[1] += output_layer
+        backward[1] += 2 * output_layer
+        message = 2 * sequence * hidden / 300e9
+        orders = ("F0 F1 B0 F2 B1 F3 B2 B3".split(), "F0 B0 F1 B1 F2 B2 F3 B3".split())
+        ends, free, at = {}, [0, 0], [0, 0]
+        while at != [8, 8]:
+            for device in (0, 1):
+                while at[device] < 8:
+                    name = orders[device][at[device]]
+                    needed = (name, 0) if name[0] == "F" and device == 1 else (name, 1) if device == 0 else None
+                    if name[0] == "F" and device == 0:
+                        needed = None
+                    if needed and needed not in ends:
+                        break
+                    ready = ends[needed] + message if needed else 0
+                    length = (forward if name[0] == "F" else backward)[device]
+                    free[device] = ends[name, device] = max(free[device], ready) + length
+                    at[device] += 1
+        self.assertAlmostEqual(row["seconds"], max(free), delta=1e-9)
+        held = lambda parameters: 18 * parameters
+        embedding = hidden * vocabulary
+        stages = [held(count * 12 * hidden ** 2 + embedding) for count in held_layers]
+        activations = [count * sequence * (32 * hidden + 4 * 16) for count in held_layers]
+        first = stages[0] + 2 * activations[0]
+        second = stages[1] + activations[1] + 6 * sequence * vocabulary
+        self.assertAlmostEqual(row["memory_gb"], max(first, second) / 1e9, places=9)
+
+    def test_text_names_the_pick_and_what_memory_buys(self):
+        pick = self.rows[self.found["pick"]]["schedule"]
+        text = output(*SMALL)
+        self.assertIn(f"pick: {pick}, the fastest of", text)
+        self.assertIn("the frontier, least memory first", text)
+        self.assertIn("published", text)
+        least = self.rows[self.found["frontier"][0]]
+        self.assertIn(f"least memory: {round(least['memory_gb'], 1):g} GB, with {least['schedule']}", text)
+        if len(self.found["frontier"]) > 1:
+            after = self.rows[self.found["frontier"][1]]
+            tight = output(*SMALL, "--memory", f"{(least['memory_gb'] + after['memory_gb']) / 2:.6f}GB")
+            self.assertIn(f"pick: {least['schedule']},", tight)
+            self.assertIn(f"with {after['schedule']}: ", tight)
+
+    def test_what_cannot_be_gets_one_line(self):
+        least = self.rows[self.found["frontier"][0]]
+        for words, wanted in (((*SMALL, "--memory", "1GB"), f"the least is {round(least['memory_gb'], 1):g} GB, with "
+                                                             f"{least['schedule']}"),
+                              (("--model", "gpt-7b"), "--sequence is missing"),
+                              ((*SMALL, "--tensor", 3), "heads"),
+                              (("--model", "gpt-9b"), "gpt-7b"),
+                              ((*SMALL[:-3], 99, *SMALL[-2:]), "layers"),
+                              ((*SMALL, "--gpu", "a100"), "twice"),
+                              ((*SMALL, "--jittr", 1), "did you mean --jitter")):
+            with self.subTest(words=words):
+                result = run(*words)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertEqual(len(result.stderr.splitlines()), 1)
+                self.assertIn(wanted, result.stderr)
+
+    def test_models_and_gpus_from_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "config.json"
+            model.write_text(json.dumps({
+                "architectures": ["A"], "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16,
+                "intermediate_size": 8192, "vocab_size": 51200, "hidden_act": "gelu", "rope_scaling": {"a": [1]},
+                "tie_word_embeddings": False, "initializer_range": 0.02, "bos_token_id": None}), encoding="utf-8")
+            card = pathlib.Path(folder) / "gpu.json"
+            card.write_text(json.dumps({"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300,
+                                        "network_gb_per_s": 25, "host_gb_per_s": 24}), encoding="utf-8")
+            words = list(SMALL)
+            words[1], words[5] = model, card
+            found = json.loads(output(*words, "--format", "json"))
+            self.assertEqual(found["candidates"], self.rows)
+            model.write_text('{"hidden_size": 2048}', encoding="utf-8")
+            self.assertIn("num_hidden_layers", run(*words).stderr)
+            model.write_text('{"hidden_size" 2048}', encoding="utf-8")
+            self.assertIn("':' is wanted", run(*words).stderr)
+
+    def test_jitter_is_the_same_every_time_and_never_helps(self):
+        words = (*SMALL, "--jitter", 0.1, "--format", "json")
+        first = output(*words)
+        self.assertEqual(first, output(*words))
+        noisy = json.loads(first)["candidates"]
+        for plain, row in zip(self.rows, noisy):
+            self.assertEqual(plain["seconds"], row["seconds"])
+            self.assertGreater(row["ranked"], plain["seconds"])
+
+    def test_picture(self):
+        root = xml.etree.ElementTree.fromstring(output(*SMALL, "--format", "svg"))
+        circles = [e for e in root.iter() if e.tag.endswith("circle")]
+        self.assertEqual(len(circles), len(self.rows))
+
+    def test_header_compiles_and_gives_the_predicted_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            (path / "chosen.hpp").write_text(output(*SMALL, "--format", "header"), encoding="utf-8")
+            (path / "main.cpp").write_text(
+                '#include "chosen.hpp"\n#include <cstdio>\nint main() {\n'
+                '  auto const plan = chosen::plan();\n'
+                '  std::printf("%.12g %d", pipelining::makespan(chosen::timetable()),\n'
+                '              static_cast<int>(plan.items.size() > 0));\n}\n', encoding="utf-8")
+            subprocess.run([COMPILER, "-std=c++20", "-O1", f"-I{INCLUDE}", path / "main.cpp", "-o", path / "main"],
+                           check=True, timeout=240)
+            seconds, planned = subprocess.run([path / "main"], capture_output=True, text=True,
+                                              check=True).stdout.split()
+            self.assertAlmostEqual(float(seconds), self.rows[self.found["pick"]]["seconds"], places=9)
+            self.assertEqual(planned, "1")
+
+
+if __name__ == "__main__":
+    PROGRAM, COMPILER, INCLUDE = sys.argv[1:4]
+    unittest.main(argv=[sys.argv[0], *sys.argv[4:]])

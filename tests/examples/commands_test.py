@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the commands of the documentation, or names the test that does.
+
+Every line of a fence ```sh: `scripts/timetable` runs here, with the program that was built, in an empty folder. Of any
+other line, ELSEWHERE says which file runs it, and that file must still have the words given.
+
+usage: commands_test.py REPOSITORY TIMETABLE
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+# What a command begins with; the file that runs it; words that stand there. GPU_ONLY has what needs a GPU and a profiler.
+ELSEWHERE = [
+    ("scripts/demo", "tests/examples/gpt_test.py", "subprocess"),
+    ("scripts/test package", "tests/package/every_way.py", "def main"),
+    ("scripts/test compilers", "tests/compilers/every_compiler.py", "def main"),
+    ("scripts/test", ".github/workflows/tests.yml", "scripts/test"),
+    ("scripts/docs", ".github/workflows/tests.yml", "scripts/docs"),
+    ("scripts/gpu-check", "tests/checks/gpu_check_test.py", "gpu-check"),
+    ("scripts/check-kernels", "tests/kernels/CMakeLists.txt", "check-kernels"),
+    ("cmake --workflow --preset gcc", "scripts/test", 'cmake --workflow --preset "$preset"'),
+    ("cmake --build build/gcc && ctest --preset gcc", "CMakePresets.json", '"configurePreset": "gcc"'),
+    ("cmake --preset gpu", "scripts/gpu-check", "preset gpu"),
+    ("cmake --build build/gpu", "scripts/gpu-check", "--target"),
+    ("ctest --test-dir build/gpu", "scripts/gpu-check", "ctest"),
+    ("g++ -std=c++20 -I include examples/01_first_pipeline.cpp", "tests/package/every_way.py", "def include_path"),
+    ("cmake -S . -B build/install", "tests/package/every_way.py", "-DPIPELINING_BUILD_EXAMPLES=OFF"),
+    ("cmake --install build/install", "tests/package/every_way.py", '"--install"'),
+    ("PKG_CONFIG_PATH=", "tests/package/every_way.py", '"pkg-config", "--cflags", "--libs", "pipelining"'),
+    ("conan create . -s compiler.cppstd=20", "tests/package/every_way.py", '"compiler.cppstd=20"'),
+    ("vcpkg install pipelining --overlay-ports=ports", "tests/package/every_way.py", '"vcpkg", "install", "pipelining"'),
+    ("clang++-19 ", "tests/package/module_test.py", "--precompile"),
+    ("cmake -S . -B build -DCMAKE_PREFIX_PATH=", "tests/package/CMakeLists.txt", "pipelining_consumer_test(nccl"),
+    ("cmake --build build", "tests/package/CMakeLists.txt", "--build-and-test"),
+]
+GPU_ONLY = ["nsys profile "]
+# A model and a GPU, for commands that read them.
+FILES = {
+    "config.json": {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "intermediate_size": 8192,
+                    "vocab_size": 32000, "hidden_act": "silu"},
+    "gpu.json": {"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300, "network_gb_per_s": 25, "host_gb_per_s": 25},
+}
+
+
+def commands(root):
+    for page in [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("docs/**/*.md"))]:
+        for fence in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in fence.replace("\\\n", " ").splitlines():
+                if command := line.split("  #")[0].split(" # ")[0].strip():
+                    yield page.relative_to(root).as_posix(), command
+
+
+def problem_with(root, tool, folder, command):
+    if command.startswith("scripts/timetable "):
+        words = command.removeprefix("scripts/timetable ")
+        done = subprocess.run(f"'{tool}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
+        target = words.split(" > ")[1] if " > " in words else None
+        empty = not done.stdout and not (target and (folder / target).stat().st_size > 0)
+        return f"ended with {done.returncode}: {done.stderr}" if done.returncode or empty else None
+    if any(command.startswith(known) for known in GPU_ONLY):
+        return None
+    for known, file, words in ELSEWHERE:
+        if command.startswith(known):
+            there = (root / file).is_file() and words in (root / file).read_text(encoding="utf-8")
+            return None if there else f"{file} should run it, but does not say '{words}'"
+    return "no test runs it: add it to tests/examples/commands_test.py"
+
+
+def main(root, tool):
+    found = list(commands(root))
+    with tempfile.TemporaryDirectory() as folder:
+        # Files for the commands that read some.
+        subprocess.run(f"'{tool}' 1f1b --devices 4 --microbatches 8 --format pytorch > my_schedule.csv", shell=True,
+                       cwd=folder, check=True)
+        for name, facts in FILES.items():
+            (pathlib.Path(folder) / name).write_text(json.dumps(facts), encoding="utf-8")
+        problems = [f"{page}: `{command}` {why}" for page, command in found
+                    if (why := problem_with(root, tool, pathlib.Path(folder), command))]
+    if len(found) < 20:
+        problems.append(f"only {len(found)} commands were found in the documentation")
+    return problems
+
+
+if __name__ == "__main__":
+    said = main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve())
+    print("\n".join(said))
+    sys.exit(1 if said else 0)

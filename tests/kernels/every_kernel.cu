@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every attention kernel of one head dim and element type, for every mask, under plain names:
+// scripts/check-kernels --everything compiles it once for each DIM, TYPE and ELEMENT.
+#if defined(HOPPER)
+#include <pipe/attention/forward_hopper.cuh>
+#include <pipe/attention/key_gradient_hopper.cuh>
+#include <pipe/attention/query_gradient_hopper.cuh>
+#else
+#include <pipe/attention/backward_mma.cuh>
+#include <pipe/attention/forward_mma.cuh>
+#endif
+
+namespace at = pipelining::attention;
+
+namespace {
+
+extern __shared__ __align__(1024) unsigned char memory[];
+
+using window_of_document = at::both<at::sliding_window, at::document>;
+
+} // namespace
+
+#define JOIN_(way, dim, type, mask) way##_##dim##_##type##_##mask
+#define JOIN(way, dim, type, mask) JOIN_(way, dim, type, mask)
+
+#if defined(HOPPER)
+#define KERNELS(name, mask)                                                                        \
+  extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)          \
+    JOIN(forward, DIM, TYPE, name)(                                                                \
+      const __grid_constant__ at::hopper_forward_maps maps,                                        \
+      const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
+    at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);                \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::hopper_query_gradient_shape<DIM>::threads, 1)   \
+    JOIN(query_gradient, DIM, TYPE, name)(                                                         \
+      const __grid_constant__ at::hopper_backward_maps maps,                                       \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
+    at::detail::query_gradient_hopper_block<DIM>(call, maps, memory);                              \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<DIM>::threads, 1)     \
+    JOIN(key_gradient, DIM, TYPE, name)(                                                           \
+      const __grid_constant__ at::hopper_backward_maps maps,                                       \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
+    at::detail::key_gradient_hopper_block<DIM>(call, maps, memory);                                \
+  }
+#else
+#define KERNELS(name, mask)                                                                        \
+  extern "C" __global__ void __launch_bounds__(at::forward_shape<DIM>::threads)                    \
+    JOIN(forward, DIM, TYPE, name)(                                                                \
+      const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
+    at::detail::forward_block<DIM>(call, at::no_key_splits{}, memory);                             \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::query_gradient_shape<DIM>::threads)             \
+    JOIN(query_gradient, DIM, TYPE, name)(                                                         \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
+    at::detail::query_gradient_block<DIM>(call, memory);                                           \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<DIM>::threads)               \
+    JOIN(key_gradient, DIM, TYPE, name)(                                                           \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
+    at::detail::key_gradient_block<DIM>(call, memory);                                             \
+  }
+#endif
+
+KERNELS(full, at::full)
+KERNELS(causal, at::causal)
+KERNELS(window, at::sliding_window)
+KERNELS(document, at::document)
+KERNELS(window_of_document, window_of_document)

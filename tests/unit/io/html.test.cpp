@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/io/html.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/search/sequence_partition.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+std::string page(std::vector<pp::html_timeline> const& lines,
+                 pp::html_options const& options = {}) {
+  std::string text;
+  pp::write_html(text, lines, options);
+  return text;
+}
+
+bool has(std::string const& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+} // namespace
+
+// What the page computes and shows is checked in a browser, in tests/examples.
+TEST_CASE("a page holds the order of every device and the times of every kind") {
+  pp::uniform_cost const cost{2, 3, 1, 0.5};
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 2}, cost);
+  std::string const text =
+    page({pp::make_html_timeline(table, {"1f1b", cost, {}, {}}, cost)}, {"a title", "ms", false});
+  CHECK(has(text, "<title>a title</title>"));
+  CHECK(has(text, "\"cost\":{\"F\":2,\"I\":3,\"W\":1,\"latency\":0.5}"));
+  CHECK(has(text, "\"factors\":{\"F\":1,\"I\":1,\"W\":1}"));
+  CHECK(has(text, "\"heading\":\"1f1b: 2 devices, 2 microbatches, 2 stages\""));
+  CHECK(has(text, "[0,0,0,0,0,0,1,0,1,0,0,0,1,0,1,0],\n[0,1,0,0,1,1,0,0,0,1,1,0,1,1,1,0]]"));
+}
+
+TEST_CASE("unequal chunks keep their ratio to the mean") {
+  auto const table = pp::make_timetable<pp::Seq1F1B<2>>({1, 1});
+  std::vector<int> const lengths{3, 1};
+  pp::uniform_cost const mean;
+  auto const cost = pp::chunk_costs(table.extents, lengths, pp::sequence_work{}, mean);
+  CHECK(has(page({pp::make_html_timeline(table, {"seq1f1b", mean, {}, lengths}, cost)}),
+            "\"factors\":{\"F\":[1.5,0.5],\"I\":[1.5,0.5],\"W\":[1.5,0.5]}"));
+}
+
+TEST_CASE("a second schedule keeps its ratio to the costs of the first") {
+  pp::uniform_cost const cost{2, 3, 1, 0.5};
+  pp::uniform_cost const half{1, 1.5, 0.5, 0.5};
+  auto const one = pp::make_timetable<pp::OneFOneB>({2, 2}, cost);
+  auto const other = pp::make_timetable<pp::OneFOneB>({2, 2}, half);
+  CHECK(has(page({pp::make_html_timeline(one, {"1f1b", cost, {}, {}}, cost),
+                  pp::make_html_timeline(other, {"1f1b", half, {}, {}}, half)}),
+            "\"factors\":{\"F\":0.5,\"I\":0.5,\"W\":0.5}"));
+}
+
+TEST_CASE("what would end the data is escaped") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
+  std::string const text = page(
+    {pp::make_html_timeline(table, {"</script>\"&", {}, {}, {}}, pp::uniform_cost{})}, {"<b>&"});
+  CHECK(has(text, "<title>&lt;b>&amp;</title>"));
+  CHECK(has(text, "\"name\":\"\\u003c/script>\\\"&\""));
+  CHECK_FALSE(has(text, "</script>\""));
+}
+
+TEST_CASE("measured passes stand in the order of the table, from 0 on") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
+  auto line = pp::make_html_timeline(table, {"1f1b", {}, {}, {}}, pp::uniform_cost{});
+  pp::measured_pass const ran[] = {{0, table.passes[1], 2.5, 3.5}, {0, table.passes[0], 0.5, 1.25}};
+  line.measured = ran;
+  line.measured_unit = 10;
+  CHECK(has(page({line}), "\"measured\":{\"starts\":[0,20],\"ends\":[7.5,30]}"));
+  line.measured = std::span(ran, 1);
+  CHECK_THROWS_WITH_AS(page({line}),
+                       "write_html: a pass of the timetable was not measured: forward of stage 0, "
+                       "microbatch 0",
+                       std::invalid_argument);
+  pp::measured_pass const foreign[] = {{0, {pp::pass_kind::forward, false, 7, 0, 0}, 0, 1}};
+  line.measured = foreign;
+  CHECK_THROWS_AS(page({line}), std::invalid_argument);
+}
+
+TEST_CASE("a page without schedules, or with too few sizes, is refused") {
+  CHECK_THROWS_AS(page({}), std::invalid_argument);
+  auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
+  auto line = pp::make_html_timeline(table, {"1f1b", {}, {}, {}}, pp::uniform_cost{});
+  line.slot_sizes = {1, 2};
+  CHECK_THROWS_AS(page({line}), std::invalid_argument);
+}

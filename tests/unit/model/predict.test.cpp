@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/model/gpu.hpp>
+#include <pipe/model/predict.hpp>
+#include <pipe/model/transformer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace pp = pipelining;
+
+TEST_CASE("bytes of a stage follow from what it holds") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::training_setup const setup{.sequence = 4096, .tensor = 8};
+  std::vector<int> const whole{4096};
+  pp::stage_bytes const inner = pp::predict_bytes(model, setup, {.layers = 4}, whole);
+  // By hand: 4 layers of 12 x 4096^2 parameters over 8 GPUs, at 2, 4 and 12 bytes.
+  CHECK(inner.weights == 4LL * 12 * 4096 * 4096 / 8 * 2);
+  CHECK(inner.gradients == 2 * inner.weights);
+  CHECK(inner.optimizer == 6 * inner.weights);
+  CHECK(inner.activation == 4LL * 4096 * (32 * 4096 + 4 * 32) / 8);
+  CHECK(inner.message == 2LL * 4096 * 4096 / 8);
+  CHECK(inner.logits == 0);
+  CHECK(inner.carried == 0);
+  pp::stage_bytes const last =
+    pp::predict_bytes(model, setup, {.layers = 4, .output = true}, whole);
+  CHECK(last.weights == inner.weights + 2LL * 51200 * 4096 / 8);
+  CHECK(last.logits == 6LL * 4096 * 51200 / 8);
+  pp::training_setup sharded = setup;
+  sharded.data = 4;
+  CHECK(pp::predict_bytes(model, sharded, {.layers = 4}, whole).optimizer == inner.optimizer / 4);
+  std::vector<int> const halves{2048, 2048};
+  CHECK(pp::predict_bytes(model, setup, {.layers = 4}, halves).carried ==
+        2LL * 4 * 4 * 4096 * 4096 / 8);
+}
+
+TEST_CASE("published memory lies in the band of the prediction") {
+  // Figure of Seq1F1B, 2.7B, eight devices, no tensor parallelism, 1F1B: 51.4 and 74.3 GB on the
+  // device that holds the most, for 16k and 24k tokens.
+  pp::transformer const model = pp::find_transformer("gpt-2.7b");
+  double const published[][2] = {{16384, 51.4}, {24576, 74.3}};
+  for (auto const& [sequence, gigabytes] : published) {
+    pp::training_setup const setup{.sequence = static_cast<int>(sequence), .data = 1};
+    std::vector<int> const whole{static_cast<int>(sequence)};
+    pp::stage_bytes const first =
+      pp::predict_bytes(model, setup, {.layers = 4, .embedding = true}, whole);
+    double const predicted =
+      (static_cast<double>(first.resident()) + 8.0 * static_cast<double>(first.activation)) / 1e9;
+    pp::band const band = pp::memory_band(1, 1, false);
+    CAPTURE(predicted);
+    CHECK(gigabytes > predicted * band.least);
+    CHECK(gigabytes < predicted * band.most);
+  }
+}
+
+TEST_CASE("times of passes are operations over the rate, and exchanges") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::efficiency const perfect{1, 1, 1};
+  pp::shape const extents{.devices = 4, .microbatches = 2, .chunks = 2};
+  std::vector<int> const layers{8, 8, 8, 8};
+  std::vector<int> const lengths{3000, 1096};
+  auto const content = pp::stage_contents(layers);
+  pp::training_setup setup{.sequence = 4096};
+  pp::cost_table const cost =
+    pp::predict_costs(model, setup, h100, perfect, extents, content, lengths);
+  auto const seconds = [&cost](pp::pass_kind kind, int stage, int chunk) {
+    return cost.duration(
+      {kind, false, static_cast<std::uint16_t>(stage), 0, static_cast<std::uint16_t>(chunk)});
+  };
+  CHECK(seconds(pp::pass_kind::forward, 1, 1) ==
+        doctest::Approx(8 * pp::layer_flops(model, pp::pass_kind::forward, {1096, 3000}) /
+                        (989 * 1e12)));
+  CHECK(seconds(pp::pass_kind::forward, 3, 1) - seconds(pp::pass_kind::forward, 1, 1) ==
+        doctest::Approx(2.0 * 1096 * 4096 * 51200 / (989 * 1e12)));
+  CHECK(seconds(pp::pass_kind::backward, 0, 0) ==
+        doctest::Approx(seconds(pp::pass_kind::backward_input, 0, 0) +
+                        seconds(pp::pass_kind::backward_weight, 0, 0)));
+  CHECK(cost.latency() == doctest::Approx(2.0 * 3000 * 4096 / 450e9));
+  // Tensor parallelism over 8 GPUs puts neighbours into different machines, and exchanges.
+  setup.tensor = 8;
+  pp::cost_table const shared =
+    pp::predict_costs(model, setup, h100, perfect, extents, content, lengths);
+  CHECK(shared.latency() == doctest::Approx(2.0 * 3000 * 4096 / 8 / 50e9));
+  double const exchange = 8 * 2 * 2.0 * 7 / 8 * (2.0 * 3000 * 4096) / 450e9;
+  CHECK(shared.duration({}) ==
+        doctest::Approx(seconds(pp::pass_kind::forward, 0, 0) / 8 + exchange));
+}
+
+TEST_CASE("setups that do not fit the model are refused") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .tensor = 5}),
+                    doctest::Contains("heads"));
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 0}), doctest::Contains("at least 1"));
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .expert = 2}),
+                    doctest::Contains("experts"));
+  CHECK_THROWS_WITH(pp::find_gpu("h300"), doctest::Contains("h100"));
+  CHECK_THROWS_WITH(pp::check_gpu({.peak_tflops = 0}), doctest::Contains("above 0"));
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Recomputed and offloaded activations, on threads: the same numbers as without, in less memory.
+#include <pipe/plan/lower.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <tests/support/arithmetic_stage.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr pp::uniform_sizes words{
+  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+constexpr pp::uniform_cost costs{.communication = 0.25, .copy_out = 0.3, .copy_in = 0.3};
+
+// A stage that recomputes what its forward pass has kept, from the same input.
+struct recomputing_stage : support::arithmetic_stage {
+  int recomputed = 0;
+
+  void recompute(pp::context const& where, pp::input in) {
+    ++recomputed;
+    CHECK(where.recomputing);
+    word(where.activation) = in.slot < 0 ? unit(where) : in.as<std::uint64_t>()[0];
+  }
+};
+
+template <class Policy, class Schedule>
+void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size, int recomputes) {
+  auto const table = pp::make_timetable(schedule, size, costs);
+  CAPTURE(size.devices);
+  CAPTURE(size.microbatches);
+  std::vector<recomputing_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    model[s].weight = s + 3;
+    model[s].chunks = table.extents.chunks;
+  }
+  pp::thread_runner runner(pp::lower<Policy>(table, words), model);
+  int const steps = 2;
+  for (int step = 0; step < steps; ++step)
+    runner.step();
+  auto const expected = support::run_sequentially(
+    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    CHECK(model[s].gradient == steps * expected.gradients[s]);
+    CHECK(model[s].recomputed == steps * recomputes * pp::units(table.over()));
+  }
+  CHECK(model.back().losses == steps * expected.losses);
+  CHECK(pp::verify(runner.trace()));
+}
+
+template <class Schedule>
+void check_all(Schedule const& schedule) {
+  for (int devices = 1; devices <= 4; ++devices)
+    for (int const microbatches : {1, 4, 9}) {
+      pp::pipeline_size const size{devices, microbatches};
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_recompute<Schedule>{schedule}, size, 1);
+      check_equal_to_sequential<pp::communicator_per_edge>(
+        pp::with_offload<Schedule>{schedule}, size, 0);
+      check_equal_to_sequential<pp::one_communicator>(
+        pp::with_offload<Schedule>{schedule}, size, 0);
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_offload<pp::with_recompute<Schedule>>{{schedule}}, size, 1);
+    }
+}
+
+} // namespace
+
+TEST_CASE("every schedule gives the same numbers with recomputed and with offloaded activations") {
+  SUBCASE("gpipe") {
+    check_all(pp::GPipe{});
+  }
+  SUBCASE("1f1b") {
+    check_all(pp::OneFOneB{});
+  }
+  SUBCASE("interleaved") {
+    check_all(pp::Interleaved<2>{});
+  }
+  SUBCASE("zb-h1") {
+    check_all(pp::ZeroBubbleH1{});
+  }
+  SUBCASE("zb-h2") {
+    check_all(pp::ZeroBubbleH2{});
+  }
+  SUBCASE("seq1f1b") {
+    check_all(pp::Seq1F1B<3>{});
+  }
+  SUBCASE("v-half") {
+    check_all(pp::VHalf{});
+  }
+}
+
+TEST_CASE("offloaded activations lie on the host: the device's arena shrinks, the host's grows") {
+  pp::uniform_cost const slow_passes{
+    .forward = 2, .backward_input = 2, .backward_weight = 2, .copy_out = 0.5, .copy_in = 0.5};
+  auto const plain = pp::lower(pp::make_timetable(pp::OneFOneB{}, {8, 16}, slow_passes), words);
+  auto const moved =
+    pp::lower(pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {8, 16}, slow_passes), words);
+  pp::plan_view const before = plain;
+  pp::plan_view const after = moved;
+  CHECK(before.layout(0, pp::slot_class::activation).count == 8);
+  CHECK(after.layout(0, pp::slot_class::activation).count == 2);
+  CHECK(before.host_bytes[0] == 0);
+  CHECK(after.host_bytes[0] == after.layout(0, pp::slot_class::host_activation).bytes *
+                                 after.layout(0, pp::slot_class::host_activation).count);
+  CHECK(after.host_bytes[0] > 0);
+}
+
+TEST_CASE("slots of activations are as many as the timetable holds at once, copies and all") {
+  for (int const devices : {2, 4, 8})
+    for (double const copy : {0.25, 0.5, 1.0, 1.5, 3.0}) {
+      pp::uniform_cost const cost{
+        .forward = 2, .backward_input = 2, .backward_weight = 2, .copy_out = copy, .copy_in = copy};
+      auto const table =
+        pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {devices, 2 * devices}, cost);
+      auto const work = pp::lower(table, words);
+      for (int device = 0; device < devices; ++device)
+        CHECK(pp::plan_view(work).layout(device, pp::slot_class::activation).count ==
+              pp::peak_activation_chunks(table, device));
+    }
+}

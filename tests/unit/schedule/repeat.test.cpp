@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/repeat.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
+#include <pipe/search/v_auto.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+// Near misses: each lacks one thing.
+struct without_arrange {
+  static void order(pp::shape const&, int, pp::row_writer&) {}
+};
+struct without_order {
+  static pp::shape arrange(int, int) { return {}; }
+};
+struct arranges_a_number {
+  static int arrange(int, int) { return 1; }
+  static void order(pp::shape const&, int, pp::row_writer&) {}
+};
+struct not_a_copy {
+  not_a_copy() = default;
+  not_a_copy(not_a_copy const&) = delete;
+  not_a_copy& operator=(not_a_copy const&) = delete;
+  static pp::shape arrange(int, int) { return {}; }
+  static void order(pp::shape const&, int, pp::row_writer&) {}
+};
+struct without_latency {
+  static double duration(pp::pass const&) { return 1; }
+};
+struct block_without_layout {
+  int stages_per_device = 1;
+  bool fused = false;
+};
+static_assert(pp::schedule<pp::OneFOneB> && pp::closed_form_schedule<pp::OneFOneB>);
+static_assert(!pp::generated_schedule<pp::OneFOneB> && pp::generated_schedule<pp::VHalf>);
+static_assert(!pp::arranges<without_arrange> && !pp::schedule<without_arrange>);
+static_assert(pp::arranges<without_order> && !pp::schedule<without_order>);
+static_assert(!pp::arranges<arranges_a_number> && !pp::schedule<not_a_copy>);
+static_assert(!pp::cost_model<without_latency> && pp::cost_model<pp::uniform_cost>);
+static_assert(!pp::repeatable_block<block_without_layout> && pp::repeatable_block<pp::strides<3>>);
+static_assert(pp::stage_placement<pp::waves> && !pp::stage_placement<block_without_layout>);
+
+struct costs {
+  static constexpr pp::uniform_cost value{10, 12, 8, 1};
+};
+
+// The most activations that are alive on a device at once, by counting slot after slot.
+int counted_peak(pp::building_block const& block) {
+  int most = 0;
+  for (int device = 0; device < block.extents.devices; ++device)
+    for (int slot = 0; slot < block.interval; ++slot) {
+      int alive = 0;
+      for (int stage = 0; stage < pp::stages(block.extents); ++stage)
+        for (int at = block.forward(stage); at < block.freed(stage); ++at)
+          if (pp::device_of(block.extents, stage) == device)
+            alive += at % block.interval == slot ? 1 : 0;
+      most = std::max(most, alive);
+    }
+  return most;
+}
+
+template <int Legs>
+void check_block(pp::strides<Legs> const& own, pp::shape const& extents) {
+  std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+  pp::building_block block{.extents = extents, .slots = slots.data()};
+  own.lay_out(block);
+  CHECK(pp::peak_of(block) == counted_peak(block));
+  CHECK(pp::peak_of(block) <= pp::peak_bound(block));
+}
+
+template <int Legs, class Placement>
+void check_everywhere(pp::strides<Legs> own) {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int chunks = 1; chunks <= 3; ++chunks)
+      for (int const microbatches : {1, 3, 2 * devices + 1}) {
+        pp::Repeat<pp::strides<Legs>, Placement, pp::dynamic> const plan{.chunks = chunks,
+                                                                         .block = own};
+        auto const extents = plan.arrange(devices, microbatches);
+        check_block(own, extents);
+        std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+        pp::building_block block{.extents = extents, .slots = slots.data()};
+        own.lay_out(block);
+        // make_timetable verifies every rule
+        for (pp::uniform_cost const& cost : {pp::uniform_cost{}, pp::uniform_cost{10, 12, 8, 1}}) {
+          auto const table = pp::make_timetable(plan, {devices, microbatches}, cost);
+          for (int device = 0; device < devices; ++device)
+            CHECK(pp::peak_activation_chunks(table, device) <=
+                  pp::peak_bound(block) + Legs * (chunks - 1));
+        }
+      }
+}
+
+} // namespace
+
+TEST_CASE("blocks of one to four legs, looped and to and fro, keep every rule and their memory") {
+  int const fit = pp::first_fit;
+  check_everywhere<1, pp::loops>({.stride = {1, 2}, .gap = {0, fit}});
+  check_everywhere<2, pp::loops>({.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}});
+  check_everywhere<2, pp::waves>({.stride = {2, 1, 2, 1}, .gap = {0, 2, 0, 1}});
+  check_everywhere<2, pp::waves>({.fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}});
+  check_everywhere<3, pp::waves>(
+    {.interval = 10, .stride = {0, 0, 0, 0, 0, 0}, .gap = {0, fit, fit, fit, fit, fit}});
+  check_everywhere<4, pp::waves>({.interval = 14,
+                                  .stride = {0, 0, 0, 0, 0, 0, 0, 0},
+                                  .gap = {0, fit, fit, fit, fit, fit, fit, fit}});
+}
+
+TEST_CASE("a block of one leg with its backward pass in one piece has the figures of 1F1B") {
+  pp::strides<1> const own{.fused = true, .stride = {1, 2}, .gap = {0, pp::first_fit}};
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int microbatches = 1; microbatches <= 12; ++microbatches) {
+      pp::pipeline_size const size{devices, microbatches};
+      auto const block =
+        pp::make_timetable(pp::Repeat<pp::strides<1>, pp::loops>{.block = own}, size);
+      auto const plain = pp::make_timetable<pp::OneFOneB>(size);
+      CHECK(pp::span_of(block) == pp::span_of(plain));
+      CHECK(pp::peak_activations(block) == pp::peak_activations(plain));
+    }
+}
+
+TEST_CASE("four legs hold less than the V at a smaller bubble") {
+  int const fit = pp::first_fit;
+  pp::Repeat<pp::strides<4>> const w{
+    .block = {.stride = {1, 1, 1, 1, 1, 1, 1, 1}, .gap = {0, fit, fit, fit, fit, fit, fit, fit}}};
+  auto const longer = pp::make_timetable(w, {8, 32});
+  auto const v = pp::make_timetable<pp::VMin>({8, 32});
+  CHECK(pp::peak_activations(longer) == pp::ratio{14, 1}); // 3.5 shares of a device, 4 of the V
+  CHECK(pp::peak_activations(v) == pp::ratio{8, 1});
+  CHECK(pp::bubble_rate(longer) < pp::bubble_rate(v));
+}
+
+TEST_CASE("no block at full throughput holds less than a third of P on average") {
+  // Live activations are the sum of lifespans over the interval; every pass takes a slot.
+  int const fit = pp::first_fit;
+  for (int devices = 2; devices <= 32; ++devices) {
+    pp::strides<4> const own{.interval = 14,
+                             .stride = {0, 0, 0, 0, 0, 0, 0, 0},
+                             .gap = {0, fit, fit, fit, fit, fit, fit, fit}};
+    pp::shape const extents = pp::waves::arrange(devices, 1, 1, 4);
+    std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+    pp::building_block block{.extents = extents, .slots = slots.data()};
+    own.lay_out(block);
+    int lived = 0;
+    for (int stage = 0; stage < pp::stages(extents); ++stage)
+      lived += pp::lifespan(block, stage);
+    int const all = pp::stages(extents);
+    CHECK(lived >= all * (all + 2)); // the sum of 2 (S - s) + 1
+    CHECK(pp::peak_of(block) * devices * block.interval >= lived);
+  }
+}
+
+TEST_CASE("a type that sweeps gives one answer, in the compiler and in the program") {
+  constexpr auto fixed = pp::timetable<pp::SweptVHalf, 4, 9, costs>;
+  auto const table = pp::make_timetable<pp::SweptVHalf>({4, 9}, costs::value);
+  CHECK(std::equal(table.passes.begin(), table.passes.end(), fixed.view.passes));
+  // The search finds a shorter one.
+  CHECK(pp::span_of(pp::make_timetable<pp::VHalf>({4, 9}, costs::value)) <= pp::span_of(table));
+  CHECK(pp::make_timetable(pp::SweptVAuto<6>{}, {4, 9}).passes ==
+        pp::make_timetable(pp::SweptVAuto<pp::dynamic>{.memory_limit = 6}, {4, 9}).passes);
+}
+
+TEST_CASE("times that cannot be are refused with their entry, tiny ones are times like others") {
+  double const none = std::numeric_limits<double>::quiet_NaN();
+  double const ever = std::numeric_limits<double>::infinity();
+  for (double const bad : {none, ever, -1.0}) {
+    pp::uniform_cost const cost{1, bad, 1};
+    CHECK_THROWS_WITH(pp::make_orders(pp::ZeroBubbleAuto<>{4}, {4, 8}, cost),
+                      doctest::Contains("cost model: the time of backward"));
+    CHECK_THROWS_WITH(pp::make_orders(pp::VShape<pp::v_half_offsets>{}, {4, 8}, cost),
+                      doctest::Contains("must be a finite number and not negative"));
+    CHECK_THROWS_WITH(
+      pp::make_orders(pp::ZeroBubbleAuto<>{4}, {4, 8}, pp::uniform_cost{1, 1, 1, bad}),
+      "cost model: the latency must be a finite number and not negative");
+  }
+  CHECK_THROWS_WITH(pp::make_orders(pp::ZeroBubbleAuto<>{4}, {4, 8}, pp::uniform_cost{1e308}),
+                    "cost model: the times of all passes together are too large");
+  for (double const tiny : {1e-300, 5e-324})
+    CHECK(pp::make_orders(pp::VHalf{}, {4, 8}, pp::uniform_cost{tiny, tiny, tiny}).passes ==
+          pp::make_orders(pp::VHalf{}, {4, 8}).passes);
+}
+
+TEST_CASE("offsets that overflow are refused, long intervals take bounded effort") {
+  using too_far = pp::VShape<pp::offsets{.forward_down = 1 << 30}>;
+  CHECK_THROWS_WITH(pp::make_orders(too_far{}, {64, 16}), doctest::Contains("none above 4096"));
+  using unhurried = pp::VShape<pp::offsets{.interval = 512}>;
+  CHECK(pp::verify(pp::make_timetable<unhurried>({8, 16})));
+  CHECK(pp::verify(pp::make_timetable(pp::VAuto<>{1000}, {256, 10})));
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/lower.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+// The compiler makes and checks the same.
+static_assert(pp::verify(pp::timetable<pp::with_recompute<pp::Seq1F1B<2>>, 3, 4>));
+
+//! What a device holds at most when an input counts `kept` from its forward to its backward and the
+//! rest of an activation 1 - kept from where it is made to there.
+double peak_with_inputs(pp::timetable_view table, int device, double kept) {
+  std::vector<std::pair<double, double>> changes; // time, change; what ends comes first
+  auto const hold = [&changes](double from, double to, double weight) {
+    changes.emplace_back(from, weight);
+    changes.emplace_back(to, -weight);
+  };
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pp::pass const& made = table.passes[i];
+    if (made.kind == pp::pass_kind::backward)
+      continue;
+    int last = i;
+    while (table.passes[last].kind != pp::pass_kind::backward ||
+           table.passes[last].microbatch != made.microbatch)
+      ++last;
+    if (made.kind != pp::pass_kind::recompute)
+      hold(table.starts[i], table.ends[last], kept);
+    if (made.kind != pp::pass_kind::checkpointed_forward)
+      hold(table.starts[i], table.ends[last], 1 - kept);
+  }
+  std::sort(changes.begin(), changes.end());
+  double held = 0;
+  double peak = 0;
+  for (auto const& [time, change] : changes) {
+    held += change;
+    peak = std::max(peak, held);
+  }
+  return peak;
+}
+
+template <class Schedule>
+void check_golden(Schedule const& schedule,
+                  std::istringstream& line,
+                  pp::pipeline_size size,
+                  double f,
+                  double b,
+                  double kept) {
+  auto const table = pp::make_timetable(schedule, size, pp::uniform_cost{f, b / 2, b / 2});
+  double makespan = 0;
+  line >> makespan;
+  CHECK(pp::makespan(table) == makespan);
+  for (int device = 0; device < size.devices; ++device) {
+    double peak = 0;
+    line >> peak;
+    CHECK(peak_with_inputs(table, device, kept) == doctest::Approx(peak));
+  }
+}
+
+} // namespace
+
+TEST_CASE("1F1B with recompute takes the time and the memory of the golden file") {
+  std::ifstream golden("golden/families/recompute.txt");
+  REQUIRE(golden);
+  int lines = 0;
+  for (std::string text; std::getline(golden, text);) {
+    if (text.empty() || text[0] == '#')
+      continue;
+    CAPTURE(text);
+    std::istringstream line(text);
+    pp::pipeline_size size;
+    double f = 0;
+    double b = 0;
+    double kept = 0;
+    bool last_keeps = false;
+    bool early = false;
+    line >> size.devices >> size.microbatches >> f >> b >> kept >> last_keeps >> early;
+    if (!early) // a kind of its own: see tests/unit/run/own_flow.test.cpp
+      continue;
+    ++lines;
+    if (last_keeps)
+      check_golden(
+        pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, line, size, f, b, kept);
+    else
+      check_golden(pp::with_recompute<pp::OneFOneB>{}, line, size, f, b, kept);
+  }
+  CHECK(lines == 11);
+}
+
+TEST_CASE("the law of 1F1B with recompute holds over ranges") {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int microbatches = devices; microbatches <= 3 * devices; ++microbatches)
+      for (double const f : {1.0, 3.0})
+        for (double const b : {2.0, 3.0, 7.0}) {
+          auto const table = pp::make_timetable(pp::with_recompute<pp::OneFOneB>{},
+                                                {devices, microbatches},
+                                                pp::uniform_cost{f, b / 2, b / 2});
+          CHECK(pp::makespan(table) == microbatches * (2 * f + b) + (devices - 1) * (f + b));
+          for (int device = 0; device < devices; ++device) {
+            CHECK(pp::peak_activation_chunks(table, device) == 1);
+            double const inputs = devices - 1 - device;
+            CHECK(peak_with_inputs(table, device, 0.125) == doctest::Approx(1 + inputs * 0.125));
+          }
+        }
+}
+
+TEST_CASE(
+  "a unit that keeps its input alone needs its recompute, and one that keeps all has none") {
+  auto table = pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {2, 3});
+  REQUIRE(pp::verify(table));
+  auto const first = [&table](pp::pass_kind kind) -> pp::pass& {
+    return *std::find_if(table.passes.begin(), table.passes.end(), [kind](pp::pass const& what) {
+      return what.kind == kind;
+    });
+  };
+  SUBCASE("kept and recomputed") {
+    first(pp::pass_kind::checkpointed_forward).kind = pp::pass_kind::forward;
+    CHECK(pp::verify(table).broken == pp::rule::repeated_pass);
+  }
+  SUBCASE("not recomputed") {
+    pp::pass& gone = first(pp::pass_kind::recompute);
+    gone.kind = pp::pass_kind::copy_request;
+    CHECK_FALSE(pp::verify(table));
+  }
+}
