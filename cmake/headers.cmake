@@ -95,43 +95,43 @@ set(PIPELINING_HEADERS_ATTENTION
   attention/parameters.hpp
   attention/reference.hpp
   attention/score.hpp
-  attention/tile.hpp
+  attention/host/tile.hpp
 )
 
 set(PIPELINING_HEADERS_PLAN
-  plan/bill.hpp
-  plan/budget.hpp
-  plan/calls.hpp
-  plan/connect.hpp
-  plan/describe.hpp
-  plan/diagnosis.hpp
-  plan/difference.hpp
-  plan/drain.hpp
-  plan/fingerprint.hpp
-  plan/global_order.hpp
-  plan/hooks.hpp
-  plan/instance.hpp
+  plan/connection_rounds.hpp
   plan/item.hpp
   plan/lower.hpp
-  plan/lower_device.hpp
-  plan/memory.hpp
-  plan/other_slots.hpp
   plan/plan.hpp
   plan/policy.hpp
-  plan/program.hpp
   plan/proof.hpp
   plan/prove.hpp
-  plan/prove_messages.hpp
-  plan/prove_slots.hpp
-  plan/prove_steps.hpp
-  plan/scratch.hpp
   plan/sizes.hpp
-  plan/slots.hpp
-  plan/static_lowering.hpp
   plan/static_plan.hpp
-  plan/static_proof.hpp
-  plan/tables.hpp
-  plan/waits.hpp
+  plan/lower/arena.hpp
+  plan/lower/budget.hpp
+  plan/lower/device_plan.hpp
+  plan/lower/device_program.hpp
+  plan/lower/given_slots.hpp
+  plan/lower/global_order.hpp
+  plan/lower/hooks.hpp
+  plan/lower/instance.hpp
+  plan/lower/scratch.hpp
+  plan/lower/slots.hpp
+  plan/lower/static_lowering.hpp
+  plan/lower/waits.hpp
+  plan/prove/diagnosis.hpp
+  plan/prove/drain.hpp
+  plan/prove/messages.hpp
+  plan/prove/slots.hpp
+  plan/prove/static_proof.hpp
+  plan/prove/steps.hpp
+  plan/report/call_counts.hpp
+  plan/report/describe.hpp
+  plan/report/difference.hpp
+  plan/report/fingerprint.hpp
+  plan/report/plan_tables.hpp
+  plan/report/policy_cost.hpp
 )
 
 set(PIPELINING_HEADERS_IO
@@ -180,16 +180,16 @@ set(PIPELINING_HEADERS_RUN
 )
 
 set(PIPELINING_CORE_HEADERS
-  ${PIPELINING_HEADERS_ROOT}
-  ${PIPELINING_HEADERS_CORE}
-  ${PIPELINING_HEADERS_SCHEDULE}
-  ${PIPELINING_HEADERS_TIMETABLE}
-  ${PIPELINING_HEADERS_MODEL}
-  ${PIPELINING_HEADERS_SEARCH}
   ${PIPELINING_HEADERS_ATTENTION}
-  ${PIPELINING_HEADERS_PLAN}
+  ${PIPELINING_HEADERS_CORE}
   ${PIPELINING_HEADERS_IO}
+  ${PIPELINING_HEADERS_MODEL}
+  ${PIPELINING_HEADERS_PLAN}
+  ${PIPELINING_HEADERS_ROOT}
   ${PIPELINING_HEADERS_RUN}
+  ${PIPELINING_HEADERS_SCHEDULE}
+  ${PIPELINING_HEADERS_SEARCH}
+  ${PIPELINING_HEADERS_TIMETABLE}
 )
 
 # Headers of pipelining::mpi. They need <mpi.h>; they are installed with the others, since they need nothing built.
@@ -204,30 +204,29 @@ set(PIPELINING_MPI_HEADERS
 # others, since they need nothing built.
 set(PIPELINING_CUDA_HEADERS
   attention/backward.cuh
-  attention/backward_mma.cuh
   attention/backward_on_hopper.cuh
   attention/forward.cuh
-  attention/forward_hopper.cuh
-  attention/forward_mma.cuh
-  attention/merge.cuh
   attention/forward_on_hopper.cuh
-  attention/hopper.cuh
-  attention/hopper_block.cuh
-  attention/hopper_code.cuh
-  attention/hopper_gradient_block.cuh
-  attention/hopper_launch.cuh
-  attention/hopper_products.cuh
-  attention/hopper_softmax.cuh
-  attention/key_gradient_hopper.cuh
-  attention/merge_splits.cuh
-  attention/query_gradient_hopper.cuh
-  attention/query_statistics.cuh
+  attention/merge.cuh
   attention/on_gpu.cuh
-  attention/shared_tile.cuh
-  attention/tile_search.cuh
-  attention/tensor_map.cuh
-  attention/warp_matrix.cuh
-  cuda.cuh
+  attention/hopper/code_in_program.cuh
+  attention/hopper/forward.cuh
+  attention/hopper/forward_block.cuh
+  attention/hopper/gradient_block.cuh
+  attention/hopper/instructions.cuh
+  attention/hopper/key_gradient.cuh
+  attention/hopper/launch.cuh
+  attention/hopper/products.cuh
+  attention/hopper/query_gradient.cuh
+  attention/hopper/softmax.cuh
+  attention/hopper/tensor_map.cuh
+  attention/kernel/merge_splits.cuh
+  attention/kernel/query_statistics.cuh
+  attention/kernel/tile_search.cuh
+  attention/kernel/warp_matrix.cuh
+  attention/portable/backward_mma.cuh
+  attention/portable/forward_mma.cuh
+  attention/portable/shared_tile.cuh
   cuda/device_guards.cuh
   cuda/error.cuh
   cuda/handles.cuh
@@ -237,6 +236,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/stream_device.cuh
   cuda/streams.cuh
   cuda/wait.cuh
+  cuda.cuh
 )
 
 # Headers of pipelining::nccl. They need <nccl.h> too.

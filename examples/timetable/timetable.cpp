@@ -11,7 +11,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/plan/tables.hpp>
+#include <pipe/plan/report/plan_tables.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

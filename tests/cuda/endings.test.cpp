@@ -11,7 +11,7 @@
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

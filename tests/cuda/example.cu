@@ -11,7 +11,7 @@
 #include <string>
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

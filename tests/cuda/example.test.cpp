@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <tests/cuda/example.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 
 //! @brief What all ranks share. Only one host thread of the stand-in runs at any moment.
 struct memory_board {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every planted bug is found by one of the checks that the tests of the executors make.
-#include <pipe/plan/calls.hpp>
+#include <pipe/plan/report/call_counts.hpp>
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <tests/cuda/mutants.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 struct nccl_case {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for NCCL, compiled by nvcc as users compile it, on the stand-in.
-#include <pipe/plan/calls.hpp>
+#include <pipe/plan/report/call_counts.hpp>
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

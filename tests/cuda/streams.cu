@@ -13,7 +13,7 @@
 #include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/streams.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -15,7 +15,7 @@
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_stage.cuh>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

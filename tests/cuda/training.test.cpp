@@ -16,7 +16,7 @@
 #include <string>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <tests/cuda/training_mutants.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <tests/standin/standin.hpp>
+#include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

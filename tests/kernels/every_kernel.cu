@@ -2,12 +2,12 @@
 // Every attention kernel of one head dim and element type, for every mask, under plain names:
 // scripts/check-kernels --everything compiles it once for each DIM, TYPE and ELEMENT.
 #if defined(HOPPER)
-#include <pipe/attention/forward_hopper.cuh>
-#include <pipe/attention/key_gradient_hopper.cuh>
-#include <pipe/attention/query_gradient_hopper.cuh>
+#include <pipe/attention/hopper/forward.cuh>
+#include <pipe/attention/hopper/key_gradient.cuh>
+#include <pipe/attention/hopper/query_gradient.cuh>
 #else
-#include <pipe/attention/backward_mma.cuh>
-#include <pipe/attention/forward_mma.cuh>
+#include <pipe/attention/portable/backward_mma.cuh>
+#include <pipe/attention/portable/forward_mma.cuh>
 #endif
 
 namespace at = pipelining::attention;

@@ -7,9 +7,9 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/plan/program.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstddef>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief Launches backward of chunked attention on a GPU.
 
-#include <pipe/attention/backward_mma.cuh>
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/config.hpp>
 
 #include <cuda_runtime_api.h>

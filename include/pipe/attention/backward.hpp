@@ -5,10 +5,10 @@
 //! @brief Backward of chunked attention on the host, for one chunk at a time in reverse chunk
 //! order.
 
+#include <pipe/attention/host/tile.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
-#include <pipe/attention/tile.hpp>
 
 #include <cmath>
 #include <cstdint>

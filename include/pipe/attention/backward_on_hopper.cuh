@@ -5,11 +5,11 @@
 //! @brief Launches backward of chunked attention on a Hopper GPU.
 
 #include <pipe/attention/forward.cuh>
-#include <pipe/attention/hopper_code.cuh>
-#include <pipe/attention/hopper_launch.cuh>
+#include <pipe/attention/hopper/code_in_program.cuh>
+#include <pipe/attention/hopper/key_gradient.cuh>
+#include <pipe/attention/hopper/launch.cuh>
+#include <pipe/attention/hopper/query_gradient.cuh>
 #include <pipe/attention/kernel_call.hpp>
-#include <pipe/attention/key_gradient_hopper.cuh>
-#include <pipe/attention/query_gradient_hopper.cuh>
 #include <pipe/config.hpp>
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,7 @@ __launch_bounds__(threads_on_hopper<hopper_query_gradient_shape<Dim, Score>::thr
 #else
   (void)maps;
   (void)call;
-  __trap(); // never reached: no launch fits the bounds, see hopper_code.cuh
+  __trap(); // never reached: no launch fits the bounds, see hopper/code_in_program.cuh
 #endif
 }
 
@@ -46,7 +46,7 @@ PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_key_gradient_s
 #else
   (void)maps;
   (void)call;
-  __trap(); // never reached: no launch fits the bounds, see hopper_code.cuh
+  __trap(); // never reached: no launch fits the bounds, see hopper/code_in_program.cuh
 #endif
 }
 
@@ -67,7 +67,7 @@ hopper_code backward_code() {
 } // namespace detail
 
 //! @brief Says whether the program has code for sm_90a of the backward kernels and runs it on the
-//! current GPU. To be asked where is_hopper; see hopper_code.cuh.
+//! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] bool has_backward_on_hopper() {

@@ -4,10 +4,10 @@
 //! @file
 //! @brief Launches forward of chunked attention on a GPU.
 
-#include <pipe/attention/forward_mma.cuh>
+#include <pipe/attention/kernel/merge_splits.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
-#include <pipe/attention/merge_splits.cuh>
+#include <pipe/attention/portable/forward_mma.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 

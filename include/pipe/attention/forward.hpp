@@ -4,10 +4,10 @@
 //! @file
 //! @brief Forward of chunked attention on the host.
 
+#include <pipe/attention/host/tile.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
-#include <pipe/attention/tile.hpp>
 
 #include <cmath>
 #include <cstdint>

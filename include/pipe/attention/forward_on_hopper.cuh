@@ -5,9 +5,9 @@
 //! @brief Launches forward of chunked attention on a Hopper GPU.
 
 #include <pipe/attention/forward.cuh>
-#include <pipe/attention/forward_hopper.cuh>
-#include <pipe/attention/hopper_code.cuh>
-#include <pipe/attention/hopper_launch.cuh>
+#include <pipe/attention/hopper/code_in_program.cuh>
+#include <pipe/attention/hopper/forward.cuh>
+#include <pipe/attention/hopper/launch.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/config.hpp>
@@ -34,7 +34,7 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
   (void)maps;
   (void)call;
   (void)splits;
-  __trap(); // never reached: no launch fits the bounds, see hopper_code.cuh
+  __trap(); // never reached: no launch fits the bounds, see hopper/code_in_program.cuh
 #endif
 }
 
@@ -51,7 +51,7 @@ hopper_code forward_code() {
 } // namespace detail
 
 //! @brief Says whether the program has code for sm_90a of the forward kernels and runs it on the
-//! current GPU. To be asked where is_hopper; see hopper_code.cuh.
+//! current GPU. To be asked where is_hopper; see hopper/code_in_program.cuh.
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] bool has_forward_on_hopper() {

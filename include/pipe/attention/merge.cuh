@@ -5,9 +5,9 @@
 //! @brief Joins attention over disjoint sets of keys on a GPU: the merge operator as a kernel.
 
 #include <pipe/attention/forward.cuh>
+#include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/merge.hpp>
-#include <pipe/attention/warp_matrix.cuh>
 #include <pipe/config.hpp>
 
 #include <cuda_runtime_api.h>

@@ -9,11 +9,11 @@
 #include <pipe/attention/backward_on_hopper.cuh>
 #include <pipe/attention/forward.cuh>
 #include <pipe/attention/forward_on_hopper.cuh>
-#include <pipe/attention/hopper_code.cuh>
+#include <pipe/attention/hopper/code_in_program.cuh>
+#include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/key_splits.hpp>
-#include <pipe/attention/tensor_map.cuh>
 
 #include <cuda_runtime_api.h>
 

@@ -6,7 +6,7 @@
 //! pipelining::cuda::communicators_of.
 
 #include <pipe/cuda/nccl_error.cuh>
-#include <pipe/plan/connect.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <nccl.h>

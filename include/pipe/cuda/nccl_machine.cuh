@@ -13,9 +13,9 @@
 #include <pipe/cuda/patience.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/stream_device.cuh>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>

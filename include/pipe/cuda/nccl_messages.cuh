@@ -12,7 +12,7 @@
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
-#include <pipe/plan/connect.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/standing.hpp>

@@ -8,7 +8,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/stream_device.cuh>
-#include <pipe/plan/connect.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

@@ -9,8 +9,8 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/waits.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/run_item.hpp>
 

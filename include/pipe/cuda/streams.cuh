@@ -9,9 +9,9 @@
 #include <pipe/cuda/peer_copies.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/wait.cuh>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>

@@ -5,18 +5,18 @@
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/budget.hpp>
-#include <pipe/plan/describe.hpp>
-#include <pipe/plan/global_order.hpp>
-#include <pipe/plan/hooks.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower_device.hpp>
+#include <pipe/plan/lower/budget.hpp>
+#include <pipe/plan/lower/device_plan.hpp>
+#include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/global_order.hpp>
+#include <pipe/plan/lower/hooks.hpp>
+#include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/plan/program.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/plan/slots.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>

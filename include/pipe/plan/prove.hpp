@@ -6,14 +6,14 @@
 
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/drain.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
-#include <pipe/plan/prove_messages.hpp>
-#include <pipe/plan/prove_slots.hpp>
-#include <pipe/plan/prove_steps.hpp>
-#include <pipe/plan/scratch.hpp>
+#include <pipe/plan/prove/drain.hpp>
+#include <pipe/plan/prove/messages.hpp>
+#include <pipe/plan/prove/slots.hpp>
+#include <pipe/plan/prove/steps.hpp>
 
 namespace pipelining::inline v0_1 {
 

@@ -4,14 +4,14 @@
 //! @file
 //! @brief Plans that the compiler makes and proves. Header for pipelining::lower_static.
 
-#include <pipe/plan/diagnosis.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/static_lowering.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/diagnosis.hpp>
+#include <pipe/plan/prove/static_proof.hpp>
 #include <pipe/plan/sizes.hpp>
-#include <pipe/plan/static_lowering.hpp>
-#include <pipe/plan/static_proof.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 
 #include <cstdint>

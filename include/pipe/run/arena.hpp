@@ -5,7 +5,7 @@
 //! @brief The memory of one device. Header for pipelining::arena and pipelining::host_memory.
 
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/memory.hpp>
+#include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/context.hpp>
 

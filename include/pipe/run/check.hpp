@@ -6,9 +6,9 @@
 //! pipelining::drained_order.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/drain.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove/drain.hpp>
 #include <pipe/run/stage.hpp>
 
 #include <cstddef>

@@ -7,9 +7,9 @@
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
-#include <pipe/plan/instance.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/memory.hpp>
+#include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/null_access.hpp>
@@ -50,8 +50,8 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
   kind_of_pass const& kind = (*work.declared)[step.work.kind];
   for (int i = 0; i < kind.effect_count; ++i) {
     effect const& one = kind.effects[i];
-    bool const first =
-      one.what == does::makes || (one.what == does::adds_to && opens(work.over(), one.order, step.work));
+    bool const first = one.what == does::makes ||
+                       (one.what == does::adds_to && opens(work.over(), one.order, step.work));
     datum const& made = work.declared->data[one.of];
     if (made.lives != residence::device) // weight gradients are in no pool of ours
       continue;

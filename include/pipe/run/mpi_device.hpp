@@ -5,9 +5,9 @@
 //! @brief One MPI process's side of the executor loop. Header for pipelining::mpi_device.
 
 #include <pipe/core/pass.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/guards.hpp>
@@ -51,8 +51,8 @@ public:
         guard_(guarded ? guard_bytes : 0),
         memory_(
           std::make_unique<host_memory>(arena{work, device, nullptr, nullptr, guard_}.bytes())),
-        host_(std::make_unique<host_memory>(
-          work.host_bytes == nullptr ? 0 : work.host_bytes[device])),
+        host_(
+          std::make_unique<host_memory>(work.host_bytes == nullptr ? 0 : work.host_bytes[device])),
         guards_(arena{work, device, memory_->data(), host_->data(), guard_}),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
         completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {

@@ -5,8 +5,8 @@
 //! @brief Says which pass has touched a buffer that it has not got. Header for
 //! pipelining::null_explainer.
 
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/run/context.hpp>
 
 #include <csignal>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief That all ranks of a run have the same plan. Header for pipelining::agree_on_plan.
 
-#include <pipe/plan/difference.hpp>
-#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/difference.hpp>
+#include <pipe/plan/report/fingerprint.hpp>
 #include <pipe/run/store.hpp>
 
 #include <chrono>

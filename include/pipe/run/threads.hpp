@@ -6,10 +6,10 @@
 //! pipelining::thread_runner.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/waits.hpp>
+#include <pipe/plan/report/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>

@@ -4,15 +4,15 @@
 //! @file
 //! @brief Launches of the kernels for Hopper in the PTX interpreter, held against double.
 
+#include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/reference.hpp>
-#include <pipe/attention/tensor_map.cuh>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "tests/ptx/tensor_map.hpp"
+#include "tests/simulators/ptx/tensor_map.hpp"
 #include "tests/unit/attention_kernels/problem.hpp"
 
 namespace hopper_tests {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The kernels for Hopper under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
-#include <pipe/attention/forward_hopper.cuh>
-#include <pipe/attention/key_gradient_hopper.cuh>
-#include <pipe/attention/merge_splits.cuh>
-#include <pipe/attention/query_gradient_hopper.cuh>
+#include <pipe/attention/hopper/forward.cuh>
+#include <pipe/attention/hopper/key_gradient.cuh>
+#include <pipe/attention/hopper/query_gradient.cuh>
+#include <pipe/attention/kernel/merge_splits.cuh>
 
 #include "functors.hpp"
 

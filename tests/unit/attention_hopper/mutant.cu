@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // One kernel for Hopper, compiled with headers that mutants.py has broken: that of the macro.
 #if defined(MUTANT_FORWARD)
-#include <pipe/attention/forward_hopper.cuh>
+#include <pipe/attention/hopper/forward.cuh>
 #elif defined(MUTANT_QUERY_GRADIENT)
-#include <pipe/attention/query_gradient_hopper.cuh>
+#include <pipe/attention/hopper/query_gradient.cuh>
 #else
-#include <pipe/attention/key_gradient_hopper.cuh>
+#include <pipe/attention/hopper/key_gradient.cuh>
 #endif
 
 namespace at = pipelining::attention;

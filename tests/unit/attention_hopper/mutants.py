@@ -9,14 +9,14 @@ import pathlib
 import shutil
 import sys
 
-KERNEL = "forward_hopper.cuh"
-BLOCK = "hopper_block.cuh"
-SOFTMAX = "hopper_softmax.cuh"
-PRODUCTS = "hopper_products.cuh"
-INSTRUCTIONS = "hopper.cuh"
-QUERIES = "query_gradient_hopper.cuh"
-KEYS = "key_gradient_hopper.cuh"
-GRADIENTS = "hopper_gradient_block.cuh"
+KERNEL = "hopper/forward.cuh"
+BLOCK = "hopper/forward_block.cuh"
+SOFTMAX = "hopper/softmax.cuh"
+PRODUCTS = "hopper/products.cuh"
+INSTRUCTIONS = "hopper/instructions.cuh"
+QUERIES = "hopper/query_gradient.cuh"
+KEYS = "hopper/key_gradient.cuh"
+GRADIENTS = "hopper/gradient_block.cuh"
 
 # name: header, text that must be there, text in its place
 FORWARD = {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The portable kernels under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
-#include <pipe/attention/backward_mma.cuh>
-#include <pipe/attention/forward_mma.cuh>
-#include <pipe/attention/merge_splits.cuh>
+#include <pipe/attention/kernel/merge_splits.cuh>
+#include <pipe/attention/portable/backward_mma.cuh>
+#include <pipe/attention/portable/forward_mma.cuh>
 
 #include "functors.hpp"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "tests/standin/standin.hpp"
+#include "tests/simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
 
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The kernels that mistakes are planted in: the portable ones of dim 64.
-#include <pipe/attention/backward_mma.cuh>
-#include <pipe/attention/forward_mma.cuh>
+#include <pipe/attention/portable/backward_mma.cuh>
+#include <pipe/attention/portable/forward_mma.cuh>
 
 namespace at = pipelining::attention;
 

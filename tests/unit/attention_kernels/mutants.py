@@ -8,7 +8,7 @@ usage: mutants.py --names
 import pathlib
 import sys
 
-FORWARD, BACKWARD, TILE, SEARCH = "forward_mma.cuh", "backward_mma.cuh", "shared_tile.cuh", "tile_search.cuh"
+FORWARD, BACKWARD, TILE, SEARCH = "portable/forward_mma.cuh", "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
 MUTANTS = {

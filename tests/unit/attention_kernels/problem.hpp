@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "functors.hpp"
-#include "tests/ptx/launch.hpp"
+#include "tests/simulators/ptx/launch.hpp"
 
 namespace kernel_tests {
 

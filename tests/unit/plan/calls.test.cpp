@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The published numbers of CUDA and NCCL calls. They may only go down; when one does, so does the
 // table.
-#include <pipe/plan/bill.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/report/policy_cost.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <doctest/doctest.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/plan/bill.hpp>
-#include <pipe/plan/calls.hpp>
-#include <pipe/plan/connect.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/report/call_counts.hpp>
+#include <pipe/plan/report/policy_cost.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What follows complete gradients: where it stands in a plan, and that the proof wants it there.
-#include <pipe/plan/calls.hpp>
-#include <pipe/plan/describe.hpp>
-#include <pipe/plan/difference.hpp>
-#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/plan/report/call_counts.hpp>
+#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/report/difference.hpp>
+#include <pipe/plan/report/fingerprint.hpp>
+#include <pipe/plan/report/plan_tables.hpp>
 #include <pipe/plan/static_plan.hpp>
-#include <pipe/plan/tables.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/ptx/launch.hpp"
+#include "tests/simulators/ptx/launch.hpp"
 
 namespace fixture {
 

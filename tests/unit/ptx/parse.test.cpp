@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tests/ptx/parse.hpp"
+#include "tests/simulators/ptx/parse.hpp"
 
 #include <doctest/doctest.h>
 
-#include "tests/ptx/launch.hpp"
+#include "tests/simulators/ptx/launch.hpp"
 
 namespace {
 

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Tile sizes and shared memory of the forward kernel for Hopper, and what it shares with
+//! backward: the rings of stages, the order of work and of tiles.
+
+#include <pipe/attention/hopper/products.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/score.hpp>
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace pipelining::inline v0_1::attention {
+
+//! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
+//! registers without spills. Scores beside plain need some registers themselves. At 64 the
+//! exponentials take as long as the products, and a third consumer keeps both busy.
+template <int Dim, score Score = plain>
+struct hopper_forward_shape {
+  static_assert(Dim == 64 || Dim == 128,
+                "attention::hopper_forward_shape: the head dim must be 64 or 128, because the "
+                "registers of a warpgroup hold no wider rows beside the logits");
+  //! Warpgroups that multiply.
+  static constexpr int consumers = Dim == 64 && std::is_same_v<Score, plain> ? 3 : 2;
+  static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
+  static constexpr int rows = 64;                       //!< queries of one consumer
+  static constexpr int queries = consumers * rows;      //!< of a block
+  //! Keys of one tile.
+  static constexpr int keys = Dim == 64 || std::is_same_v<Score, plain> ? 128 : 64;
+  static constexpr int stages =
+    Dim == 128 && keys == 128 ? 2 : 4;      //!< tiles of keys, and of values, on the way
+  static constexpr int row_bytes = Dim * 2; //!< of one query, key or value
+  static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
+  static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block
+  static constexpr int key_bytes = keys * row_bytes; //!< of one tile of keys, or of values
+  //! of the barriers and the numbers of tiles
+  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages;
+  //! Bytes of shared memory that a block takes.
+  static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
+  // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
+  static constexpr int copy_registers = consumers == 3 ? 32 : 24; //!< of a thread that copies
+  //! Of a thread that multiplies.
+  static constexpr int consumer_registers = consumers == 3 ? 160 : 240;
+};
+
+//! @brief The tensors of a forward call as the copy engine sees them. Boxes: queries and outputs of
+//! one consumer, keys and values of one tile.
+struct hopper_forward_maps {
+  CUtensorMap query;  //!< read
+  CUtensorMap key;    //!< read
+  CUtensorMap value;  //!< read
+  CUtensorMap output; //!< written
+};
+
+namespace detail {
+
+//! Shared memory of a block. Queries are [consumer][panel][row]; outputs take their place.
+template <int Dim, score Score>
+struct hopper_memory {
+  using shape = hopper_forward_shape<Dim, Score>;
+  std::uint32_t start; // shared address, a multiple of 1024
+
+  //! Where tiles begin, in the units of descriptors.
+  __device__ std::uint32_t query_piece(int consumer) const {
+    return start / piece_bytes + consumer * (shape::consumer_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t key_piece(int stage) const {
+    return start / piece_bytes + shape::query_bytes / piece_bytes +
+           stage * (shape::key_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t value_piece(int stage) const { return key_piece(shape::stages + stage); }
+  __device__ std::uint32_t query(int consumer) const {
+    return start + consumer * shape::consumer_bytes;
+  }
+  __device__ std::uint32_t key(int stage) const {
+    return start + shape::query_bytes + stage * shape::key_bytes;
+  }
+  __device__ std::uint32_t value(int stage) const { return key(shape::stages + stage); }
+  __device__ std::uint32_t barrier(int n) const { return key(2 * shape::stages) + 8 * n; }
+  __device__ std::uint32_t query_full() const { return barrier(0); }
+  __device__ std::uint32_t query_empty() const { return barrier(1); }
+  __device__ std::uint32_t key_full(int stage) const { return barrier(2 + stage); }
+  __device__ std::uint32_t key_empty(int stage) const { return key_full(shape::stages + stage); }
+  __device__ std::uint32_t value_full(int stage) const {
+    return key_full(2 * shape::stages + stage);
+  }
+  __device__ std::uint32_t value_empty(int stage) const {
+    return key_full(3 * shape::stages + stage);
+  }
+  //! Which tile of keys a stage holds: see told_tile.
+  __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
+};
+
+__device__ inline void write_slot(std::uint32_t slot, int tile) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(tile) : "memory");
+}
+__device__ inline int read_slot(std::uint32_t slot) {
+  int tile;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile) : "r"(slot) : "memory");
+  return tile;
+}
+
+//! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
+inline constexpr int no_more_tiles = -1;
+
+//! Position in a ring of stages. Consumers wait for `parity`, the copying thread for the other one.
+template <int Stages>
+struct ring_place {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+//! A tile of queries of one head, with one part of the keys.
+struct hopper_work {
+  int batch;
+  int head;
+  int key_head;
+  int first; // query of the call
+  int rows;  // that exist
+  int split;
+};
+
+//! Calls visit(n) for those of the pieces 0 ... count - 1 that this block takes: one in each round,
+//! every other round backwards over the blocks, to even out.
+template <class Visit>
+__device__ __forceinline__ void each_piece(int count, Visit const& visit) {
+  int const blocks = static_cast<int>(gridDim.x);
+  int const block = static_cast<int>(blockIdx.x);
+  bool backwards = false;
+  for (int round = 0; round < count; round += blocks) {
+    int const n = round + (backwards ? blocks - 1 - block : block);
+    backwards = !backwards;
+    if (n < count) {
+      visit(n);
+    }
+  }
+}
+
+//! Calls visit(work) for the pieces of work of this block. Late queries, which see most keys where
+//! a mask is causal, go first.
+template <int Queries, class Visit>
+__device__ __forceinline__ void each_work(parameters const& p, int splits, Visit const& visit) {
+  int const heads = static_cast<int>(p.heads);
+  int const sequences = static_cast<int>(p.batch);
+  int const length = static_cast<int>(p.query_length);
+  int const tiles = (length + Queries - 1) / Queries;
+  each_piece(tiles * heads * sequences * splits, [&](int n) {
+    int const whole = n / splits;
+    int const head = whole % heads;
+    int const first = (tiles - 1 - whole / heads / sequences) * Queries;
+    visit(hopper_work{whole / heads % sequences,
+                      head,
+                      head / static_cast<int>(p.group()),
+                      first,
+                      min(Queries, length - first),
+                      n % splits});
+  });
+}
+
+//! Calls visit(tile, whole) for the tiles of keys begin ... end - 1 that the queries of a piece of
+//! work see, last first: where a mask is causal, the partial tiles come first. Of whole tiles no
+//! pair has to be asked for.
+template <int Queries, int Keys, class Call, class Visit>
+__device__ __forceinline__ void
+each_key_tile(Call const& c, hopper_work const& work, int begin, int end, Visit const& visit) {
+  int const length = static_cast<int>(c.p.key_length);
+  int const query = static_cast<int>(c.p.query_offset) + work.first;
+  tile_position at{work.batch, work.head, query, query + work.rows, 0, 0};
+#pragma unroll 1
+  for (int tile = end - 1; tile >= begin; --tile) {
+    int const key_end = min(length, (tile + 1) * Keys);
+    at.key_begin = static_cast<int>(c.p.key_offset) + tile * Keys;
+    at.key_end = static_cast<int>(c.p.key_offset) + key_end;
+    auto const covered = cover(c.m, at);
+    if (covered == tile_cover::skip) {
+      continue;
+    }
+    // Rows that do not exist only matter to scores, which may read tables of positions.
+    bool const complete = key_end == (tile + 1) * Keys &&
+                          (std::is_same_v<decltype(c.f), plain> || work.rows == Queries);
+    visit(tile, covered == tile_cover::full && complete);
+  }
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_1::attention

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What launches of the kernels for Hopper have in common.
+
+#include <pipe/attention/hopper/code_in_program.cuh>
+#include <pipe/attention/hopper/tensor_map.cuh>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/cuda/error.cuh>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+namespace pipelining::inline v0_1::attention::detail {
+
+//! Refuses GPUs other than Hopper, and programs without code for it.
+//! @param code  gives what the program has for sm_90a; asked only where the GPU is a Hopper
+//! @param other the function to call instead
+template <class Code>
+void check_hopper(Code const& code, char const* other) {
+  if (!is_hopper()) {
+    refuse(std::string("the kernels for Hopper run on compute capability 9.0, which the current "
+                       "GPU does not have; use ") +
+           other);
+  }
+  switch (code()) {
+  case hopper_code::there: return;
+  case hopper_code::none:
+    refuse(std::string("this program has no sm_90a code of the kernels for Hopper; compile with "
+                       "-gencode arch=compute_90a,code=sm_90a, or use ") +
+           other);
+  case hopper_code::few_registers:
+    refuse(std::string("the kernels for Hopper have too few registers in this program; compile "
+                       "without -maxrregcount, or use ") +
+           other);
+  case hopper_code::unclear:
+    refuse(std::string("the runtime does not report the launch bounds that tell whether this "
+                       "program has sm_90a code of the kernels for Hopper; use ") +
+           other);
+  }
+}
+
+//! Encodes a tensor for tiles of so many rows. Without keys no tile of them is taken, but the
+//! engine wants some address.
+template <class Element>
+CUtensorMap
+map_of(char const* name, tensor_view<Element> view, int rows, void const* some_address) {
+  if (view.length == 0) {
+    view.data = static_cast<Element*>(const_cast<void*>(some_address));
+  }
+  return encode_tensor<Element>(name,
+                                describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
+}
+
+//! Launches a kernel whose blocks take pieces of work until none is left: at most as many blocks as
+//! the GPU runs at a time.
+//! @tparam Shape of the kernel: threads and shared_bytes
+template <class Shape>
+void launch_staying(void const* kernel, std::int64_t work, void** arguments, cudaStream_t stream) {
+  auto const blocks =
+    std::min<std::int64_t>(work, attribute_of_device(cudaDevAttrMultiProcessorCount));
+  cuda::check(
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::shared_bytes),
+    "cudaFuncSetAttribute");
+  cuda::check(cudaLaunchKernel(kernel,
+                               dim3(static_cast<unsigned>(blocks)),
+                               dim3(Shape::threads),
+                               arguments,
+                               Shape::shared_bytes,
+                               stream),
+              "cudaLaunchKernel");
+}
+
+} // namespace pipelining::inline v0_1::attention::detail

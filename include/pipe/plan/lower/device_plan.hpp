@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief From the program of a device to its part of the plan: lanes, groups, slots, waits, arena.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/instance.hpp>
+#include <pipe/plan/lower/scratch.hpp>
+#include <pipe/plan/lower/slots.hpp>
+#include <pipe/plan/lower/waits.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/sizes.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+namespace detail {
+
+//! What the devices of a plan share while they are lowered, on arrays of the caller.
+struct lowering {
+  pipeline over;
+  bool evaluates = false;
+  held_datum* held;   // [instance_indices]
+  int first_wait;     // waits of the devices before
+  bool hooks = false; // steps that are not about passes
+};
+
+struct lowered_device {
+  int lanes = 0;
+  int waits = 0;
+  arena_sizes arenas{};
+};
+
+//! Gives the items of a device their slots, and lists what they need.
+constexpr void lower_slots(lowering const& shared,
+                           program& work,
+                           item_times const& times,
+                           slot_layout* layouts,
+                           int* needs,
+                           int* counts) {
+  bool used[slot_classes]{};
+  flow const& declared = *shared.over.declared;
+  int pools = 0;
+  for (int of = 0; of < declared.data_count; ++of)
+    if (declared.data[of].lives != residence::nowhere)
+      for (int const pool : {declared.data[of].pool, declared.data[of].arrives_in}) {
+        pools += used[pool] ? 0 : 1;
+        used[pool] = true;
+      }
+  int const room = declared.engines > 1 ? 2 * work.count : work.count; // releases of a pool
+  scratch<int> freed(pools * room);
+  scratch<int> released(pools * room);
+  scratch<int> sent(work.count);
+  int const others = shared.hooks ? 2 + stages(shared.over.extents) : 0;
+  scratch<int> writer(others, nothing);
+  scratch<int> reader(others, nothing);
+  slot_state state{
+    shared.over, shared.evaluates, {}, shared.held, sent.data, {writer.data, reader.data}, times};
+  int at = 0;
+  for (int of = 0; of < slot_classes; ++of)
+    if (used[of]) {
+      state.pools[of] = {freed.data + at * room, released.data + at * room};
+      ++at;
+    }
+  assign_slots(state, work, needs, counts);
+  for (int of = 0; of < slot_classes; ++of) {
+    layouts[of].count = state.pools[of].count;
+    layouts[of].peak_item = state.pools[of].peak;
+  }
+}
+
+//! Marks the last pass of every stage that adds to its weight gradients.
+constexpr void mark_complete_stages(pipeline const& over, program& work) noexcept {
+  scratch<bool> seen(stages(over.extents), false);
+  for (int i = work.count - 1; i >= 0; --i) {
+    item& step = work.items[i];
+    if (step.what != operation::run || step.about != subject::pass ||
+        !adds_gradients(*over.declared, step.work.kind))
+      continue;
+    step.completes_stage = !seen.data[step.work.stage];
+    seen.data[step.work.stage] = true;
+  }
+}
+
+//! Completes the items of one device.
+//! @param position_at_peer [items], where each message stands in its peer's program.
+//! @param times of the items.
+//! @param layouts receives [slot_classes]. @param waits receives at most most_waits per item.
+template <communication_policy Policy, buffer_sizes Sizes>
+constexpr lowered_device lower_device(lowering const& shared,
+                                      program& work,
+                                      int device,
+                                      int const* position_at_peer,
+                                      item_times const& times,
+                                      Sizes const& sizes,
+                                      slot_layout* layouts,
+                                      int* waits) {
+  scratch<std::int64_t> keys(work.count + 1);
+  int const lanes = assign_lanes<Policy>(work, device, keys.data);
+  assign_copy_lanes(work, *shared.over.declared, lanes);
+  scratch<int> counters(2 * shared.over.extents.devices);
+  number_messages(work, shared.over.extents.devices, counters.data);
+  assign_groups(work, position_at_peer, Policy::duplex_groups);
+  mark_complete_stages(shared.over, work);
+  scratch<int> needs(work.count * most_needs);
+  scratch<int> need_counts(work.count);
+  lower_slots(shared, work, times, layouts, needs.data, need_counts.data);
+  int const streams = lanes + shared.over.declared->engines;
+  scratch<int> clocks(work.count * streams);
+  scratch<int> tail(streams);
+  int const written = assign_waits(
+    work, streams, needs.data, need_counts.data, waits, shared.first_wait, clocks.data, tail.data);
+  return {lanes, written, lay_out(shared.over, work, sizes, layouts)};
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

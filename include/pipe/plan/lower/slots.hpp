@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Slots for every buffer of a device, by interval colouring. Header for
+//! pipelining::assign_slots.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/given_slots.hpp>
+#include <pipe/plan/lower/instance.hpp>
+
+#include <cstddef>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The slots of one class: those free again, in the order in which they became free.
+//!
+//! The slot that has been free the longest is taken first, so that what still leaves it (a message)
+//! is likely gone.
+struct slot_pool {
+  int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
+  int* released =
+    nullptr;     //!< [2 items of the device], by slot: the item that released it last, or `nothing`
+  int first = 0; //!< of freed, the slot to take next
+  int last = 0;  //!< one behind the last of freed
+  int count = 0; //!< slots that exist
+  int peak = nothing; //!< the item that was the first to need that many
+
+  //! A slot for an item: the one that has been free the longest, or a new one.
+  [[nodiscard]] constexpr int take(int item_index) noexcept {
+    if (first == last) {
+      released[count] = nothing;
+      peak = item_index;
+      ++count;
+      return count - 1;
+    }
+    ++first;
+    return freed[first - 1];
+  }
+  //! Gives a slot back after an item.
+  constexpr void release(int index, int item_index) noexcept {
+    freed[last] = index;
+    released[index] = item_index;
+    ++last;
+  }
+};
+
+//! @brief When the steps of a device start and end, where the timetable says so: [items], null
+//! where copies need not be told apart from what runs beside them.
+struct item_times {
+  double const* starts = nullptr; //!< of every step
+  double const* ends = nullptr;   //!< of every step
+};
+
+//! @brief What `assign_slots` works on: the pools of one device and, for all devices, which slot
+//! holds what.
+struct slot_state {
+  pipeline over;                 //!< what the plan is of
+  bool evaluates = false;        //!< no backward passes: nothing is kept for them
+  slot_pool pools[slot_classes]; //!< by class
+  detail::held_datum* held;      //!< [data][S units], where each instance is
+  int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
+  slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
+  item_times times{}; //!< when steps start and end
+};
+
+//! @brief The most items that an item needs: the makers of what it reads, and who left the slots
+//! that it takes.
+inline constexpr int most_needs = 12;
+
+namespace detail {
+
+//! The walk over the program of one device.
+class slot_walk {
+public:
+  constexpr slot_walk(slot_state& state, program& work, int* needs, int* need_counts) noexcept
+      : state_(state), over_(state.over), declared_(*state.over.declared), work_(work),
+        needs_(needs), need_counts_(need_counts) {}
+
+  constexpr void run() noexcept {
+    for (int i = 0; i < work_.count; ++i) {
+      need_counts_[i] = 0;
+      count_readers(work_.items[i]);
+    }
+    for (int i = 0; i < work_.count;) {
+      item& step = work_.items[i];
+      int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, i);
+      if (step.about != subject::pass) {
+        assign_given_slots(state_.others,
+                           pool(step_class(step)),
+                           stages(over_.extents),
+                           step,
+                           {work_, i, needs_ + i * most_needs, need_counts_[i]});
+        ++i;
+      } else if (step.what == operation::send) {
+        send(step, i++);
+      } else if (step.what == operation::receive) {
+        receive(step, i++);
+      } else if (is_copy(step)) {
+        copy(step, i++);
+      } else {
+        compute(i, end);
+        i = end;
+      }
+    }
+  }
+
+private:
+  [[nodiscard]] constexpr slot_pool& pool(slot_class of) noexcept {
+    return state_.pools[static_cast<int>(of)];
+  }
+  [[nodiscard]] constexpr held_datum& held(int of, int stage, int unit) noexcept {
+    return state_.held[instance_index(over_, of, stage, unit)];
+  }
+  [[nodiscard]] constexpr held_datum& own(int of, pass const& work) noexcept {
+    return held(of, work.stage, unit_of(over_, declared_.data[of], work));
+  }
+
+  //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
+  constexpr void need(int i, int earlier) noexcept {
+    if (earlier == nothing || stream_of(work_.items[earlier]) == stream_of(work_.items[i]))
+      return;
+    needs_[i * most_needs + need_counts_[i]] = earlier;
+    ++need_counts_[i];
+  }
+
+  //! Every read of what may leave a device counts, so that the last one is known.
+  constexpr void count_readers(item const& step) noexcept {
+    if (step.about != subject::pass || step.what == operation::receive)
+      return;
+    if (step.what == operation::send) {
+      held_datum& made = own(links_of(over_, step.work).product, step.work);
+      made.reads = made.maker == made_by_reader ? made.reads + 1 : 1;
+      made.maker = made_by_reader;
+      return;
+    }
+    kind_of_pass const& kind = declared_[step.work.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      int const stage = stage_of_effect(kind.effects[e], step.work);
+      if (kind.effects[e].stage == of_stage::own || stage < 0 || stage >= stages(over_.extents))
+        continue;
+      held_datum& read = held(kind.effects[e].of, stage, unit_of(over_, step.work));
+      read.reads = read.maker == made_by_reader ? read.reads + 1 : 1;
+      read.maker = made_by_reader;
+    }
+  }
+
+  constexpr void take(held_datum& into, int pool_number, int i) noexcept {
+    slot_pool& from = state_.pools[pool_number];
+    into.slot = from.take(i);
+    into.pool = pool_number;
+    into.maker = i;
+    need(i, from.released[into.slot]);
+  }
+  constexpr void give_back(held_datum const& what, int i) noexcept {
+    state_.pools[what.pool].release(what.slot, i);
+  }
+  //! One reader less; the last one gives the slot back.
+  constexpr void read_once(held_datum& what, int i) noexcept {
+    --what.reads;
+    if (what.reads == 0)
+      give_back(what, i);
+  }
+
+  constexpr void send(item& step, int i) noexcept {
+    held_datum const& made = own(links_of(over_, step.work).product, step.work);
+    step.in = {static_cast<slot_class>(made.pool), made.slot};
+    need(i, made.maker);
+    state_.sent[sent_count_] = i;
+    ++sent_count_;
+  }
+  constexpr void receive(item& step, int i) noexcept {
+    int const product = links_of(over_, step.work).product;
+    held_datum& arrives = own(product, step.work);
+    take(arrives, declared_.data[product].arrives_in, i);
+    step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
+  }
+
+  //! Passes of the compute engine that start together.
+  constexpr void compute(int first, int end) noexcept {
+    for (; first_sent_ < sent_before_run_; ++first_sent_)
+      read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
+    release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
+    for (int i = first; i < end; ++i)
+      take_slots(work_.items[i], i);
+    if (state_.times.ends != nullptr)
+      take_for_copies(state_.times.ends[first]);
+    for (int i = first; i < end; ++i)
+      release_slots(work_.items[i], i);
+    sent_before_run_ = sent_count_;
+  }
+
+  [[nodiscard]] constexpr held_datum& product_of(int sent) noexcept {
+    pass const& maker = work_.items[sent].work;
+    return own(links_of(over_, maker).product, maker);
+  }
+  //! What copies leave stays taken until a pass starts behind their ends. They stand at the end of
+  //! the list of what is sent.
+  [[nodiscard]] constexpr int& left_item(int number) noexcept {
+    return state_.sent[work_.count - 1 - number];
+  }
+  constexpr void release_left(double now) noexcept {
+    for (; first_left_ < left_count_; ++first_left_) {
+      int const copied = left_item(first_left_);
+      if (state_.times.ends != nullptr && state_.times.ends[copied] > now)
+        return;
+      give_back(source_of(copied), copied);
+    }
+  }
+  [[nodiscard]] constexpr held_datum source_of(int copied) const noexcept {
+    slot const& in = work_.items[copied].in;
+    return {in.index, static_cast<int>(in.of)};
+  }
+  //! A copy to the device takes its slot when it starts, which may be before a pass that stands
+  //! before it in the program has given one back.
+  constexpr void take_for_copies(double before) noexcept {
+    for (; next_copy_ < work_.count; ++next_copy_) {
+      item& step = work_.items[next_copy_];
+      if (!is_copy(step) || step.about != subject::pass)
+        continue;
+      if (state_.times.starts[next_copy_] >= before)
+        return;
+      if (step.out.index != nothing)
+        continue;
+      release_left(state_.times.starts[next_copy_]);
+      take_target(step, next_copy_);
+    }
+  }
+  constexpr void take_target(item& step, int i) noexcept {
+    kind_of_pass const& kind = declared_[step.work.kind];
+    for (int e = 0; e < kind.effect_count; ++e)
+      if (effect const& one = kind.effects[e]; one.what == does::makes) {
+        held_datum& made = own(one.of, step.work);
+        take(made, declared_.data[one.of].pool, i);
+        step.out = {static_cast<slot_class>(made.pool), made.slot};
+      }
+  }
+  //! Moves a slot.
+  constexpr void copy(item& step, int i) noexcept {
+    if (step.out.index == nothing) {
+      if (state_.times.starts != nullptr)
+        release_left(state_.times.starts[i]);
+      take_target(step, i);
+    }
+    kind_of_pass const& kind = declared_[step.work.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      held_datum& source = own(one.of, step.work);
+      if (declared_.data[one.of].lives == residence::nowhere)
+        order_by(source, one, i);
+      if (one.what != does::frees)
+        continue;
+      step.in = {static_cast<slot_class>(source.pool), source.slot};
+      need(i, source.maker);
+      if (declared_.data[one.of].lives == residence::host)
+        give_back(source, i);
+      else
+        left_item(left_count_++) = i;
+    }
+  }
+
+  //! What lies nowhere takes no slot, but whoever reads it runs behind its maker.
+  constexpr void order_by(held_datum& what, effect const& one, int i) noexcept {
+    if (one.what == does::makes)
+      what.maker = i;
+    else
+      need(i, what.maker);
+  }
+
+  [[nodiscard]] constexpr bool is_there(int of, pass const& work) const noexcept {
+    datum const& what = declared_.data[of];
+    int const reader = work.stage + declared_.reader_step[of];
+    return what.lives != residence::nowhere && (!what.only_chunked || over_.extents.chunks > 1) &&
+           reader >= 0 && reader < stages(over_.extents);
+  }
+
+  //! Takes the slots of what a pass makes, and looks up those that it goes on using.
+  constexpr void take_slots(item& step, int i) noexcept {
+    pass const& work = step.work;
+    kind_of_pass const& kind = declared_[work.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      if (one.stage != of_stage::own)
+        continue;
+      held_datum& what = own(one.of, work);
+      if (declared_.data[one.of].lives == residence::nowhere)
+        order_by(what, one, i);
+      if (!is_there(one.of, work))
+        continue;
+      bool const made =
+        one.what == does::makes || (one.what == does::adds_to && opens(over_, one.order, work));
+      if (made)
+        take(what, declared_.data[one.of].pool, i);
+      else
+        need(i, what.maker);
+      if (int* const kept = kept_slot(step, what.pool))
+        *kept = what.slot;
+      else if (made || !frees_itself(kind, one.of))
+        (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};
+    }
+  }
+
+  //! Releases what a pass is the last to read. Comes after all that start together have taken: no
+  //! pass ever writes over what it, or the other half of a composite pass, reads.
+  constexpr void release_slots(item& step, int i) noexcept {
+    pass const& work = step.work;
+    kind_of_pass const& kind = declared_[work.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      if (one.stage != of_stage::own) {
+        int const stage = stage_of_effect(one, work);
+        if (stage < 0 || stage >= stages(over_.extents))
+          continue;
+        held_datum& read = held(one.of, stage, unit_of(over_, work));
+        step.in = {static_cast<slot_class>(read.pool), read.slot};
+        need(i, read.maker);
+        read_once(read, i);
+      } else if (is_there(one.of, work) && is_last_use(one, work)) {
+        give_back(own(one.of, work), i);
+      }
+    }
+  }
+  //! Whether nobody uses what an effect is about after this pass.
+  [[nodiscard]] constexpr bool is_last_use(effect const& one, pass const& work) const noexcept {
+    bool const whole = declared_.data[one.of].instance == per::unit;
+    if (one.what == does::frees)
+      return whole || closes(over_, declared_[work.kind], work);
+    // Where nothing follows that would free it.
+    return state_.evaluates && declared_.freed[one.of] && one.what != does::reads &&
+           !frees_itself(declared_[work.kind], one.of) &&
+           (whole || closes(over_, declared_[work.kind], work));
+  }
+
+  slot_state& state_;
+  pipeline const over_;
+  flow const& declared_;
+  program& work_;
+  int* needs_;
+  int* need_counts_;
+  int first_sent_ = 0;
+  int sent_count_ = 0;
+  int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
+  int first_left_ = 0;
+  int left_count_ = 0;
+  int next_copy_ = 0;
+};
+
+} // namespace detail
+
+//! @brief Gives every item of a device its slots, and lists for every item the items whose slots or
+//! results it takes
+//!        over.
+//!
+//! What a pass makes takes a slot at its start; what it frees, or reads as the last, is given back
+//! at its end. Greedy interval colouring in program order, which needs exactly as many slots as are
+//! in use at once. A slot that is sent stays taken through the next pass of its device, so that the
+//! next pass does not wait for the message.
+//!
+//! @param needs [items][most_needs] items of other streams of this device that must be complete
+//! first.
+//! @param need_counts [items].
+//! @complexity O(n) for n items.
+//! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
+//! (folklore).
+constexpr void
+assign_slots(slot_state& state, program& work, int* needs, int* need_counts) noexcept {
+  detail::slot_walk(state, work, needs, need_counts).run();
+}
+
+} // namespace pipelining::inline v0_1

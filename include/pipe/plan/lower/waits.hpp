@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The waits between the streams of a device, without those that others imply. Header for
+//!        pipelining::assign_waits.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/slots.hpp>
+
+#include <cstddef>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The most waits per item, on average: without copies an item needs at most two items of
+//! other streams, since all slots but those of messages go from pass to pass.
+[[nodiscard]] constexpr int most_waits(flow const& declared) noexcept {
+  return declared.engines > 1 ? 6 : 2;
+}
+
+namespace detail {
+
+//! Vector clocks: for each item and each stream the last item of that stream known to be complete
+//! when it starts.
+struct stream_clocks {
+  int* last_known; // [items][streams]
+  int* tail;       // [streams], the last item so far of each stream
+  int streams;
+
+  [[nodiscard]] constexpr int* of(int item_index) const noexcept {
+    return last_known + item_index * streams;
+  }
+  constexpr void reset() noexcept {
+    for (int stream = 0; stream < streams; ++stream)
+      tail[stream] = nothing;
+  }
+  //! Starts the clock of a group with what the item before it on its stream knew.
+  constexpr void start(int first, int stream) noexcept {
+    int const before = tail[stream];
+    for (int other = 0; other < streams; ++other)
+      of(first)[other] = before == nothing ? nothing : of(before)[other];
+    of(first)[stream] = before;
+  }
+  //! Ends the waits of a group: its items start together, so each knows the same and none knows
+  //! that another is complete.
+  constexpr void share(int first, int end, int stream) noexcept {
+    for (int item_index = first + 1; item_index < end; ++item_index)
+      for (int other = 0; other < streams; ++other)
+        of(item_index)[other] = of(first)[other];
+    tail[stream] = end - 1;
+  }
+  //! An item learns that another is complete, and all that the other knew.
+  constexpr void learn(int index, int other, int other_stream) noexcept {
+    for (int stream = 0; stream < streams; ++stream)
+      if (of(other)[stream] > of(index)[stream])
+        of(index)[stream] = of(other)[stream];
+    if (other > of(index)[other_stream])
+      of(index)[other_stream] = other;
+  }
+};
+
+} // namespace detail
+
+namespace detail {
+
+//! Where the waits of a device are written.
+struct wait_list {
+  int* waits;
+  int count = 0;
+};
+
+//! The waits of one group, the latest needed item first: it is the most likely to imply the others,
+//! and none of them can imply it.
+constexpr void reduce_needs(program const& work,
+                            stream_clocks& clock,
+                            int first,
+                            int end,
+                            int const* needs,
+                            int const* need_counts,
+                            wait_list& out) noexcept {
+  int const stream = stream_of(work.items[first]);
+  for (int below = first;;) {
+    int latest = nothing;
+    for (int i = first; i < end; ++i)
+      for (int k = 0; k < need_counts[i]; ++k) {
+        int const candidate = needs[i * most_needs + k];
+        if (candidate < below && candidate > latest)
+          latest = candidate;
+      }
+    if (latest == nothing)
+      return;
+    below = latest;
+    int const other = stream_of(work.items[latest]);
+    if (other == stream || clock.of(first)[other] >= latest)
+      continue;
+    clock.learn(first, latest, other);
+    out.waits[out.count] = latest;
+    ++out.count;
+  }
+}
+
+} // namespace detail
+
+//! @brief Turns needs into waits: a need that the order of a stream or another wait already implies
+//! is dropped. What is left cannot be dropped.
+//!
+//! The waits of a group stand at its first item, since all of its items start together.
+//!
+//! @param needs, need_counts what assign_slots listed.
+//! @param waits receives the waits of this device, all items together; `first_wait` counts from
+//! `first`.
+//! @param streams of the device.
+//! @param clocks scratch for streams * items numbers. @param tail scratch, [streams].
+//! @return the number of waits written.
+//! @complexity O(n L) for n items and L streams.
+//! @source own derivation: the transitive reduction of a partial order of L chains, by vector
+//! clocks.
+constexpr int assign_waits(program& work,
+                           int streams,
+                           int const* needs,
+                           int const* need_counts,
+                           int* waits,
+                           int first,
+                           int* clocks,
+                           int* tail) noexcept {
+  detail::stream_clocks clock{clocks, tail, streams};
+  clock.reset();
+  detail::wait_list out{waits};
+  for (int begin = 0; begin < work.count;) {
+    int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
+    int const stream = stream_of(work.items[begin]);
+    clock.start(begin, stream);
+    int const written = out.count;
+    detail::reduce_needs(work, clock, begin, end, needs, need_counts, out);
+    clock.share(begin, end, stream);
+    for (int i = begin; i < end; ++i) {
+      work.items[i].first_wait = first + (i == begin ? written : out.count);
+      work.items[i].wait_count = i == begin ? out.count - written : 0;
+    }
+    begin = end;
+  }
+  return out.count;
+}
+
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The part of the proof that looks at messages: do the two ends of each fit together?
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/scratch.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The most messages of one group. NCCL cuts very large groups into several launches, each
+//! rank at another place.
+inline constexpr int most_group_messages = 64;
+
+namespace detail {
+
+//! A step about something else than a pass is of a plan that has such, runs or is a message as its
+//! subject says, and has a number and rows that exist.
+[[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
+  bool const tied = step.about == subject::tied_gradient || step.about == subject::add_tied;
+  if ((tied ? work.tied_bytes : work.totals_bytes) <= 0 || step.rows < 0 ||
+      step.rows > stages(work.extents))
+    return false;
+  if (step.what == operation::run)
+    return step.about != subject::gather && step.about != subject::spread;
+  return step.number >= 0 && step.number < work.other_messages &&
+         (step.about == subject::tied_gradient || step.about == subject::gather ||
+          step.about == subject::spread);
+}
+
+//! Waits point back behind the group, passes and peers exist, groups are contiguous, each with a
+//! number of its own, one peer and one lane.
+constexpr proof check_form(plan_view work, int device) {
+  auto const steps = work.program_of(device);
+  int const count = static_cast<int>(steps.size());
+  scratch<bool> used(count, false);
+  for (int first = 0; first < count;) {
+    int const end = end_of_group(steps, first);
+    item const& head = steps[static_cast<std::size_t>(first)];
+    bool const message = head.what != operation::run;
+    if (message && (head.group < 0 || head.group >= count || used.data[head.group] ||
+                    end - first > most_group_messages))
+      return {plan_rule::bad_group, device, first};
+    if (message)
+      used.data[head.group] = true;
+    for (int i = first; i < end; ++i) {
+      item const& step = steps[static_cast<std::size_t>(i)];
+      for (int const wait : work.waits_of(step))
+        if (wait < 0 || wait >= first)
+          return {plan_rule::waits_forward, device, i, device, wait};
+      if (step.about == subject::pass ? !contains(work.over(), step.work)
+                                      : step.work.stage >= stages(work.extents))
+        return {plan_rule::wrong_passes, device, i};
+      if (step.about != subject::pass && !other_exists(work, step))
+        return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
+      if (!message)
+        continue;
+      if (step.peer < 0 || step.peer >= work.extents.devices || step.peer == device)
+        return {plan_rule::unmatched, device, i};
+      if (step.peer != head.peer || step.lane != head.lane ||
+          (!work.duplex_groups && step.what != head.what))
+        return {plan_rule::bad_group, device, i, device, first};
+    }
+    first = end;
+  }
+  return {};
+}
+
+//! Two messages of a device are on one lane exactly when they share a communicator.
+//! @param seen scratch, [lanes of the device], `nothing`: the first message of every lane.
+constexpr proof check_lanes(plan_view work, int device, int* seen) noexcept {
+  auto const steps = work.program_of(device);
+  auto const key_of = [&work, device](item const& step) {
+    bool const sends = step.what == operation::send;
+    return sends ? work.key(device, step.peer) : work.key(step.peer, device);
+  };
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    int const index = static_cast<int>(i);
+    if (step.what == operation::run)
+      continue;
+    if (step.lane < 0 || step.lane >= work.lanes[device])
+      return {plan_rule::wrong_lane, device, index};
+    if (seen[step.lane] == nothing)
+      seen[step.lane] = index;
+    for (int lane = 0; lane < work.lanes[device]; ++lane) {
+      if (seen[lane] == nothing)
+        continue;
+      bool const same = key_of(steps[static_cast<std::size_t>(seen[lane])]) == key_of(step);
+      if (same != (lane == step.lane))
+        return {plan_rule::wrong_lane, device, index, device, seen[lane]};
+    }
+  }
+  return {};
+}
+
+//! Where the two ends of every message are: [message_indices], item numbers on their devices.
+struct message_ends {
+  int* sender;
+  int* receiver;
+};
+
+//! Enters the messages of a device; a message that is sent or received twice is named.
+constexpr proof enter_messages(plan_view work, int device, message_ends ends) noexcept {
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    int const index = static_cast<int>(i);
+    if (step.what == operation::run)
+      continue;
+    int const maker = message_index(work, step);
+    int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
+    if (end != nothing)
+      return {plan_rule::unmatched, device, index, device, end};
+    end = index;
+  }
+  return {};
+}
+
+//! Every message has its other end at the peer, with the same bytes, in the same place of the FIFO
+//! of its edge; and the groups of the two ends hold the same messages.
+//! @param last_seen scratch, [2 P], `nothing`: where the last message of every direction stands at
+//! the peer.
+constexpr proof
+check_messages(plan_view work, int device, message_ends ends, int* last_seen) noexcept {
+  auto const steps = work.program_of(device);
+  int before_twin = nothing; // of the item before, where both are of one group
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    int const index = static_cast<int>(i);
+    if (step.what == operation::run)
+      continue;
+    int const maker = message_index(work, step);
+    bool const sends = step.what == operation::send;
+    int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
+    auto const theirs = work.program_of(step.peer);
+    if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
+      return {plan_rule::unmatched, device, index};
+    item const& other = theirs[static_cast<std::size_t>(twin)];
+    if (other.peer != device || other.what != (sends ? operation::receive : operation::send) ||
+        message_index(work, other) != maker || other.about != step.about)
+      return {plan_rule::unmatched, device, index};
+    if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
+      return {plan_rule::sizes_differ, device, index, step.peer, twin};
+    // The other ends of one direction must come in the same order at the peer.
+    int& last = last_seen[2 * step.peer + (sends ? 0 : 1)];
+    int const expected = last == nothing ? 0 : theirs[static_cast<std::size_t>(last)].sequence + 1;
+    if (twin < last || step.sequence != expected || other.sequence != expected)
+      return {plan_rule::fifo_differs, device, index, step.peer, twin};
+    last = twin;
+    bool const joins =
+      i > 0 && steps[i - 1].what != operation::run && steps[i - 1].group == step.group;
+    if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
+      return {plan_rule::bad_group, device, index, step.peer, twin};
+    before_twin = twin;
+  }
+  return {};
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
+//! complete by then?
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/hooks.hpp>
+#include <pipe/plan/lower/instance.hpp>
+#include <pipe/plan/lower/scratch.hpp>
+#include <pipe/plan/lower/slots.hpp>
+#include <pipe/plan/lower/waits.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+
+namespace detail {
+
+//! Who used a slot: the item that wrote what is in it, the last that read it, and what that is.
+struct slot_history {
+  int writer = nothing;
+  int reader = nothing;
+  int content = nothing;
+};
+
+//! The walk over one device's program.
+struct slot_check {
+  plan_view work;
+  pipeline over;
+  int device;
+  stream_clocks clock;
+  slot_history* histories; // of all classes, one after the other
+  unsigned char* progress; // [S], how far the gradients of each stage are
+  proof verdict;
+
+  [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
+    int first = 0;
+    for (int before = 0; before < static_cast<int>(of); ++before)
+      first += work.layout(device, static_cast<slot_class>(before)).count;
+    bool const exists = index >= 0 && index < work.layout(device, of).count;
+    return exists ? histories + first + index : nullptr;
+  }
+  [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
+    if (earlier == nothing)
+      return true;
+    int const stream = stream_of(work.program_of(device)[static_cast<std::size_t>(earlier)]);
+    return clock.of(item_index)[stream] >= earlier;
+  }
+  constexpr void fail(plan_rule broken, int item_index, int other) noexcept {
+    if (verdict)
+      verdict = {broken, device, item_index, device, other};
+  }
+  //! `item_index` writes `content` into a slot: whoever wrote or read it before must be complete.
+  constexpr void write(int item_index, slot_class of, int index, int content) noexcept {
+    slot_history* const past = history(of, index);
+    if (past == nullptr)
+      return fail(plan_rule::wrong_content, item_index, nothing);
+    if (!knows(item_index, past->writer))
+      return fail(plan_rule::unordered, item_index, past->writer);
+    if (!knows(item_index, past->reader))
+      return fail(plan_rule::unordered, item_index, past->reader);
+    *past = {item_index, nothing, content};
+  }
+  //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
+  constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
+    slot_history* const past = history(of, index);
+    if (past == nullptr || past->content != content)
+      return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
+    if (past->writer == item_index || past->reader == item_index)
+      return; // a pass may use what it has made, and read more than once
+    if (!knows(item_index, past->writer))
+      return fail(plan_rule::unordered, item_index, past->writer);
+    // One last reader stands for all: two readers on different streams would need one each.
+    if (past->reader != nothing && !knows(item_index, past->reader))
+      return fail(plan_rule::unordered, item_index, past->reader);
+    past->reader = item_index;
+  }
+  [[nodiscard]] constexpr bool follows_gradients() const noexcept {
+    return work.tied_bytes + work.totals_bytes > 0;
+  }
+  //! A step that is not about a pass. What it reads and writes has its place in slots.
+  constexpr void other(int i, item const& step) noexcept {
+    int const stage = step.work.stage;
+    int const last = stages(work.extents) - 1;
+    bool const totals = step.about != subject::tied_gradient && step.about != subject::add_tied;
+    slot_class const of = totals ? slot_class::totals : slot_class::tied_gradient;
+    int first = stage;
+    int count = step.rows;
+    if (!totals) {
+      first = step.about == subject::add_tied || stage == 0 ? 0 : 1;
+      count = step.about == subject::add_tied ? 2 : 1;
+    } else if (step.about == subject::update || step.about == subject::spread) {
+      first = 0;
+      count = last + 1;
+    }
+    bool const writes = step.what == operation::receive ||
+                        (step.what == operation::run && (step.about == subject::tied_gradient ||
+                                                         step.about == subject::contribution));
+    slot const& given = writes ? step.out : step.in;
+    if (given != slot{of, first} || (totals && step.rows != count))
+      return fail(plan_rule::wrong_content, i, nothing);
+    for (int index = first; index < first + count; ++index)
+      if (writes)
+        write(i, of, index, index);
+      else
+        read(i, of, index, index);
+    if (step.what == operation::run)
+      follow(i, step);
+  }
+  //! Gradients are complete behind the pass that says so, tied ones once they are added.
+  constexpr void follow(int i, item const& step) noexcept {
+    constexpr unsigned char complete = 1;
+    constexpr unsigned char added = 2;
+    unsigned char& at = progress[step.work.stage];
+    bool const tied = work.tied_bytes > 0 && holds_tied(work.extents, step.work.stage);
+    switch (step.about) {
+    case subject::pass:
+      if (adds_gradients(*work.declared, step.work.kind) && at != 0)
+        return fail(plan_rule::incomplete, i, nothing);
+      at = step.completes_stage ? complete : at;
+      return;
+    case subject::contribution:
+      if (at != (tied ? added : complete))
+        return fail(plan_rule::incomplete, i, nothing);
+      return;
+    case subject::tied_gradient:
+    case subject::add_tied:
+      if (at != complete)
+        return fail(plan_rule::incomplete, i, nothing);
+      at = step.about == subject::add_tied ? added : at;
+      return;
+    default: return; // the totals say that all have contributed
+    }
+  }
+  [[nodiscard]] constexpr int content(int of, int stage, pass const& about) const noexcept {
+    return instance_index(over, of, stage, unit_of(over, work.declared->data[of], about));
+  }
+  [[nodiscard]] constexpr int content_of_message(pass const& maker) const noexcept {
+    int const product = links_of(over, maker).product;
+    return product == kind_links::none ? nothing : content(product, maker.stage, maker);
+  }
+  [[nodiscard]] constexpr bool is_there(int of, int stage) const noexcept {
+    datum const& what = work.declared->data[of];
+    int const reader = stage + work.declared->reader_step[of];
+    return what.lives != residence::nowhere && (!what.only_chunked || work.extents.chunks > 1) &&
+           reader >= 0 && reader < stages(work.extents);
+  }
+  //! The slot that a step uses of the pool of a datum of its own stage.
+  [[nodiscard]] constexpr slot used(item const& step, effect const& one) const noexcept {
+    int const pool = work.declared->data[one.of].pool;
+    if (int const* const kept = kept_slot(step, pool); kept != nullptr && !is_copy(step))
+      return {static_cast<slot_class>(pool), *kept};
+    return one.what == does::makes || frees_itself((*work.declared)[step.work.kind], one.of)
+             ? step.out
+             : step.in;
+  }
+  constexpr void run(int i, item const& step) noexcept {
+    if (follows_gradients())
+      follow(i, step);
+    pass const& what = step.work;
+    kind_of_pass const& kind = (*work.declared)[what.kind];
+    for (int e = 0; e < kind.effect_count; ++e) {
+      effect const& one = kind.effects[e];
+      int const stage = stage_of_effect(one, what);
+      if (stage < 0 || stage >= stages(work.extents) || !is_there(one.of, stage))
+        continue;
+      if (one.stage != of_stage::own) {
+        read(i, step.in.of, step.in.index, content(one.of, stage, what));
+        continue;
+      }
+      slot const at = used(step, one);
+      bool const makes =
+        one.what == does::makes || (one.what == does::adds_to && opens(over, one.order, what));
+      if (static_cast<int>(at.of) != work.declared->data[one.of].pool)
+        return fail(plan_rule::wrong_content, i, nothing);
+      if (makes)
+        write(i, at.of, at.index, content(one.of, stage, what));
+      else
+        read(i, at.of, at.index, content(one.of, stage, what));
+    }
+  }
+};
+
+//! Checks the slots of one device. What starts together does not know of one another.
+//! @param clocks scratch, [items][streams]. @param tail scratch, [streams].
+//! @param histories scratch, one per slot of the device, fresh. @param progress scratch, [S], 0.
+constexpr proof check_slots(plan_view work,
+                            int device,
+                            int* clocks,
+                            int* tail,
+                            slot_history* histories,
+                            unsigned char* progress) noexcept {
+  slot_check walk{
+    work, work.over(), device, {clocks, tail, work.streams(device)}, histories, progress, {}};
+  walk.clock.reset();
+  auto const steps = work.program_of(device);
+  int const count = static_cast<int>(steps.size());
+  auto const at = [&steps](int index) -> item const& {
+    return steps[static_cast<std::size_t>(index)];
+  };
+  for (int first = 0; first < count && walk.verdict;) {
+    int const end = end_of_group(steps, first);
+    int const stream = stream_of(at(first));
+    walk.clock.start(first, stream);
+    for (int i = first; i < end; ++i)
+      for (int const wait : work.waits_of(at(i)))
+        walk.clock.learn(first, wait, stream_of(at(wait)));
+    walk.clock.share(first, end, stream);
+    for (int i = first; i < end; ++i) {
+      if (at(i).about != subject::pass)
+        walk.other(i, at(i));
+      else if (at(i).what == operation::run)
+        walk.run(i, at(i));
+      else if (int const maker = walk.content_of_message(at(i).work); at(i).what == operation::send)
+        walk.read(i, at(i).in.of, at(i).in.index, maker);
+      else
+        walk.write(i, at(i).out.of, at(i).out.index, maker);
+    }
+    first = end;
+  }
+  return walk.verdict;
+}
+
+//! Checks the slots of one device, with scratch of its own.
+constexpr proof check_slots(plan_view work, int device) {
+  int const count = static_cast<int>(work.program_of(device).size());
+  int slots = 0;
+  for (int of = 0; of < slot_classes; ++of)
+    slots += work.layout(device, static_cast<slot_class>(of)).count;
+  scratch<int> clocks(count * work.streams(device), nothing);
+  scratch<int> tail(work.streams(device), nothing);
+  scratch<slot_history> histories(slots, {});
+  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
+  scratch<unsigned char> progress(hooks ? stages(work.extents) : 0, 0);
+  return check_slots(work, device, clocks.data, tail.data, histories.data, progress.data);
+}
+
+//! A slot and what goes through it.
+struct sized_slot {
+  slot used;
+  std::int64_t bytes;
+};
+
+//! The classes lie one behind the other in the arena, and every slot holds what goes through it.
+constexpr proof check_layout(plan_view work, int device) noexcept {
+  std::int64_t ends[2]{}; // on the device, on the host
+  for (int of = 0; of < slot_classes; ++of) {
+    slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+    std::int64_t& end = ends[lies_on_host(*work.declared, of) ? 1 : 0];
+    if (layout.offset < end || layout.bytes < 0)
+      return {plan_rule::slots_overlap, device, layout.peak_item};
+    end = plus(layout.offset, times(layout.bytes, layout.count));
+  }
+  if (work.arena_bytes[device] < ends[0] ||
+      (work.host_bytes == nullptr ? 0 : work.host_bytes[device]) < ends[1])
+    return {plan_rule::slots_overlap, device};
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    for (auto const [used, bytes] :
+         {sized_slot{step.in, step.in_bytes}, {step.out, step.out_bytes}})
+      if (used.index != nothing && bytes > times(work.layout(device, used.of).bytes,
+                                                 used.of == slot_class::totals ? step.rows : 1))
+        return {plan_rule::slots_overlap, device, static_cast<int>(i)};
+  }
+  return {};
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

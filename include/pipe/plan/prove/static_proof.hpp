@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The proof of a plan done by the compiler, a constant per device or per slice of items.
+
+#include <pipe/core/array_of.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/lower/scratch.hpp>
+#include <pipe/plan/lower/static_lowering.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/drain.hpp>
+#include <pipe/plan/prove/messages.hpp>
+#include <pipe/plan/prove/slots.hpp>
+#include <pipe/plan/prove/steps.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <utility>
+
+namespace pipelining::inline v0_1 {
+namespace detail {
+
+//! The verdict on a plan, some devices or items per constant.
+//! @tparam Planned a type whose member `view` is the plan.
+template <class Planned>
+struct static_proof {
+  static constexpr plan_view work = Planned::view;
+  static constexpr int devices = work.extents.devices;
+  static constexpr int indices = message_indices(work);
+  static constexpr int unit_total = unit_indices(work.over());
+
+  //! What the devices enter one after the other.
+  struct state {
+    array_of<int, indices> sender;
+    array_of<int, indices> receiver_of;
+    array_of<flow_set, unit_total> kinds;
+    array_of<unsigned char, 4 * stages(work.extents)> others;
+    proof messages;
+    proof passes;
+  };
+  [[nodiscard]] static constexpr state start() {
+    state own{};
+    for (int i = 0; i < indices; ++i)
+      own.sender[i] = own.receiver_of[i] = nothing;
+    return own;
+  }
+  [[nodiscard]] static constexpr state go_on(state own, int device) {
+    if (own.messages)
+      own.messages = enter_messages(work, device, {own.sender, own.receiver_of});
+    if (own.passes)
+      own.passes = enter_passes(work, device, {own.kinds, own.others});
+    return own;
+  }
+  template <class Proof>
+  static constexpr state const& entered = after<Proof, devices>;
+  template <class Proof>
+  static constexpr proof missing = [] {
+    state own = entered<Proof>;
+    return find_missing(work, {own.kinds, own.others});
+  }();
+
+  //! What is checked device by device, a constant each.
+  enum class check { form, lanes, match, layout, slots };
+  template <check What>
+  [[nodiscard]] static constexpr proof check_device(int device) {
+    if constexpr (What == check::form) {
+      return check_form(work, device);
+    } else if constexpr (What == check::lanes) {
+      scratch<int> seen(work.lanes[device], nothing);
+      return check_lanes(work, device, seen.data);
+    } else if constexpr (What == check::match) {
+      state own = entered<static_proof>;
+      scratch<int> last_seen(2 * devices, nothing);
+      return check_messages(work, device, {own.sender, own.receiver_of}, last_seen.data);
+    } else if constexpr (What == check::layout) {
+      return check_layout(work, device);
+    } else {
+      return check_slots(work, device);
+    }
+  }
+  template <check What, int Device>
+  static constexpr proof checked = check_device<What>(Device);
+  struct proof_list {
+    array_of<proof, devices> of;
+  };
+  template <check What, int... Device>
+  [[nodiscard]] static constexpr proof first_of(std::integer_sequence<int, Device...>) {
+    proof_list const list{{checked<What, Device>...}};
+    for (proof const& verdict : list.of)
+      if (!verdict)
+        return verdict;
+    return {};
+  }
+  template <check What>
+  static constexpr proof all = first_of<What>(std::make_integer_sequence<int, devices>{});
+
+  //! Zero buffering, a slice of items per constant.
+  struct draining {
+    static constexpr int slices =
+      work.offsets[devices] / plan_slice + 2; // one more to see that nothing moves
+
+    struct state {
+      array_of<int, devices> at;
+      array_of<int, devices> stack;
+      array_of<bool, devices> queued;
+      int depth;
+    };
+    [[nodiscard]] static constexpr state start() {
+      state own{};
+      plan_drain run{work, own.at, own.stack, own.queued};
+      begin(run);
+      own.depth = run.depth;
+      return own;
+    }
+    [[nodiscard]] static constexpr state go_on(state own, int) {
+      plan_drain run{work, own.at, own.stack, own.queued, own.depth};
+      advance(run, plan_slice);
+      own.depth = run.depth;
+      return own;
+    }
+  };
+  //! The devices of the circle in which nothing moves any more, and where they stand.
+  struct circle_list {
+    array_of<int, devices> of;
+    array_of<int, devices> items;
+    int count;
+  };
+  template <class Draining>
+  static constexpr circle_list circle_after = [] {
+    typename Draining::state own = after<Draining, Draining::slices>;
+    plan_drain const run{work, own.at, own.stack, own.queued, own.depth};
+    circle_list result{};
+    result.count = find_circle(run, result.of);
+    for (int i = 0; i < result.count; ++i)
+      result.items[i] = own.at[result.of[i]];
+    return result;
+  }();
+  static constexpr circle_list circle = circle_after<draining>;
+
+  [[nodiscard]] static constexpr proof judge() {
+    if constexpr (!all<check::form>)
+      return all<check::form>;
+    else if constexpr (!all<check::lanes>)
+      return all<check::lanes>;
+    else if constexpr (!entered<static_proof>.messages)
+      return entered<static_proof>.messages;
+    else if constexpr (!all<check::match>)
+      return all<check::match>;
+    else if constexpr (circle.count > 0)
+      return {plan_rule::circular, circle.of[0], circle.items[0]};
+    else if constexpr (!entered<static_proof>.passes)
+      return entered<static_proof>.passes;
+    else if constexpr (!missing<static_proof>)
+      return missing<static_proof>;
+    else if constexpr (!all<check::layout>)
+      return all<check::layout>;
+    else
+      return all<check::slots>;
+  }
+  static constexpr proof value = with_passes(judge(), work);
+};
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The part of the proof that looks at what runs: every pass, and every step that follows
+//! complete gradients, once, on the device of its stage.
+
+#include <pipe/core/declare.hpp>
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/hooks.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pipelining::inline v0_1 {
+namespace detail {
+
+//! The subjects of steps that run beside passes.
+inline constexpr subject other_steps[] = {
+  subject::tied_gradient, subject::add_tied, subject::contribution, subject::update};
+
+//! What has run: the kinds of every unit of every stage, and of every stage the steps beside
+//! passes.
+struct steps_run {
+  flow_set* kinds;       // [S units]
+  unsigned char* others; // [4 S]
+};
+
+[[nodiscard]] constexpr int unit_indices(pipeline const& over) noexcept {
+  return stages(over.extents) * units(over);
+}
+
+//! The number of a step beside passes.
+[[nodiscard]] constexpr int other_index(plan_view const& work, item const& step) noexcept {
+  int kind = 0;
+  while (kind < 3 && other_steps[kind] != step.about)
+    ++kind;
+  return kind * stages(work.extents) + step.work.stage;
+}
+
+//! The lane of a copy, `nothing` for what the compute engine runs.
+[[nodiscard]] constexpr int
+lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
+  int const row = work.declared->engine_row[static_cast<int>((*work.declared)[what.kind].on)];
+  return row > 0 ? work.lanes[device] + row - 1 : nothing;
+}
+
+//! Enters what a device runs: each on the device of its stage and on its engine, none twice.
+constexpr proof enter_passes(plan_view const& work, int device, steps_run const& ran) noexcept {
+  auto const steps = work.program_of(device);
+  pipeline const over = work.over();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    if (step.what != operation::run)
+      continue;
+    bool entered = false;
+    if (step.about == subject::pass) {
+      flow_set& kinds = ran.kinds[step.work.stage * units(over) + unit_of(over, step.work)];
+      entered = holds(kinds, index_of(step.work.kind));
+      kinds = static_cast<flow_set>(kinds | only(index_of(step.work.kind)));
+    } else {
+      unsigned char& other = ran.others[other_index(work, step)];
+      entered = other != 0;
+      other = 1;
+    }
+    if (entered || device_of(over, step.work) != device)
+      return {plan_rule::wrong_passes, device, static_cast<int>(i)};
+    if (step.lane !=
+        (step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing))
+      return {plan_rule::wrong_lane, device, static_cast<int>(i)};
+  }
+  return {};
+}
+
+//! Finds a step beside passes that no device runs, or that none should.
+constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
+  shape const& extents = work.extents;
+  for (int stage = 0; stage < stages(extents); ++stage)
+    for (subject const about : other_steps) {
+      bool const tied = about == subject::tied_gradient || about == subject::add_tied;
+      bool const wanted =
+        tied ? work.tied_bytes > 0 && holds_tied(extents, stage) : work.totals_bytes > 0;
+      item step;
+      step.about = about;
+      step.work.stage = static_cast<std::uint16_t>(stage);
+      if ((ran.others[other_index(work, step)] != 0) == wanted)
+        continue;
+      proof verdict{plan_rule::wrong_passes, device_of(work, stage)};
+      verdict.what = step.work;
+      verdict.about = about;
+      return verdict;
+    }
+  return {};
+}
+
+//! True when the kinds of passes of a unit are what it needs; in an evaluation, one forward pass.
+[[nodiscard]] constexpr bool suffices(plan_view const& work, flow_set kinds) noexcept {
+  if (!work.evaluates)
+    return makes_rows_once(*work.declared, kinds) && uses_all_data(*work.declared, kinds);
+  int forwards = 0;
+  int others = 0;
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if (holds(kinds, kind))
+      ++(work.declared->kinds[kind].calls == stage_call::forward ? forwards : others);
+  return forwards == 1 && others == 0;
+}
+
+//! What is wrong with a unit: the first row of data that no pass makes, or that two make.
+[[nodiscard]] constexpr int find_wrong_row(plan_view const& work, flow_set kinds) noexcept {
+  for (int row = 0; row < work.declared->rows; ++row) {
+    auto const makers = static_cast<unsigned>(work.declared->makers[row] & kinds);
+    bool const wanted = work.evaluates ? row == 0 : work.declared->wanted[row];
+    bool const once = makers != 0 && (makers & (makers - 1)) == 0;
+    if (wanted ? !once : work.evaluates ? makers != 0 && row > 0 : makers != 0 && !once)
+      return row;
+  }
+  return 0;
+}
+
+//! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
+constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexcept {
+  pipeline const over = work.over();
+  flow_set good = 0; // the last that was found to suffice
+  for (int unit = 0; unit < unit_indices(over); ++unit) {
+    flow_set const kinds = ran.kinds[unit];
+    if (kinds == good && good != 0)
+      continue;
+    if (suffices(work, kinds)) {
+      good = kinds;
+      continue;
+    }
+    pass const what = pass_at(over, find_wrong_row(work, kinds) * unit_indices(over) + unit);
+    return {plan_rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
+  }
+  return find_missing_other(work, ran);
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_1
