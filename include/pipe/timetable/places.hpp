@@ -31,6 +31,12 @@ inline constexpr place_code entry_mask = (place_code{1} << place_bits) - 1;
 //! No line, or no such unit.
 inline constexpr int nothing_before = -1;
 
+//! True where each device has one row, and all microbatches have as many chunks. Loops over passes
+//! are compiled for such pipelines apart: they look at less per pass.
+[[nodiscard]] constexpr bool is_plain(pipeline const& over) noexcept {
+  return over.declared->engines == 1 && over.first_units == nullptr;
+}
+
 //! The place that every pass has, by line and unit.
 struct place_map {
   pipeline over;
@@ -53,7 +59,7 @@ struct place_row {
 //! What is wrong with a row by itself.
 struct row_findings {
   report first;
-  int entered; //!< wanted lines that a pass of this row makes
+  int entered; //!< wanted lines that passes of this row make, where nothing is wrong
 };
 
 //! True when an overlapped entry is the second half of a composite pass.
@@ -80,43 +86,45 @@ misplaced(place_map const& map, place_row const& row, int number, entry_number e
   return found;
 }
 
-//! The links of a kind on a stage, as distances between lines, for loops over many passes.
-struct entry_links {
+//! The links of a kind on a stage, as distances between lines, for loops over many passes: half a
+//! cache line each.
+struct alignas(32) entry_links {
   static constexpr int none = -0x7fffffff; // no distance is that large
 
-  int made = none; //!< from the line of row 0 of the stage
+  int made = none; //!< from the line of row 0 of the stage; none where there is no such kind
   int also[2] = {none, none};
   int input = none; //!< likewise, of another stage
   int own[2] = {none, none};
-  int chunk_step = 0;
-  int wanted = 0;         //!< of what it makes besides `made`, one bit each; bit 2 for `made`
-  bool runs_here = false; //!< there is such a kind, on the engine of the row
-  bool exists = false;
+  std::int16_t chunk_step = 0; //!< 0 where sequences are whole
+  std::int8_t wanted = 0;      //!< how many wanted rows it makes
+  bool runs_here = false;      //!< on the engine of the row
 };
 
 //! The links of all kinds, on a first, a last, an only and any other stage.
 struct entry_rules {
   entry_links of[most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
 
-  constexpr entry_rules(flow const& declared, int stage_count, int engine_row) {
+  constexpr entry_rules(pipeline const& over, int engine_row) {
+    flow const& declared = *over.declared;
+    int const stage_count = stages(over.extents);
+    bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
     for (int kind = 0; kind < most_kinds; ++kind) {
       if (!declared.kinds[kind].exists())
         continue;
-      bool const here =
-        declared.engine_row[static_cast<int>(declared.kinds[kind].on)] == engine_row;
       for (int where = 0; where < 4; ++where) {
         kind_links const& links = declared.links[kind][where / 2];
         entry_links& result = of[kind][where];
-        result.exists = true;
-        result.runs_here = here;
-        result.chunk_step = links.chunk_step;
+        result.runs_here =
+          declared.engine_row[static_cast<int>(declared.kinds[kind].on)] == engine_row;
+        result.chunk_step = static_cast<std::int16_t>(chunked ? links.chunk_step : 0);
         result.made = links.made[0] * stage_count;
-        result.wanted = declared.wanted[links.made[0]] ? 4 : 0;
+        for (int k = 0; k < 3; ++k)
+          result.wanted = static_cast<std::int8_t>(
+            result.wanted +
+            (links.made[k] != kind_links::none && declared.wanted[links.made[k]] ? 1 : 0));
         for (int k = 0; k < 2; ++k) {
-          if (links.made[k + 1] != kind_links::none) {
+          if (links.made[k + 1] != kind_links::none)
             result.also[k] = links.made[k + 1] * stage_count;
-            result.wanted |= declared.wanted[links.made[k + 1]] ? 1 << k : 0;
-          }
           if (links.own[k] != kind_links::none)
             result.own[k] = links.own[k] * stage_count;
         }
@@ -130,9 +138,12 @@ struct entry_rules {
 
 //! Enters the passes of one row into the map and finds what they wait for. A pass that does not
 //! exist waits for nothing. One call without inner calls: compilers take microseconds for each.
+//! @tparam Plain whether the pipeline is_plain
 //! @param number of the row
 //! @param places_of those of the map, to write @param inputs, others those of the row, to write
+template <bool Plain>
 constexpr row_findings enter_row(place_map const& map,
+                                 entry_rules const& rules,
                                  place_row const& row,
                                  int number,
                                  place_code* const* places_of,
@@ -144,32 +155,31 @@ constexpr row_findings enter_row(place_map const& map,
   int const* const first_units = map.over.first_units;
   int const chunks = extents.chunks;
   int const microbatches = extents.microbatches;
-  int const stage_count = stages(extents);
-  int const one_way = map.over.declared->rows * stage_count;
+  int const last_stage = stages(extents) - 1;
+  int const one_way = map.over.declared->rows * (last_stage + 1);
   bool const one_route = routes(extents) == 1;
-  int const device = number % extents.devices;
+  int const device = Plain ? number : number % extents.devices;
   int const* const holders = map.holders;
-  int const engine_row = number / extents.devices;
-  entry_rules const rules(*map.over.declared, stage_count, engine_row);
+  place_code const* const* const made_at = map.places;
   // Entries of this row have codes from `here` on, those of rows behind it greater ones.
-  place_code const here = static_cast<place_code>(engine_row) << place_bits;
+  place_code const here =
+    Plain ? 0 : static_cast<place_code>(number / extents.devices) << place_bits;
   int entered = 0;
   for (entry_number i = 0; i < row.count; ++i) {
-    pass const what = row.passes[i];
-    if (others != nullptr)
+    pass const& what = row.passes[i];
+    if (!Plain && others != nullptr)
       others[i] = nothing_before;
     int const stage = what.stage;
     int const microbatch = what.microbatch;
     int const chunk = what.chunk;
     bool const known =
-      static_cast<int>(what.kind) < most_kinds && stage < stage_count && microbatch < microbatches;
+      static_cast<int>(what.kind) < most_kinds && stage <= last_stage && microbatch < microbatches;
     entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0]
-                                       [(stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0)];
-    int const first =
-      first_units == nullptr || !known ? microbatch * chunks : first_units[microbatch];
-    int const count =
-      first_units == nullptr || !known ? chunks : first_units[microbatch + 1] - first;
-    if (!known || !links.exists || chunk >= count) {
+                                       [(stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0)];
+    bool const equal = Plain || first_units == nullptr || !known;
+    int const first = equal ? microbatch * chunks : first_units[microbatch];
+    int const count = equal ? chunks : first_units[microbatch + 1] - first;
+    if (!known || chunk >= count || links.made == none) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
@@ -182,15 +192,15 @@ constexpr row_findings enter_row(place_map const& map,
     input_line input = nothing_before;
     if (links.input != none) {
       input = base + links.input;
-      if (holders[input] == device && map.places[input][unit] - here - 1 < behind)
+      if (holders[input] == device && made_at[input][unit] - here - 1 < behind)
         input = nothing_before;
     }
     if (links.own[0] != none)
       for (int k = 0; k < 2 && links.own[k] != none; ++k) {
         int const line = base + links.own[k];
-        if (map.places[line][unit] - here - 1 < behind)
+        if (made_at[line][unit] - here - 1 < behind)
           continue;
-        if (others != nullptr)
+        if (!Plain && others != nullptr)
           others[i] = line;
         else
           input = line;
@@ -204,26 +214,24 @@ constexpr row_findings enter_row(place_map const& map,
     }
     inputs[i] = input;
 
-    int taken = kind_links::none; // a row of the flow that another pass has made already
-    if (holders[line] != device || !links.runs_here || places[unit] != 0 ||
+    int taken = none; // a line that another pass has made already
+    if (holders[line] != device || (!Plain && !links.runs_here) || places[unit] != 0 ||
         (what.overlapped && !completes_pair(row.passes, i))) {
-      taken = links.made / stage_count;
+      taken = links.made;
     } else {
       places[unit] = here + i + 1;
-      entered += links.wanted >> 2;
+      entered += links.wanted;
       if (links.also[0] != none)
         for (int k = 0; k < 2 && links.also[k] != none; ++k) {
           place_code& at = places_of[base + links.also[k]][unit];
-          if (at != 0) {
-            taken = links.also[k] / stage_count;
-            continue;
-          }
-          at = here + i + 1;
-          entered += links.wanted >> k & 1;
+          if (at == 0)
+            at = here + i + 1;
+          else
+            taken = links.also[k];
         }
     }
-    if (taken != kind_links::none && found.first)
-      found.first = misplaced(map, row, number, i, taken);
+    if (taken != none && found.first)
+      found.first = misplaced(map, row, number, i, taken / (last_stage + 1));
   }
   found.entered = entered;
   return found;
@@ -269,6 +277,8 @@ public:
     inputs_ = new input_line[entries];
     others_ = engines ? new input_line[entries] : nullptr;
     rows_ = new place_row[static_cast<std::size_t>(row_total)];
+    entry_rules rules(over, 0);
+    bool const plain = is_plain(over);
     for (int line = 0; line < line_count; ++line) {
       holders_[line] = holder_of(over, line);
       lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * unit_count;
@@ -282,7 +292,11 @@ public:
                     inputs_ + first,
                     others,
                     static_cast<entry_number>(offsets[row + 1] - first)};
-      row_findings const found = enter_row(map_, rows_[row], row, lines_, inputs_ + first, others);
+      if (row > 0 && row % over.extents.devices == 0)
+        rules = entry_rules(over, row / over.extents.devices);
+      row_findings const found =
+        plain ? enter_row<true>(map_, rules, rows_[row], row, lines_, inputs_ + first, others)
+              : enter_row<false>(map_, rules, rows_[row], row, lines_, inputs_ + first, others);
       entered += found.entered;
       if (first_)
         first_ = found.first;

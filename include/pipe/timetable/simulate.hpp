@@ -89,8 +89,8 @@ struct simulation {
 [[nodiscard]] constexpr double
 ready_beside(simulation& state, int row, input_line line, int unit) noexcept {
   place_code const at = state.map.places[line][unit];
-  int const source = static_cast<int>(at >> place_bits) * state.map.over.extents.devices +
-                     state.map.holders[line];
+  int const source =
+    static_cast<int>(at >> place_bits) * state.map.over.extents.devices + state.map.holders[line];
   entry_number const wanted = (at & entry_mask) - 1;
   if (at == 0 || wanted >= state.next[source]) {
     state.waits_for_row[row] = source;
@@ -102,11 +102,12 @@ ready_beside(simulation& state, int row, input_line line, int unit) noexcept {
 
 //! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
 //! since compilers take microseconds for each.
-template <cost_model Cost>
+//! @tparam Plain whether the pipeline is_plain
+template <bool Plain, cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
   int const devices = state.map.over.extents.devices;
-  int const device = number % devices;
+  int const device = Plain ? number : number % devices;
   int const chunks = state.map.over.extents.chunks;
   int const* const first_units = state.map.over.first_units;
   entry_number const base = state.part.first[number];
@@ -120,19 +121,19 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
   state.waits_for_row[number] = number;
   state.waits_for[number] = no_entry;
   for (; entry < last; ++entry) {
-    pass const what = row.passes[entry];
+    pass const& what = row.passes[entry];
     bool const pair = what.overlapped && entry > first && !row.passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
       start = free_from;
     int const input = row.inputs[entry];
     int const unit =
-      (first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
+      (Plain || first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
       what.chunk;
     if (input != nothing_before) {
       place_code const at = state.map.places[input][unit];
       int const holder = state.map.holders[input];
-      int const source = holder + static_cast<int>(at >> place_bits) * devices;
-      entry_number const wanted = (at & entry_mask) - 1;
+      int const source = Plain ? holder : holder + static_cast<int>(at >> place_bits) * devices;
+      entry_number const wanted = (Plain ? at : at & entry_mask) - 1;
       if (wanted >= state.next[source]) {
         state.waits_for_row[number] = source;
         state.waits_for[number] = wanted;
@@ -141,12 +142,12 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
       timed_part const* part = &state.part;
       while (wanted < part->first[source])
         part = part->before;
-      double const ready = part->ends[source][wanted - part->first[source]] +
-                           (holder == device ? 0 : state.latency);
+      double const ready =
+        part->ends[source][wanted - part->first[source]] + (holder == device ? 0 : state.latency);
       if (ready > start)
         start = ready;
     }
-    if (row.others != nullptr && row.others[entry] != nothing_before) {
+    if (!Plain && row.others != nullptr && row.others[entry] != nothing_before) {
       double const ready = ready_beside(state, number, row.others[entry], unit);
       if (ready == never)
         break;
@@ -177,9 +178,9 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
 //! Runs passes as early as order, dependencies and messages allow, until nothing more can run or
 //! the part is full.
 //!
-//! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again only
-//! when the pass that it waits for has run.
-template <cost_model Cost>
+//! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again
+//! only when the pass that it waits for has run.
+template <bool Plain, cost_model Cost>
 constexpr void advance(simulation& state, Cost const& cost) {
   int const rows = row_count(state.map.over);
   int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
@@ -190,7 +191,7 @@ constexpr void advance(simulation& state, Cost const& cost) {
       if (round > 0 && state.next[state.waits_for_row[row]] <= state.waits_for[row])
         continue;
       entry_number const before = state.next[row];
-      run_row(state, cost, row);
+      run_row<Plain>(state, cost, row);
       if (state.next[row] != before)
         idle = 0;
     }
@@ -237,7 +238,10 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
                    waits_for.data(),
                    table.latency,
                    no_entry};
-  advance(state, cost);
+  if (is_plain(rows.map().over))
+    advance<true>(state, cost);
+  else
+    advance<false>(state, cost);
 }
 
 } // namespace detail

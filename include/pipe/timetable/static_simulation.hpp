@@ -33,11 +33,14 @@ struct static_places {
   static constexpr int rows = Order::row_total;
   static constexpr int line_count = lines(over);
   static constexpr bool engines = over.declared->engines > 1;
+  static constexpr bool plain = is_plain(over);
+  template <int EngineRow>
+  static constexpr entry_rules rules{over, EngineRow};
 
   struct line_table {
     array_of<int, line_count> holders;
     array_of<int, line_count> own; //!< the number of a line among those of its device
-    int most;            //!< lines of one device
+    int most;                      //!< lines of one device
   };
   static constexpr line_table table = [] {
     line_table result{};
@@ -81,12 +84,13 @@ struct static_places {
           own[line] = result.lines.of[table.own[line]].of;
       input_line* const others = engines ? result.others : nullptr;
       result.found =
-        enter_row({over, table.holders, own},
-                  {order.passes, result.inputs, others, static_cast<entry_number>(count)},
-                  Row,
-                  own,
-                  result.inputs,
-                  others);
+        enter_row<plain>({over, table.holders, own},
+                         rules<Row / over.extents.devices>,
+                         {order.passes, result.inputs, others, static_cast<entry_number>(count)},
+                         Row,
+                         own,
+                         result.inputs,
+                         others);
       return result;
     }();
 
@@ -192,7 +196,7 @@ struct static_simulation {
                      waits_for,
                      Cost::value.latency(),
                      room};
-    advance(state, Cost::value);
+    advance<places::plain>(state, Cost::value);
     own.done = true;
     for (int row = 0; row < rows; ++row) {
       own.moved = own.moved || own.next[row] != own.first[row];
@@ -257,13 +261,13 @@ struct static_simulation {
     times const& part = *all.values[number];
     for (int row = 0; row < rows; ++row) {
       report const verdict =
-        check_times(places::map,
-                    places::value.rows_of[row],
-                    *all.views[number],
-                    Cost::value.latency(),
-                    row,
-                    part.next[row],
-                    number > 0 ? all.values[number - 1]->free_from[row] : 0);
+        check_times<places::plain>(places::map,
+                                   places::value.rows_of[row],
+                                   *all.views[number],
+                                   Cost::value.latency(),
+                                   row,
+                                   part.next[row],
+                                   number > 0 ? all.values[number - 1]->free_from[row] : 0);
       if (!verdict)
         return verdict;
     }

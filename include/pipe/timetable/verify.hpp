@@ -45,11 +45,8 @@ namespace detail {
                                                 entry_number entry) noexcept {
   pipeline const& over = map.over;
   pass const what = row.passes[entry];
-  report found{rule::before_dependency,
-               number % over.extents.devices,
-               static_cast<int>(entry),
-               what,
-               {}};
+  report found{
+    rule::before_dependency, number % over.extents.devices, static_cast<int>(entry), what, {}};
   // Of what it waits for, the first that stands behind it in its own row; else what it was found to
   // wait for elsewhere.
   entry_number const behind = what.overlapped ? entry - 1 : entry;
@@ -57,12 +54,11 @@ namespace detail {
   dependency_list const needed = dependencies(over, what);
   int blamed = 0;
   for (int k = needed.count - 1; k >= 0; --k) {
-    int const line = needed.index[k] / units(over) +
-                     route_of(over.extents, what.microbatch) * one_way;
+    int const line =
+      needed.index[k] / units(over) + route_of(over.extents, what.microbatch) * one_way;
     place_code const at = map.places[line][needed.index[k] % units(over)];
-    bool const same_row =
-      map.holders[line] == number % over.extents.devices &&
-      static_cast<int>(at >> place_bits) == number / over.extents.devices;
+    bool const same_row = map.holders[line] == number % over.extents.devices &&
+                          static_cast<int>(at >> place_bits) == number / over.extents.devices;
     if (same_row && (at & entry_mask) - 1 >= behind)
       blamed = k;
   }
@@ -74,7 +70,9 @@ inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row, from the first entry of a part to `last`, which is not
 //! looked at.
+//! @tparam Plain whether the pipeline is_plain
 //! @param free_from when the entry before has ended
+template <bool Plain>
 constexpr report check_times(place_map const& map,
                              place_row const& row,
                              timed_part const& part,
@@ -83,14 +81,14 @@ constexpr report check_times(place_map const& map,
                              entry_number last,
                              double free_from) noexcept {
   int const devices = map.over.extents.devices;
-  int const device = number % devices;
+  int const device = Plain ? number : number % devices;
   int const chunks = map.over.extents.chunks;
   int const* const first_units = map.over.first_units;
   entry_number const base = part.first[number];
   double const* const starts = part.starts[number];
   double const* const ends = part.ends[number];
   for (entry_number i = base; i < last; ++i) {
-    pass const what = row.passes[i];
+    pass const& what = row.passes[i];
     double const start = starts[i - base];
     double const end = ends[i - base];
     // Asked this way round so that no comparison with a NaN passes for a good one.
@@ -102,14 +100,14 @@ constexpr report check_times(place_map const& map,
         rule::overlaps, device, static_cast<int>(i), what, i > 0 ? row.passes[i - 1] : pass{}};
     free_from = end;
     int const unit =
-      (first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
+      (Plain || first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
       what.chunk;
     int const input = row.inputs[i];
     if (input != nothing_before) {
       place_code const at = map.places[input][unit];
       int const holder = map.holders[input];
-      int const source = holder + static_cast<int>(at >> place_bits) * devices;
-      entry_number const wanted = (at & entry_mask) - 1;
+      int const source = Plain ? holder : holder + static_cast<int>(at >> place_bits) * devices;
+      entry_number const wanted = (Plain ? at : at & entry_mask) - 1;
       if (at == 0 || (source == number && wanted >= i))
         return starts_too_early(map, row, number, i);
       timed_part const* from = &part;
@@ -119,7 +117,7 @@ constexpr report check_times(place_map const& map,
       if (!(ended >= 0 && start >= (holder == device ? ended : ended + latency)))
         return starts_too_early(map, row, number, i);
     }
-    if (row.others != nullptr && row.others[i] != nothing_before) {
+    if (!Plain && row.others != nullptr && row.others[i] != nothing_before) {
       double const ended = end_beside(map, part, number, i, row.others[i], unit);
       if (!(ended >= 0 && start >= ended))
         return starts_too_early(map, row, number, i);
@@ -128,7 +126,8 @@ constexpr report check_times(place_map const& map,
   return {};
 }
 
-//! Checks that a device never holds more activations than allowed. Looks at the order of the passes.
+//! Checks that a device never holds more activations than allowed. Looks at the order of the
+//! passes.
 constexpr report check_memory(pool_effect const& of,
                               pass const* row,
                               entry_number count,
@@ -178,16 +177,20 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   report result = entered.first();
   if (result && table.declared->has_choices)
     result = check_sets(entered.map(), entered.rows());
+  bool const plain = is_plain(entered.map().over);
   for (int number = 0; number < rows && result; ++number) {
     place_row const& row = entered.rows()[number];
-    result = check_times(entered.map(), row, part.view(), table.latency, number, row.count, 0);
+    result =
+      plain
+        ? check_times<true>(entered.map(), row, part.view(), table.latency, number, row.count, 0)
+        : check_times<false>(entered.map(), row, part.view(), table.latency, number, row.count, 0);
     if (result && memory_limit != unlimited && table.declared->engines == 1)
       result = check_memory(memory, row.passes, row.count, number, memory_limit);
   }
   for (int device = 0; device < table.extents.devices && result && table.declared->engines > 1;
        ++device)
-    if (int const held = peak_of<int>(
-          table, device, slot_class::activation, [](pass const&) { return 1; });
+    if (int const held =
+          peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
         held > memory_limit)
       result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
   return result;
