@@ -62,6 +62,10 @@ struct placed_program {
   std::vector<double> starts; // where the flow has several engines
   std::vector<double> ends;
 
+  void reserve(std::size_t count) {
+    items.reserve(count);
+    positions_at_peer.reserve(count);
+  }
   void push(timetable_view const& table, event const& what, int device, std::size_t position) {
     items.push_back(item_of(table, what, device));
     positions_at_peer.push_back(static_cast<int>(position));
@@ -119,7 +123,16 @@ chosen_hooks add_hooks(timetable_view table, Sizes const& sizes, std::vector<eve
 //! for it.
 inline std::vector<placed_program> write_programs(timetable_view table,
                                                   std::vector<event> const& events) {
-  std::vector<placed_program> programs(static_cast<std::size_t>(table.extents.devices));
+  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  std::vector<placed_program> programs(devices);
+  std::vector<std::size_t> counts(devices);
+  for (event const& what : events) {
+    ++counts[static_cast<std::size_t>(what.device)];
+    if (what.to != nothing)
+      ++counts[static_cast<std::size_t>(what.to)];
+  }
+  for (std::size_t device = 0; device < devices; ++device)
+    programs[device].reserve(counts[device]);
   for (event const& what : events) {
     placed_program& from = programs[static_cast<std::size_t>(what.device)];
     if (what.to == nothing) {
@@ -175,14 +188,19 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.tables = copy_tables(table);
   pipeline const over = result.tables.over(extents);
   result.layouts.resize(programs.size() * slot_classes);
-  std::vector<held_datum> held(static_cast<std::size_t>(instance_indices(over)));
+  std::size_t total = 0;
+  for (placed_program const& of : programs)
+    total += of.items.size();
+  result.items.reserve(total);
+  data_uses const uses(over);
+  std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
   auto const waits_per_item = static_cast<std::size_t>(most_waits(*over.declared));
   for (std::size_t device = 0; device < programs.size(); ++device) {
     std::vector<item>& steps = programs[device].items;
     program work{steps.data(), static_cast<int>(steps.size())};
     std::size_t const before = result.waits.size();
     result.waits.resize(before + steps.size() * waits_per_item);
-    lowering const shared{over, evaluates, held.data(), static_cast<int>(before), has_hooks};
+    lowering const shared{uses, evaluates, held.data(), static_cast<int>(before), has_hooks};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,

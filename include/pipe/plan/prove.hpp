@@ -92,8 +92,9 @@ constexpr proof prove_slots(plan_view work) {
     verdict = find_missing(work, ran);
   for (int device = 0; device < work.extents.devices && verdict; ++device)
     verdict = check_layout(work, device);
+  data_uses const uses(work.over());
   for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = check_slots(work, device);
+    verdict = check_slots(work, uses, device);
   return verdict;
 }
 

@@ -26,7 +26,7 @@ namespace detail {
 
 //! What the devices of a plan share while they are lowered, on arrays of the caller.
 struct lowering {
-  pipeline over;
+  data_uses const& uses;
   bool evaluates = false;
   held_datum* held;   // [instance_indices]
   int first_wait;     // waits of the devices before
@@ -47,7 +47,8 @@ constexpr void lower_slots(lowering const& shared,
                            int* needs,
                            int* counts) {
   bool used[slot_classes]{};
-  flow const& declared = *shared.over.declared;
+  pipeline const& over = shared.uses.over;
+  flow const& declared = *over.declared;
   int pools = 0;
   for (int of = 0; of < declared.data_count; ++of)
     if (declared.data[of].lives != residence::nowhere)
@@ -59,11 +60,11 @@ constexpr void lower_slots(lowering const& shared,
   scratch<int> freed(pools * room);
   scratch<int> released(pools * room);
   scratch<int> sent(work.count);
-  int const others = shared.hooks ? 2 + stages(shared.over.extents) : 0;
+  int const others = shared.hooks ? 2 + stages(over.extents) : 0;
   scratch<int> writer(others, nothing);
   scratch<int> reader(others, nothing);
   slot_state state{
-    shared.over, shared.evaluates, {}, shared.held, sent.data, {writer.data, reader.data}, times};
+    shared.uses, shared.evaluates, {}, shared.held, sent.data, {writer.data, reader.data}, times};
   int at = 0;
   for (int of = 0; of < slot_classes; ++of)
     if (used[of]) {
@@ -105,20 +106,21 @@ constexpr lowered_device lower_device(lowering const& shared,
                                       int* waits) {
   scratch<std::int64_t> keys(work.count + 1);
   int const lanes = assign_lanes<Policy>(work, device, keys.data);
-  assign_copy_lanes(work, *shared.over.declared, lanes);
-  scratch<int> counters(2 * shared.over.extents.devices);
-  number_messages(work, shared.over.extents.devices, counters.data);
+  pipeline const& over = shared.uses.over;
+  assign_copy_lanes(work, *over.declared, lanes);
+  scratch<int> counters(2 * over.extents.devices);
+  number_messages(work, over.extents.devices, counters.data);
   assign_groups(work, position_at_peer, Policy::duplex_groups);
-  mark_complete_stages(shared.over, work);
+  mark_complete_stages(over, work);
   scratch<int> needs(work.count * most_needs);
   scratch<int> need_counts(work.count);
   lower_slots(shared, work, times, layouts, needs.data, need_counts.data);
-  int const streams = lanes + shared.over.declared->engines;
+  int const streams = lanes + over.declared->engines;
   scratch<int> clocks(work.count * streams);
   scratch<int> tail(streams);
   int const written = assign_waits(
     work, streams, needs.data, need_counts.data, waits, shared.first_wait, clocks.data, tail.data);
-  return {lanes, written, lay_out(shared.over, work, sizes, layouts)};
+  return {lanes, written, lay_out(over, work, sizes, layouts)};
 }
 
 } // namespace detail

@@ -59,7 +59,7 @@ struct item_times {
 //! @brief What `assign_slots` works on: the pools of one device and, for all devices, which slot
 //! holds what.
 struct slot_state {
-  pipeline over;                 //!< what the plan is of
+  detail::data_uses const& uses; //!< what its kinds do with data
   bool evaluates = false;        //!< no backward passes: nothing is kept for them
   slot_pool pools[slot_classes]; //!< by class
   detail::held_datum* held;      //!< [data][S units], where each instance is
@@ -78,8 +78,9 @@ namespace detail {
 class slot_walk {
 public:
   constexpr slot_walk(slot_state& state, program& work, int* needs, int* need_counts) noexcept
-      : state_(state), over_(state.over), declared_(*state.over.declared), work_(work),
-        needs_(needs), need_counts_(need_counts) {}
+      : state_(state), uses_(state.uses), over_(state.uses.over),
+        declared_(*state.uses.over.declared), work_(work), needs_(needs),
+        need_counts_(need_counts) {}
 
   constexpr void run() noexcept {
     for (int i = 0; i < work_.count; ++i) {
@@ -92,7 +93,7 @@ public:
       if (step.about != subject::pass) {
         assign_given_slots(state_.others,
                            pool(step_class(step)),
-                           stages(over_.extents),
+                           uses_.stage_count,
                            step,
                            {work_, i, needs_ + i * most_needs, need_counts_[i]});
         ++i;
@@ -113,11 +114,12 @@ private:
   [[nodiscard]] constexpr slot_pool& pool(slot_class of) noexcept {
     return state_.pools[static_cast<int>(of)];
   }
-  [[nodiscard]] constexpr held_datum& held(int of, int stage, int unit) noexcept {
-    return state_.held[instance_index(over_, of, stage, unit)];
+  [[nodiscard]] constexpr held_datum& held(data_use const& use, pass const& work) noexcept {
+    return state_.held[uses_.index(use, work, unit_of(over_, work))];
   }
-  [[nodiscard]] constexpr held_datum& own(int of, pass const& work) noexcept {
-    return held(of, work.stage, unit_of(over_, declared_.data[of], work));
+  //! What a pass has made for other stages.
+  [[nodiscard]] constexpr held_datum& product_of(pass const& maker) noexcept {
+    return state_.held[uses_.product(maker)];
   }
 
   //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
@@ -133,20 +135,22 @@ private:
     if (step.about != subject::pass || step.what == operation::receive)
       return;
     if (step.what == operation::send) {
-      held_datum& made = own(links_of(over_, step.work).product, step.work);
+      held_datum& made = product_of(step.work);
       made.reads = made.maker == made_by_reader ? made.reads + 1 : 1;
       made.maker = made_by_reader;
       return;
     }
-    kind_of_pass const& kind = declared_[step.work.kind];
-    for (int e = 0; e < kind.effect_count; ++e) {
-      int const stage = stage_of_effect(kind.effects[e], step.work);
-      if (kind.effects[e].stage == of_stage::own || stage < 0 || stage >= stages(over_.extents))
+    for (data_use const& use : uses_[step.work.kind]) {
+      if (use.stage == 0 || !stage_exists(use, step.work))
         continue;
-      held_datum& read = held(kind.effects[e].of, stage, unit_of(over_, step.work));
+      held_datum& read = held(use, step.work);
       read.reads = read.maker == made_by_reader ? read.reads + 1 : 1;
       read.maker = made_by_reader;
     }
+  }
+  [[nodiscard]] constexpr bool stage_exists(data_use const& use, pass const& work) const noexcept {
+    int const stage = work.stage + use.stage;
+    return stage >= 0 && stage < uses_.stage_count;
   }
 
   constexpr void take(held_datum& into, int pool_number, int i) noexcept {
@@ -167,23 +171,22 @@ private:
   }
 
   constexpr void send(item& step, int i) noexcept {
-    held_datum const& made = own(links_of(over_, step.work).product, step.work);
+    held_datum const& made = product_of(step.work);
     step.in = {static_cast<slot_class>(made.pool), made.slot};
     need(i, made.maker);
     state_.sent[sent_count_] = i;
     ++sent_count_;
   }
   constexpr void receive(item& step, int i) noexcept {
-    int const product = links_of(over_, step.work).product;
-    held_datum& arrives = own(product, step.work);
-    take(arrives, declared_.data[product].arrives_in, i);
+    held_datum& arrives = product_of(step.work);
+    take(arrives, declared_.data[links_of(over_, step.work).product].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
 
   //! Passes of the compute engine that start together.
   constexpr void compute(int first, int end) noexcept {
     for (; first_sent_ < sent_before_run_; ++first_sent_)
-      read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
+      read_once(product_of(work_.items[state_.sent[first_sent_]].work), state_.sent[first_sent_]);
     release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
       take_slots(work_.items[i], i);
@@ -194,10 +197,6 @@ private:
     sent_before_run_ = sent_count_;
   }
 
-  [[nodiscard]] constexpr held_datum& product_of(int sent) noexcept {
-    pass const& maker = work_.items[sent].work;
-    return own(links_of(over_, maker).product, maker);
-  }
   //! What copies leave stays taken until a pass starts behind their ends. They stand at the end of
   //! the list of what is sent.
   [[nodiscard]] constexpr int& left_item(int number) noexcept {
@@ -231,11 +230,10 @@ private:
     }
   }
   constexpr void take_target(item& step, int i) noexcept {
-    kind_of_pass const& kind = declared_[step.work.kind];
-    for (int e = 0; e < kind.effect_count; ++e)
-      if (effect const& one = kind.effects[e]; one.what == does::makes) {
-        held_datum& made = own(one.of, step.work);
-        take(made, declared_.data[one.of].pool, i);
+    for (data_use const& use : uses_[step.work.kind])
+      if (use.makes) {
+        held_datum& made = held(use, step.work);
+        take(made, use.pool, i);
         step.out = {static_cast<slot_class>(made.pool), made.slot};
       }
   }
@@ -246,17 +244,15 @@ private:
         release_left(state_.times.starts[i]);
       take_target(step, i);
     }
-    kind_of_pass const& kind = declared_[step.work.kind];
-    for (int e = 0; e < kind.effect_count; ++e) {
-      effect const& one = kind.effects[e];
-      held_datum& source = own(one.of, step.work);
-      if (declared_.data[one.of].lives == residence::nowhere)
-        order_by(source, one, i);
-      if (one.what != does::frees)
+    for (data_use const& use : uses_[step.work.kind]) {
+      held_datum& source = held(use, step.work);
+      if (use.nowhere)
+        order_by(source, use, i);
+      if (!use.frees)
         continue;
       step.in = {static_cast<slot_class>(source.pool), source.slot};
       need(i, source.maker);
-      if (declared_.data[one.of].lives == residence::host)
+      if (declared_.data[use.of].lives == residence::host)
         give_back(source, i);
       else
         left_item(left_count_++) = i;
@@ -264,42 +260,32 @@ private:
   }
 
   //! What lies nowhere takes no slot, but whoever reads it runs behind its maker.
-  constexpr void order_by(held_datum& what, effect const& one, int i) noexcept {
-    if (one.what == does::makes)
+  constexpr void order_by(held_datum& what, data_use const& use, int i) noexcept {
+    if (use.makes)
       what.maker = i;
     else
       need(i, what.maker);
   }
 
-  [[nodiscard]] constexpr bool is_there(int of, pass const& work) const noexcept {
-    datum const& what = declared_.data[of];
-    int const reader = work.stage + declared_.reader_step[of];
-    return what.lives != residence::nowhere && (!what.only_chunked || over_.extents.chunks > 1) &&
-           reader >= 0 && reader < stages(over_.extents);
-  }
-
   //! Takes the slots of what a pass makes, and looks up those that it goes on using.
   constexpr void take_slots(item& step, int i) noexcept {
     pass const& work = step.work;
-    kind_of_pass const& kind = declared_[work.kind];
-    for (int e = 0; e < kind.effect_count; ++e) {
-      effect const& one = kind.effects[e];
-      if (one.stage != of_stage::own)
+    for (data_use const& use : uses_[work.kind]) {
+      if (use.stage != 0)
         continue;
-      held_datum& what = own(one.of, work);
-      if (declared_.data[one.of].lives == residence::nowhere)
-        order_by(what, one, i);
-      if (!is_there(one.of, work))
+      if (use.nowhere)
+        order_by(held(use, work), use, i);
+      if (!uses_.is_there(use, work))
         continue;
-      bool const made =
-        one.what == does::makes || (one.what == does::adds_to && opens(over_, one.order, work));
+      held_datum& what = held(use, work);
+      bool const made = uses_.brings(use, work);
       if (made)
-        take(what, declared_.data[one.of].pool, i);
+        take(what, use.pool, i);
       else
         need(i, what.maker);
       if (int* const kept = kept_slot(step, what.pool))
         *kept = what.slot;
-      else if (made || !frees_itself(kind, one.of))
+      else if (made || !use.works_in)
         (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};
     }
   }
@@ -308,35 +294,24 @@ private:
   //! pass ever writes over what it, or the other half of a composite pass, reads.
   constexpr void release_slots(item& step, int i) noexcept {
     pass const& work = step.work;
-    kind_of_pass const& kind = declared_[work.kind];
-    for (int e = 0; e < kind.effect_count; ++e) {
-      effect const& one = kind.effects[e];
-      if (one.stage != of_stage::own) {
-        int const stage = stage_of_effect(one, work);
-        if (stage < 0 || stage >= stages(over_.extents))
+    for (data_use const& use : uses_[work.kind]) {
+      if (use.stage != 0) {
+        if (!stage_exists(use, work))
           continue;
-        held_datum& read = held(one.of, stage, unit_of(over_, work));
+        held_datum& read = held(use, work);
         step.in = {static_cast<slot_class>(read.pool), read.slot};
         need(i, read.maker);
         read_once(read, i);
-      } else if (is_there(one.of, work) && is_last_use(one, work)) {
-        give_back(own(one.of, work), i);
+      } else if ((use.frees || (state_.evaluates && use.left_alone)) && uses_.is_there(use, work) &&
+                 (use.whole || uses_.ends_kind(work))) {
+        give_back(held(use, work), i);
       }
     }
   }
-  //! Whether nobody uses what an effect is about after this pass.
-  [[nodiscard]] constexpr bool is_last_use(effect const& one, pass const& work) const noexcept {
-    bool const whole = declared_.data[one.of].instance == per::unit;
-    if (one.what == does::frees)
-      return whole || closes(over_, declared_[work.kind], work);
-    // Where nothing follows that would free it.
-    return state_.evaluates && declared_.freed[one.of] && one.what != does::reads &&
-           !frees_itself(declared_[work.kind], one.of) &&
-           (whole || closes(over_, declared_[work.kind], work));
-  }
 
   slot_state& state_;
-  pipeline const over_;
+  data_uses const& uses_;
+  pipeline const& over_;
   flow const& declared_;
   program& work_;
   int* needs_;

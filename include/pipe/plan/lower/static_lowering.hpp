@@ -139,6 +139,9 @@ using whole_static_order = static_hooks<Timed,
                                         (tied_bytes(Sizes::value) > 0),
                                         (totals_bytes(Sizes::value) > 0)>;
 
+template <class Timed>
+inline constexpr data_uses static_uses{Timed::view.over()};
+
 //! The items of one device.
 template <class Timed, class Policy, class Sizes, int Device>
 struct static_device {
@@ -202,8 +205,8 @@ struct static_device {
     for (int i = 0; i < count; ++i)
       result.items[i] = program_of.items[i];
     program work{result.items, count};
-    scratch<held_datum> held(instance_indices(table.over()), {});
-    result.sums = lower_device<Policy>({table.over(), false, held.data, 0, hooks},
+    scratch<held_datum> held(static_uses<Timed>.instances(), {});
+    result.sums = lower_device<Policy>({static_uses<Timed>, false, held.data, 0, hooks},
                                        work,
                                        Device,
                                        program_of.positions_at_peer,

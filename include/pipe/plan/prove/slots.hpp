@@ -36,7 +36,7 @@ struct slot_history {
 //! The walk over one device's program.
 struct slot_check {
   plan_view work;
-  pipeline over;
+  data_uses const& uses;
   int device;
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
@@ -142,51 +142,35 @@ struct slot_check {
     default: return; // the totals say that all have contributed
     }
   }
-  [[nodiscard]] constexpr int content(int of, int stage, pass const& about) const noexcept {
-    return instance_index(over, of, stage, unit_of(over, work.declared->data[of], about));
-  }
   [[nodiscard]] constexpr int content_of_message(pass const& maker) const noexcept {
-    int const product = links_of(over, maker).product;
-    return product == kind_links::none ? nothing : content(product, maker.stage, maker);
-  }
-  [[nodiscard]] constexpr bool is_there(int of, int stage) const noexcept {
-    datum const& what = work.declared->data[of];
-    int const reader = stage + work.declared->reader_step[of];
-    return what.lives != residence::nowhere && (!what.only_chunked || work.extents.chunks > 1) &&
-           reader >= 0 && reader < stages(work.extents);
+    return links_of(uses.over, maker).product == kind_links::none ? nothing : uses.product(maker);
   }
   //! The slot that a step uses of the pool of a datum of its own stage.
-  [[nodiscard]] constexpr slot used(item const& step, effect const& one) const noexcept {
-    int const pool = work.declared->data[one.of].pool;
-    if (int const* const kept = kept_slot(step, pool); kept != nullptr && !is_copy(step))
-      return {static_cast<slot_class>(pool), *kept};
-    return one.what == does::makes || frees_itself((*work.declared)[step.work.kind], one.of)
-             ? step.out
-             : step.in;
+  [[nodiscard]] static constexpr slot used(item const& step, data_use const& use) noexcept {
+    if (int const* const kept = kept_slot(step, use.pool); kept != nullptr && !is_copy(step))
+      return {static_cast<slot_class>(use.pool), *kept};
+    return use.makes || use.works_in ? step.out : step.in;
   }
   constexpr void run(int i, item const& step) noexcept {
     if (follows_gradients())
       follow(i, step);
     pass const& what = step.work;
-    kind_of_pass const& kind = (*work.declared)[what.kind];
-    for (int e = 0; e < kind.effect_count; ++e) {
-      effect const& one = kind.effects[e];
-      int const stage = stage_of_effect(one, what);
-      if (stage < 0 || stage >= stages(work.extents) || !is_there(one.of, stage))
+    int const unit = unit_of(uses.over, what);
+    for (data_use const& use : uses[what.kind]) {
+      if (!uses.is_there(use, what))
         continue;
-      if (one.stage != of_stage::own) {
-        read(i, step.in.of, step.in.index, content(one.of, stage, what));
+      int const content = uses.index(use, what, unit);
+      if (use.stage != 0) {
+        read(i, step.in.of, step.in.index, content);
         continue;
       }
-      slot const at = used(step, one);
-      bool const makes =
-        one.what == does::makes || (one.what == does::adds_to && opens(over, one.order, what));
-      if (static_cast<int>(at.of) != work.declared->data[one.of].pool)
+      slot const at = used(step, use);
+      if (static_cast<int>(at.of) != use.pool)
         return fail(plan_rule::wrong_content, i, nothing);
-      if (makes)
-        write(i, at.of, at.index, content(one.of, stage, what));
+      if (uses.brings(use, what))
+        write(i, at.of, at.index, content);
       else
-        read(i, at.of, at.index, content(one.of, stage, what));
+        read(i, at.of, at.index, content);
     }
   }
 };
@@ -195,13 +179,14 @@ struct slot_check {
 //! @param clocks scratch, [items][streams]. @param tail scratch, [streams].
 //! @param histories scratch, one per slot of the device, fresh. @param progress scratch, [S], 0.
 constexpr proof check_slots(plan_view work,
+                            data_uses const& uses,
                             int device,
                             int* clocks,
                             int* tail,
                             slot_history* histories,
                             unsigned char* progress) noexcept {
   slot_check walk{
-    work, work.over(), device, {clocks, tail, work.streams(device)}, histories, progress, {}};
+    work, uses, device, {clocks, tail, work.streams(device)}, histories, progress, {}};
   walk.clock.reset();
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
@@ -232,7 +217,7 @@ constexpr proof check_slots(plan_view work,
 }
 
 //! Checks the slots of one device, with scratch of its own.
-constexpr proof check_slots(plan_view work, int device) {
+constexpr proof check_slots(plan_view work, data_uses const& uses, int device) {
   int const count = static_cast<int>(work.program_of(device).size());
   int slots = 0;
   for (int of = 0; of < slot_classes; ++of)
@@ -242,7 +227,7 @@ constexpr proof check_slots(plan_view work, int device) {
   scratch<slot_history> histories(slots, {});
   bool const hooks = work.tied_bytes + work.totals_bytes > 0;
   scratch<unsigned char> progress(hooks ? stages(work.extents) : 0, 0);
-  return check_slots(work, device, clocks.data, tail.data, histories.data, progress.data);
+  return check_slots(work, uses, device, clocks.data, tail.data, histories.data, progress.data);
 }
 
 //! A slot and what goes through it.

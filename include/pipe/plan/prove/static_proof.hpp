@@ -29,6 +29,7 @@ struct static_proof {
   static constexpr int devices = work.extents.devices;
   static constexpr int indices = message_indices(work);
   static constexpr int unit_total = unit_indices(work.over());
+  static constexpr data_uses uses{work.over()};
 
   //! What the devices enter one after the other.
   struct state {
@@ -76,7 +77,7 @@ struct static_proof {
     } else if constexpr (What == check::layout) {
       return check_layout(work, device);
     } else {
-      return check_slots(work, device);
+      return check_slots(work, uses, device);
     }
   }
   template <check What, int Device>
