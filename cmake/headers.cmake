@@ -28,6 +28,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp
+  schedule/requirements.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp

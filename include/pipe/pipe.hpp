@@ -101,6 +101,7 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>
+#include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>

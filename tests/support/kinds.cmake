@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-# pipelining_unit_tests(AREA SOURCES name... [LABELS label...] [LINK target...] [TIMEOUT seconds])
-# One program per call (linking is slow, so an area is one program), one CTest test per name.
+# pipelining_unit_tests(AREA SOURCES name... [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds])
+# One program per call (linking is slow, so an area is one program), one CTest test per name. Those of SLOW are left out
+# by the preset `quick`.
 # Call it a second time with SUFFIX where some tests of an area need other labels or libraries.
 function(pipelining_unit_tests area)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SUFFIX;TIMEOUT" "SOURCES;LABELS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SUFFIX;TIMEOUT" "SOURCES;SLOW;LABELS;LINK")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "pipelining_unit_tests(${area}): wants SOURCES and knows nothing of '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -29,6 +30,9 @@ function(pipelining_unit_tests area)
     # A filter that matches nothing must not look like success.
     set_tests_properties(unit.${area}.${name} PROPERTIES
       LABELS "unit;${area};${arg_LABELS}" FAIL_REGULAR_EXPRESSION "test cases: +0 ")
+    if(name IN_LIST arg_SLOW)
+      set_property(TEST unit.${area}.${name} APPEND PROPERTY LABELS slow)
+    endif()
     if(arg_TIMEOUT)
       set_tests_properties(unit.${area}.${name} PROPERTIES TIMEOUT ${arg_TIMEOUT})
     endif()

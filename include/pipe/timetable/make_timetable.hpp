@@ -7,6 +7,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
+#include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -116,6 +117,14 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
   return table;
+}
+
+//! Says what a type misses that is no schedule.
+template <class Other, cost_model Cost = uniform_cost>
+  requires(!schedule<Other>)
+dynamic_timetable make_timetable(Other const&, pipeline_size, Cost const& = {}) {
+  static_cast<void>(sizeof(detail::schedule_requirements<Other>));
+  return {};
 }
 
 //! @brief The same, for a schedule type whose parameters are all in the type:

@@ -22,15 +22,19 @@ inline constexpr typename Work::state after = Work::go_on(after<Work, Steps - 1>
 template <class Work>
 inline constexpr typename Work::state after<Work, 0> = Work::start();
 
+//! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
+template <class Schedule>
+[[nodiscard]] constexpr shape arranged(int devices, int microbatches) {
+  check_extents({.devices = devices, .microbatches = microbatches});
+  shape const extents = Schedule{}.arrange(devices, microbatches);
+  check_extents(extents, flow_of<Schedule>().rows);
+  return extents;
+}
+
 //! The order of passes, made by the compiler: one constant per device for closed forms.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct static_order {
-  static constexpr shape extents = [] {
-    check_extents({.devices = Devices, .microbatches = Microbatches});
-    shape const arranged = Schedule{}.arrange(Devices, Microbatches);
-    check_extents(arranged, flow_of<Schedule>().rows);
-    return arranged;
-  }();
+  static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
 
   //! The tables of a placement or of numbers of chunks of the schedule's own.
   struct holder_table {

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Timetables that the compiler makes and checks. Header for pipelining::timetable.
 
+#include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/diagnosis.hpp>
@@ -11,6 +12,8 @@
 #include <pipe/timetable/static_order.hpp>
 #include <pipe/timetable/static_simulation.hpp>
 #include <pipe/timetable/timetable.hpp>
+
+#include <type_traits>
 
 namespace pipelining::inline v0_1 {
 
@@ -46,16 +49,41 @@ struct timed {
   }();
 };
 
+//! Whether a schedule takes this size, and the pipeline is one that passes can number.
+template <class Schedule, int Devices, int Microbatches>
+concept takes_size = !schedule<Schedule> || requires {
+  typename std::
+    integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
+};
+
+//! A timetable without passes, behind which no other error follows.
+struct no_timetable {
+  static constexpr timetable_view view{};
+  constexpr operator timetable_view() const noexcept { return view; }
+};
+
+//! What stands for the timetable of a size that its schedule refuses: what is wrong and where it is
+//! said why, and no error behind it.
+template <class Schedule, int Devices, int Microbatches>
+struct refused_size : no_timetable {
+  static_assert(
+    takes_size<Schedule, Devices, Microbatches>,
+    "timetable: the schedule does not take this number of devices and microbatches; the "
+    "throw in the next error says why");
+  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
+};
+
 } // namespace detail
 
 //! @brief A timetable whose order, times and verdict are constants of the compiler. Naming an
 //! object of this type
-//!        checks it: a broken rule is a compile error that names the rule and the pass.
+//!        checks it: a broken rule is a compile error that names the rule and the pass. A size that
+//!        the schedule refuses is an error that shows where it says why.
 //!
 //! @tparam Schedule a schedule type whose parameters are all in the type.
 //! @tparam Devices P >= 1. @tparam Microbatches M >= 1.
 //! @tparam Cost a type whose member `value` is a cost model.
-template <schedule Schedule, int Devices, int Microbatches, class Cost = unit_cost>
+template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 struct static_timetable
     : private detail::diagnosis<detail::timed<Schedule, Devices, Microbatches, Cost>::verdict,
                                 Schedule,
@@ -70,9 +98,36 @@ struct static_timetable
   } // NOLINT(google-explicit-constructor)
 };
 
+template <class Schedule, int Devices, int Microbatches, class Cost>
+requires(
+  !detail::takes_size<Schedule,
+                      Devices,
+                      Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
+    : detail::refused_size<Schedule, Devices, Microbatches> {
+};
+template <class Schedule, int Devices, int Microbatches, class Cost>
+requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
+    : detail::schedule_requirements<Schedule>, detail::no_timetable {
+};
+
 //! @brief The timetable of a schedule type: `constexpr auto table = timetable<Seq1F1B<4>, 8, 32>;`
-template <schedule Schedule, int Devices, int Microbatches, class Cost = unit_cost>
+template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
+
+namespace detail {
+
+template <int MemoryLimit, class Timed>
+[[nodiscard]] constexpr report verdict_on() {
+  if constexpr (MemoryLimit != unlimited && Timed::verdict) {
+    static_assert(Timed::order::over.declared->engines == 1,
+                  "verify: where copies change what is held, ask verify(table, limit)");
+    return static_memory<typename Timed::order, MemoryLimit>::value;
+  } else {
+    return Timed::verdict;
+  }
+}
+
+} // namespace detail
 
 //! @brief The verdict on a timetable of the compiler, itself a constant made in slices, so that
 //! large timetables stay
@@ -81,13 +136,10 @@ inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetab
 template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbatches, class Cost>
 [[nodiscard]] constexpr report
 verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
-  if constexpr (MemoryLimit != unlimited && timed::verdict) {
-    static_assert(timed::order::over.declared->engines == 1,
-                  "verify: where copies change what is held, ask verify(table, limit)");
-    return detail::static_memory<typename timed::order, MemoryLimit>::value;
-  } else
-    return timed::verdict;
+  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>)
+    return {};
+  else
+    return detail::verdict_on<MemoryLimit, detail::timed<Schedule, Devices, Microbatches, Cost>>();
 }
 
 } // namespace pipelining::inline v0_1

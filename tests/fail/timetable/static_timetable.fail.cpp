@@ -6,6 +6,17 @@
 // case 2: expected-error {{timetable_breaks<.*wrong_device.*device<1>}}
 // case 3: expected-error {{timetable: a pass is missing}}
 // case 3: expected-error {{timetable_breaks<.*missing_pass}}
+// case 4: expected-error {{timetable: a pass names a stage, microbatch or chunk that the pipeline does not have}}
+// case 4: expected-error {{timetable_breaks<.*unknown_pass.*device<1>.*entry<0>.*stage<7>}}
+// case 5: expected-error {{timetable: an overlapped pass does not follow the other half of its pair}}
+// case 5: expected-error {{timetable_breaks<.*lone_half.*device<1>.*entry<0>}}
+// case 6: expected-error {{timetable: a pass stands twice}}
+// case 6: expected-error {{timetable_breaks<.*repeated_pass.*device<1>.*entry<1>}}
+// case 7: expected-error {{timetable: the kinds of passes of a unit do not go together}}
+// case 7: expected-error {{timetable_breaks<.*wrong_kinds}}
+// case 8: expected-error {{timetable: a pass starts before the pass before it on the same device has ended}}
+// case 9: expected-error {{timetable: a pass starts before a pass that it depends on has ended and arrived}}
+// case 10: expected-error {{timetable: a device holds more activations than the limit allows}}
 // clang-format on
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/static_timetable.hpp>
@@ -13,6 +24,9 @@
 namespace pp = pipelining;
 
 struct misplaced {
+#if FAIL_CASE == 7
+  static constexpr pp::flow const& declared = pp::frugal_training;
+#endif
   static constexpr pp::shape arrange(int devices, int microbatches) {
     return {.devices = devices, .microbatches = microbatches};
   }
@@ -28,11 +42,32 @@ struct misplaced {
     out.passes[0].stage = 0;
 #elif FAIL_CASE == 3
     --out.count;
+#elif FAIL_CASE == 4
+    out.passes[0].stage = 7;
+#elif FAIL_CASE == 5
+    out.passes[0].overlapped = true;
+#elif FAIL_CASE == 6
+    out.passes[1] = out.passes[0];
+#elif FAIL_CASE == 7
+    out.passes[out.count] = out.passes[0]; // asks for what has not been copied
+    out.passes[out.count++].kind = pp::pass_kind::copy_request;
 #endif
   }
 };
 
 constexpr auto table = pp::timetable<misplaced, 2, 4>;
+
+// What only times given from outside, or a limit, can break.
+#if FAIL_CASE == 8
+template struct pp::detail::
+  diagnosis<pp::report{pp::rule::overlaps, 0, 1, {}, {}}, misplaced, 2, 4>;
+#elif FAIL_CASE == 9
+template struct pp::detail::
+  diagnosis<pp::report{pp::rule::before_dependency, 0, 1, {}, {}}, misplaced, 2, 4>;
+#elif FAIL_CASE == 10
+template struct pp::detail::
+  diagnosis<pp::report{pp::rule::over_memory, 0, 1, {}, {}}, misplaced, 2, 4>;
+#endif
 
 int main() {
   return pp::verify(table) ? 0 : 1;
