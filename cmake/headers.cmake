@@ -167,6 +167,7 @@ set(PIPELINING_HEADERS_RUN
   run/launch_environment.hpp
   run/null_access.hpp
   run/plan_agreement.hpp
+  run/rank_layout.hpp
   run/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp

@@ -82,6 +82,7 @@
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/null_access.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/run_item.hpp>
