@@ -155,11 +155,28 @@ TEST_CASE("runs, steps and restarts have names of their own") {
   CHECK(step("0", "").port == 23456);
   CHECK(step("1", "2").job == "Slurm job 123456, step 1, restart 2");
   CHECK(step("1", "2").port != step("0", "2").port);
+  CHECK(step("1", "2").restarts == 2);
   CHECK(read({{"RANK", "0"},
               {"WORLD_SIZE", "2"},
               {"TORCHELASTIC_RUN_ID", "abc"},
               {"TORCHELASTIC_RESTART_COUNT", "3"}})
           .job == "run abc, restart 3");
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RESTART_COUNT", "3"}}).restarts ==
+        3);
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).restarts == 0);
+  // A job that was put into the queue again, whoever starts its processes.
+  auto const again = read(
+    {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"SLURM_JOB_ID", "77"}, {"SLURM_RESTART_COUNT", "1"}});
+  CHECK(again.job == "Slurm job 77, restart 1");
+  CHECK(again.restarts == 1);
+  auto const both = read({{"RANK", "0"},
+                          {"WORLD_SIZE", "2"},
+                          {"TORCHELASTIC_RUN_ID", "abc"},
+                          {"TORCHELASTIC_RESTART_COUNT", "3"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_RESTART_COUNT", "1"}});
+  CHECK(both.job == "run abc, restart 3, Slurm job 77, restart 1");
+  CHECK(both.restarts == 4);
   CHECK(
     read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "6"}})
       .job == "job 6");
