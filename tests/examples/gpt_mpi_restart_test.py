@@ -70,7 +70,7 @@ def files(folder):
 def disturbed(dice, arguments):
     """Starts the run, and kills one rank a moment after one of the next checkpoints. Returns what it said."""
     victim = dice.randrange(RANKS)
-    saves = dice.randint(1, 3)
+    saves = dice.randint(2, 4)
     wait = dice.uniform(0, 0.03)  # about a step and a checkpoint
     process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     processes = {}
@@ -98,7 +98,7 @@ def went_on_after(output):
 def check_kills():
     dice = random.Random(15)
     for devices, kills in KILLS.items():
-        steps = 4 * EVERY * (kills + 1)
+        steps = 5 * EVERY * (kills + 1)
         layout = ["--devices", str(devices), "--steps", str(steps), "--every", str(EVERY), "--schedule", "seq1f1b"]
         with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:
             result = run(*layout, "--checkpoint", calm)
@@ -109,12 +109,12 @@ def check_kills():
                 after = went_on_after(story)
                 print(f"{devices} devices x {RANKS // devices}: kill {number + 1} of {kills}, rank {victim}, which had gone on "
                       f"after step {after}", flush=True)
-                # Each attempt has saved at least once, on all ranks but perhaps the last time.
-                assert after % EVERY == 0 and (number == 0 or before <= after), story
+                # Where rank 0 has saved twice, all ranks have saved once: every attempt is of use.
+                assert after % EVERY == 0 and (number == 0 or before < after), story
                 before = after
             result = run(*layout, "--checkpoint", rough, "--check")
             assert result.returncode == 0, result
-            assert before <= went_on_after(result.stdout) < steps and went_on_after(result.stdout) > 0, result
+            assert before < went_on_after(result.stdout) < steps, result
             check_trained(result.stdout, steps)
             # Weights, both averages of the optimizer and the position in the data.
             expected = files(calm)
