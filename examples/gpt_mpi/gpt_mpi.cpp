@@ -74,6 +74,7 @@ struct progress {
   bool trains = false; //!< all ranks are connected, and have begun with steps
 };
 
+// [snippet exchange]
 //! What this rank writes between two steps, or reads to go on: everything that the next step
 //! depends on.
 template <class Archive>
@@ -86,6 +87,7 @@ void exchange(Archive& with, rank_model& model, std::mt19937_64& random) {
   position >> random;
   model.exchange(with);
 }
+// [snippet exchange]
 
 //! The communicators of this rank, made by all ranks together.
 struct rank_groups {
@@ -141,6 +143,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
                    {.deadline = chosen.deadline, .elements = "f32"});
   std::mt19937_64 random(seed);
   std::int64_t first = 0;
+  // [snippet restore]
   pp::checkpoint_place const files{
     chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, text)};
   if (!chosen.checkpoint.empty()) {
@@ -159,6 +162,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
       }
     }
   }
+  // [snippet restore]
   adamw optimizer;
   optimizer.steps = o.steps;
   now.trains = true;
@@ -185,6 +189,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
                     took.count());
       std::fflush(stdout);
     }
+    // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
       pp::state_packer pack;
       exchange(pack, model, random);
@@ -194,6 +199,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
         std::fflush(stdout);
       }
     }
+    // [snippet save]
   }
   if (!chosen.check) {
     return good;

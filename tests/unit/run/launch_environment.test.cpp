@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/store.hpp>
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
@@ -214,4 +216,25 @@ TEST_CASE("where ranks meet follows from the launcher, or a sentence says what i
     std::invalid_argument);
   near.address = "node0";
   CHECK(pp::store_address_of(near).host == "node0");
+}
+
+TEST_CASE("a process of an earlier start is turned away by the next one") {
+  auto const address_of = [](char const* rank, char const* restart) {
+    return pp::store_address_of(read({{"RANK", rank},
+                                      {"WORLD_SIZE", "2"},
+                                      {"TORCHELASTIC_RUN_ID", "abc"},
+                                      {"TORCHELASTIC_RESTART_COUNT", restart}}));
+  };
+  pp::store_address here = address_of("0", "1");
+  here.port = 0;
+  pp::store_server server(here);
+  pp::store_address left_behind = address_of("1", "0");
+  left_behind.port = server.port();
+  CHECK_THROWS_WITH_AS(pp::store(left_behind, 1, std::chrono::seconds(20)),
+                       doctest::Contains("rank 1 was turned away"),
+                       std::runtime_error);
+  pp::store_address now = address_of("1", "1");
+  now.port = server.port();
+  pp::store line(now, 1, std::chrono::seconds(20));
+  CHECK(line.answers(std::chrono::seconds(20)));
 }
