@@ -158,6 +158,7 @@ set(PIPELINING_HEADERS_IO
 set(PIPELINING_HEADERS_RUN
   run/arena.hpp
   run/check.hpp
+  run/checkpoint.hpp
   run/clock.hpp
   run/context.hpp
   run/error.hpp
@@ -166,7 +167,9 @@ set(PIPELINING_HEADERS_RUN
   run/launch_address.hpp
   run/launch_environment.hpp
   run/null_access.hpp
+  run/packed_state.hpp
   run/plan_agreement.hpp
+  run/rank_layout.hpp
   run/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp

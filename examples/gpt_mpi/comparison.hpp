@@ -31,53 +31,86 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
   });
 }
 
-//! The numbers of all stages in the order of the layers, on rank 0; empty on the others.
-//! Collective.
+//! The numbers of all stages of a pipeline in the order of the layers, on its device 0; empty on
+//! the others. Collective.
 [[nodiscard]] inline std::vector<float>
-gather(rank_model& model, pp::shape const& extents, int rank) {
+gather(rank_model& model, pp::shape const& extents, int device, MPI_Comm pipeline) {
   std::vector<float> all;
   std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(extents)));
   model.for_each_stage([&](std::size_t s, pipeline_stage& stage) {
     append_numbers(own[s], stage);
-    if (rank != 0) {
+    if (device != 0) {
       MPI_Send(own[s].data(),
                static_cast<int>(own[s].size()),
                MPI_FLOAT,
                0,
                static_cast<int>(s),
-               MPI_COMM_WORLD);
+               pipeline);
     }
   });
-  for (int s = 0; rank == 0 && s < pp::stages(extents); ++s) {
+  for (int s = 0; device == 0 && s < pp::stages(extents); ++s) {
     auto& numbers = own[static_cast<std::size_t>(s)];
     int const home = pp::device_of(extents, s);
     if (home != 0) {
       MPI_Status status;
       int count = 0;
-      MPI_Probe(home, s, MPI_COMM_WORLD, &status);
+      MPI_Probe(home, s, pipeline, &status);
       MPI_Get_count(&status, MPI_FLOAT, &count);
       numbers.resize(static_cast<std::size_t>(count));
-      MPI_Recv(numbers.data(), count, MPI_FLOAT, home, s, MPI_COMM_WORLD, &status);
+      MPI_Recv(numbers.data(), count, MPI_FLOAT, home, s, pipeline, &status);
     }
     all.insert(all.end(), numbers.begin(), numbers.end());
   }
   return all;
 }
 
-//! Trains again, alone and without a pipeline.
-[[nodiscard]] inline std::vector<float> train_alone(options const& o, text_to_learn const& text) {
+//! The microbatches of one replica.
+[[nodiscard]] inline batch share_of(batch const& all, std::int64_t replica, std::int64_t count) {
+  auto const length = static_cast<std::ptrdiff_t>(count * (all.sequence + 1));
+  auto const from = all.bytes.begin() + replica * length;
+  return {all.sequence, {from, from + length}};
+}
+
+//! Trains again, alone and without a pipeline: replicas one after the other, the mean of their
+//! gradients in their order.
+[[nodiscard]] inline std::vector<float>
+train_alone(options const& o, std::int64_t replicas, text_to_learn const& text) {
   auto const seed = static_cast<std::uint64_t>(o.seed);
   single_device<float> device(o.size, 1, {o.microbatches, cut_sequence(o.size.sequence, 1)}, seed);
+  auto& stage = device.stages().front();
   adamw optimizer;
   optimizer.steps = o.steps;
   std::mt19937_64 random(seed);
   for (std::int64_t step = 0; step < o.steps; ++step) {
-    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-    device.step(pieces);
-    device.stages().front().update(optimizer, step);
+    auto const pieces =
+      random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    std::vector<std::vector<float>> sums;
+    for (std::int64_t replica = 0; replica < replicas; ++replica) {
+      auto const share = share_of(pieces, replica, o.microbatches);
+      device.step(share);
+      std::size_t at = 0;
+      stage.for_each_parameter([&](parameter<float>& p) {
+        if (replica == 0) {
+          sums.push_back(p.gradient);
+        }
+        for (std::size_t i = 0; i < p.gradient.size(); ++i) {
+          sums[at][i] += replica == 0 ? 0.0F : p.gradient[i];
+          p.gradient[i] = 0;
+        }
+        ++at;
+      });
+    }
+    std::size_t at = 0;
+    stage.for_each_parameter([&](parameter<float>& p) {
+      for (std::size_t i = 0; i < p.gradient.size(); ++i) {
+        p.gradient[i] = sums[at][i] / static_cast<float>(replicas);
+      }
+      ++at;
+    });
+    stage.update(optimizer, step);
   }
   std::vector<float> numbers;
-  append_numbers(numbers, device.stages().front());
+  append_numbers(numbers, stage);
   return numbers;
 }
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! @file
-//! @brief Trains the model of the example gpt with one MPI process per device.
+//! @brief Trains the model of the example gpt with one MPI process per device, in one pipeline or
+//! several that share the batch.
 //!
 //! What to read, in this order: ../gpt (the model and its stages), rank_model.hpp (one rank's share
-//! of it), then this file: how processes meet, train, and end when one of them fails.
+//! of it), replica_sum.hpp (what pipelines side by side share), then this file: how processes meet,
+//! train, and end or go on when one of them fails.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/run/checkpoint.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/mpi_store.hpp>
+#include <pipe/run/packed_state.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
@@ -21,7 +26,9 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <optional>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -32,10 +39,10 @@
 #include "../gpt/options.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/text.hpp"
-#include "../support/split_words.hpp"
 #include "../support/termination.hpp"
 #include "comparison.hpp"
 #include "rank_model.hpp"
+#include "rank_options.hpp"
 
 namespace pp = pipelining;
 
@@ -43,48 +50,7 @@ namespace {
 
 using namespace gpt;
 
-constexpr char const* usage_of_ranks =
-  "usage: mpirun -n P gpt_mpi [OPTION VALUE]... [--check]\n"
-  "Trains a byte-level GPT in a pipeline of P processes. Options are those of gpt, without "
-  "--output, and\n\n"
-  "  --deadline S       seconds that a rank waits for a message before the run fails (60)\n"
-  "  --reports FOLDER   when the run fails, every rank also writes its report there\n"
-  "  --check            train once more in one process, and compare all gradients and weights\n";
-
 enum exit_status { good = 0, differs = 1, misused = 2, failed = 3 };
-
-struct rank_options {
-  options training;
-  bool check = false;
-  std::chrono::seconds deadline{60};
-  std::string reports;
-};
-
-rank_options read_rank_options(int count, char** words, int ranks) {
-  rank_options chosen;
-  std::string const devices = std::to_string(ranks);
-  std::vector<std::string_view> rest{"--devices", devices};
-  auto const given = examples::split_words(count, words);
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    std::string_view const word = given[i];
-    if (word == "--check") {
-      chosen.check = true;
-    } else if (word == "--deadline" && i + 1 < given.size()) {
-      chosen.deadline =
-        std::chrono::seconds(gpt::detail::whole_number(word, given[++i], 1, 1000000));
-    } else if (word == "--reports" && i + 1 < given.size()) {
-      chosen.reports = given[++i];
-    } else if (word == "--devices" || word == "--output") {
-      throw std::invalid_argument(std::string(word) +
-                                  " is not for gpt_mpi: mpirun -n says how many devices there are, "
-                                  "and no files are written");
-    } else {
-      rest.push_back(word);
-    }
-  }
-  chosen.training = read_options(rest);
-  return chosen;
-}
 
 //! To stderr at once, so that the reports of several processes do not mix; and into a file, since a
 //! launcher that ends its processes may drop what they still say.
@@ -101,50 +67,159 @@ std::string name_of_machine() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
+//! How far an attempt at the run has come.
+struct progress {
+  std::int64_t attempt = 0;
+  std::int64_t step = 0;
+  bool trains = false; //!< all ranks are connected, and have begun with steps
+};
+
+// [snippet exchange]
+//! What this rank writes between two steps, or reads to go on: everything that the next step
+//! depends on.
+template <class Archive>
+void exchange(Archive& with, rank_model& model, std::mt19937_64& random) {
+  std::stringstream position; // of the data: the generator says which pieces come next
+  position << random;
+  std::string text = position.str();
+  with(text);
+  position.str(text);
+  position >> random;
+  model.exchange(with);
+}
+// [snippet exchange]
+
+//! The communicators of this rank, made by all ranks together.
+struct rank_groups {
+  MPI_Comm pipeline = MPI_COMM_WORLD;
+  MPI_Comm replicas = MPI_COMM_NULL;
+};
+rank_groups make_groups(pp::rank_layout const& layout, int rank) {
+  rank_groups made;
+  if (layout.replicas == 1) {
+    return made;
+  }
+  auto const split = [rank, &layout](pp::rank_axis axis, MPI_Comm& communicator) {
+    auto const group = pp::group_of(layout, axis, rank);
+    MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &communicator);
+    MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
+  };
+  split(pp::rank_axis::pipeline, made.pipeline);
+  split(pp::rank_axis::data, made.replicas);
+  return made;
+}
+
 exit_status
-train_and_check(rank_options const& chosen, int rank, pp::store& line, std::int64_t& step) {
+train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
   options const& o = chosen.training;
+  auto const place = pp::place_of(chosen.layout, rank);
+  auto const pipeline = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
+  int const ranks = pp::ranks_of(chosen.layout);
   auto const seed = static_cast<std::uint64_t>(o.seed);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, o.schedule);
-  rank_model model(
-    o.size, table, seed, rank, line, {.deadline = chosen.deadline, .elements = "f32"});
-  std::printf("rank %d of %lld is process %ld on %s\n",
+  std::printf("rank %d of %d is process %ld on %s, %s\n",
               rank,
-              static_cast<long long>(o.devices),
+              ranks,
               static_cast<long>(::getpid()),
-              name_of_machine().c_str());
+              name_of_machine().c_str(),
+              pipeline.name.c_str());
   std::fflush(stdout);
+
+  // A pipeline has a store of its own, which knows its ranks by the numbers of their devices.
+  auto const groups = make_groups(chosen.layout, rank);
+  std::optional<pp::mpi_store> own;
+  if (chosen.layout.replicas > 1) {
+    own.emplace(groups.pipeline, chosen.deadline);
+  }
+  pp::store& line = own ? own->line() : everyone;
+  rank_model model(o.size,
+                   table,
+                   seed,
+                   place.device,
+                   line,
+                   groups.pipeline,
+                   {groups.replicas, &everyone, chosen.deadline},
+                   {.deadline = chosen.deadline, .elements = "f32"});
+  std::mt19937_64 random(seed);
+  std::int64_t first = 0;
+  // [snippet restore]
+  pp::checkpoint_place const files{
+    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, text)};
+  if (!chosen.checkpoint.empty()) {
+    auto const name = "attempt " + std::to_string(now.attempt);
+    auto const newest =
+      pp::agree_on_checkpoint(everyone, files, rank, ranks, name, chosen.deadline);
+    if (newest) {
+      first = *newest;
+      auto const state = pp::load_checkpoint(files, first);
+      pp::state_unpacker unpack(state);
+      exchange(unpack, model, random);
+      unpack.end();
+      if (rank == 0) {
+        std::printf("goes on after step %lld\n", static_cast<long long>(first));
+        std::fflush(stdout);
+      }
+    }
+  }
+  // [snippet restore]
   adamw optimizer;
   optimizer.steps = o.steps;
-  std::mt19937_64 random(seed);
-  for (step = 0; step < o.steps; ++step) {
+  now.trains = true;
+  for (std::int64_t& step = now.step = first; step < o.steps; ++step) {
     if (example::asked_to_end(line)) {
       model.fail("was told to end (SIGTERM)");
     }
-    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const all =
+      random_batch(text.bytes, chosen.layout.replicas * o.microbatches, o.size.sequence, random);
+    auto const pieces = share_of(all, place.replica, o.microbatches);
+    model.fail_in_next_step(now.attempt == 0 && place.replica == 0 && step + 1 == chosen.fail_at);
     auto const start = std::chrono::steady_clock::now();
     model.step(pieces);
     model.update(optimizer, step);
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
     auto const loss = model.loss();
-    if (loss && (step % 10 == 0 || step + 1 == o.steps)) {
+    bool const last = step + 1 == o.steps;
+    if (loss && place.replica == 0 && (step == first || step % 10 == 0 || last)) {
       std::printf("step %lld/%lld   loss %.3f   %.0f tokens/s\n",
                   static_cast<long long>(step + 1),
                   static_cast<long long>(o.steps),
                   *loss,
-                  static_cast<double>(o.microbatches * o.size.sequence) / took.count());
+                  static_cast<double>(chosen.layout.replicas * o.microbatches * o.size.sequence) /
+                    took.count());
       std::fflush(stdout);
     }
+    // [snippet save]
+    if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
+      pp::state_packer pack;
+      exchange(pack, model, random);
+      pp::save_checkpoint(files, step + 1, pack.bytes());
+      if (rank == 0) {
+        std::printf("saved step %lld\n", static_cast<long long>(step + 1));
+        std::fflush(stdout);
+      }
+    }
+    // [snippet save]
   }
   if (!chosen.check) {
     return good;
   }
-  auto const trained = gather(model, table.extents, rank);
-  if (rank != 0) {
+  auto const trained = gather(model, table.extents, place.device, groups.pipeline);
+  if (place.device != 0) {
     return good;
   }
-  auto const different = differences(trained, train_alone(o, text));
+  // The same on all replicas, and on one process that has trained alone.
+  auto others = trained;
+  auto different = std::size_t{0};
+  if (groups.replicas != MPI_COMM_NULL) {
+    MPI_Bcast(others.data(), static_cast<int>(others.size()), MPI_FLOAT, 0, groups.replicas);
+    auto const mine = differences(trained, others);
+    MPI_Reduce(&mine, &different, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, groups.replicas);
+  }
+  if (place.replica != 0) {
+    return good;
+  }
+  different += differences(trained, train_alone(o, chosen.layout.replicas, text));
   std::printf("%zu gradients and weights after %lld steps, held against one process: "
               "%zu values differ\n",
               trained.size(),
@@ -153,20 +228,37 @@ train_and_check(rank_options const& chosen, int rank, pp::store& line, std::int6
   return different == 0 ? good : differs;
 }
 
+//! True where a stage has thrown, and all processes live: MPI is as good as before. Where one has
+//! died, its launcher has to start all of them again.
+bool can_go_on(std::string_view reason) {
+  return reason.find(" failed in ") != std::string_view::npos &&
+         reason.find("the process of rank") == std::string_view::npos;
+}
+
 exit_status run(rank_options const& chosen, int rank) {
-  std::int64_t step = 0;
-  // Rank 0's store outlives its report: it tells the other ranks what has failed.
-  pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
-  try {
-    return train_and_check(chosen, rank, meeting.line(), step);
-  } catch (std::invalid_argument const&) {
-    throw;
-  } catch (std::exception const& error) {
-    report("rank " + std::to_string(rank) + ", step " + std::to_string(step + 1) + ": " +
-             error.what(),
-           chosen.reports.empty() ? std::string()
-                                  : chosen.reports + "/rank-" + std::to_string(rank) + ".txt");
-    return failed;
+  progress now;
+  for (;; ++now.attempt) {
+    now.trains = false;
+    // Rank 0's store outlives its report: it tells the other ranks what has failed. Every attempt
+    // has a store, a runner and communicators of its own: nothing of an earlier one gets in.
+    pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
+    try {
+      return train_and_check(chosen, rank, meeting.line(), now);
+    } catch (std::invalid_argument const&) {
+      throw;
+    } catch (std::exception const& error) {
+      if (chosen.layout.replicas > 1) {
+        auto const group = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
+        meeting.line().abort(group.name + ": " + error.what());
+      }
+      report("rank " + std::to_string(rank) + ", step " + std::to_string(now.step + 1) + ": " +
+               error.what(),
+             chosen.reports.empty() ? std::string()
+                                    : chosen.reports + "/rank-" + std::to_string(rank) + ".txt");
+      if (!now.trains || now.attempt >= chosen.restarts || !can_go_on(error.what())) {
+        return failed;
+      }
+    }
   }
 }
 

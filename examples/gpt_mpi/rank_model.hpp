@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The stages of one rank, and the runner that drives them.
+//! @brief The stages of one rank, the runner that drives them, and what they share with their
+//! replicas.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/lower.hpp>
@@ -13,24 +14,66 @@
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "../gpt/pipeline.hpp"
+#include "replica_sum.hpp"
 
 namespace gpt {
+
+//! What a rank shares with the ranks that have the same stages in other pipelines.
+struct replica_group {
+  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
+  pp::store* everyone = nullptr;         //!< of the whole run: tells whether a replica has failed
+  std::chrono::seconds deadline{60};
+
+  //! Waits for MPI, but not for a replica that is gone.
+  //! @throws std::runtime_error with what goes on after "rank 2"
+  void operator()(MPI_Request& request) const {
+    auto const end = std::chrono::steady_clock::now() + deadline;
+    for (int done = 0;;) {
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+        throw std::runtime_error("cannot reach its replicas by MPI");
+      }
+      if (done != 0) {
+        return;
+      }
+      if (auto const reason = everyone->failure()) {
+        throw std::runtime_error("has lost a replica: " + *reason);
+      }
+      if (std::chrono::steady_clock::now() >= end) {
+        throw std::runtime_error("has waited for its replicas beyond the deadline");
+      }
+      std::this_thread::yield();
+    }
+  }
+};
 
 //! A stage of the model, where it is at home; on all other ranks an empty place that no pass
 //! visits.
 struct place_of_stage {
-  std::unique_ptr<pipeline_stage> here;
+  std::unique_ptr<pipeline_stage> here{};
+  MPI_Comm replicas = MPI_COMM_NULL;
+  std::vector<float> gradients{}; //!< all of the stage behind each other, where it has replicas
+  replica_sum sum{};
+  bool fails = false;
 
-  void forward(pp::context const& where, pp::input x, pp::output y) { here->forward(where, x, y); }
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    if (fails && where.microbatch == 1) {
+      throw std::runtime_error("it was told to, by --fail-at");
+    }
+    here->forward(where, x, y);
+  }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
     here->backward(where, dy, dx);
   }
@@ -38,25 +81,75 @@ struct place_of_stage {
     here->backward_input(where, dy, dx);
   }
   void backward_weight(pp::context const& where) { here->backward_weight(where); }
+
+  //! Nothing is added to the gradients of this stage any more in this step, while other stages
+  //! still run: the sum with the replicas begins.
+  void gradients_ready(pp::context const&) {
+    if (replicas == MPI_COMM_NULL) {
+      return;
+    }
+    gradients.clear();
+    here->for_each_parameter([&](parameter<float> const& p) {
+      gradients.insert(gradients.end(), p.gradient.begin(), p.gradient.end());
+    });
+    sum.start(gradients, replicas);
+  }
+
+  //! Puts the mean over the replicas where the optimizer looks for gradients.
+  void take_mean() {
+    auto from = gradients.begin();
+    here->for_each_parameter([&](parameter<float>& p) {
+      auto const count = static_cast<std::ptrdiff_t>(p.gradient.size());
+      std::copy_n(from, count, p.gradient.begin());
+      from += count;
+    });
+  }
 };
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 class rank_model {
 public:
+  //! @param device of the plan that this rank is. @param line the store of its pipeline
+  //! @param pipeline the ranks of its pipeline
   //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
   rank_model(model_size const& size,
              pp::timetable_view table,
              std::uint64_t seed,
-             int rank,
+             int device,
              pp::store& line,
+             MPI_Comm pipeline,
+             replica_group replicas,
              pp::mpi_ranks const& options)
-      : places_(make_places(size, table.extents, seed, rank, memory_)),
-        runner_(lower(size, table), places_, line, MPI_COMM_WORLD, options) {}
+      : replicas_(replicas),
+        places_(make_places(size, table.extents, seed, device, memory_, replicas)),
+        runner_(lower(size, table), places_, line, pipeline, options) {}
 
-  //! Forward and backward of all microbatches, without the optimizer.
+  //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
+  //! the optimizer.
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     runner_.step();
+    if (replicas_.communicator == MPI_COMM_NULL) {
+      return;
+    }
+    std::string failure;
+    try {
+      for_each_place([&](place_of_stage& each) { each.sum.share(replicas_); });
+      for_each_place([&](place_of_stage& each) { each.sum.finish(replicas_); });
+    } catch (std::runtime_error const& error) {
+      failure = error.what();
+    }
+    if (!failure.empty()) {
+      runner_.fail(failure);
+    }
+    for_each_place([&](place_of_stage& each) { each.take_mean(); });
+  }
+
+  //! The last stage throws in the next step, where it is here.
+  void fail_in_next_step(bool fails) {
+    if (places_.back().here) {
+      places_.back().fails = fails;
+    }
   }
 
   //! Ends the run on all ranks.
@@ -65,6 +158,20 @@ public:
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+  }
+
+  //! Hands all that this rank has learnt to a packer, or has it filled by an unpacker: weights and
+  //! both averages of the optimizer. Gradients are zero between two steps.
+  template <class Archive>
+  void exchange(Archive& with) {
+    for_each_stage([&](std::size_t, pipeline_stage& stage) {
+      stage.for_each_parameter([&](parameter<float>& p) {
+        with(p.value);
+        with(p.mean);
+        with(p.square);
+      });
+      stage.refresh();
+    });
   }
 
   //! The mean loss of the step, where the last stage is.
@@ -83,18 +190,30 @@ public:
   }
 
 private:
+  // In the order of the stages, which is the same on all replicas.
+  template <class Visit>
+  void for_each_place(Visit visit) {
+    for (place_of_stage& each : places_) {
+      if (each.here) {
+        visit(each);
+      }
+    }
+  }
+
   static std::vector<place_of_stage> make_places(model_size const& size,
                                                  pp::shape const& extents,
                                                  std::uint64_t seed,
-                                                 int rank,
-                                                 device_memory<float>& memory) {
+                                                 int device,
+                                                 device_memory<float>& memory,
+                                                 replica_group const& replicas) {
     check_one_copy(extents);
     std::vector<place_of_stage> places;
     for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
       place_of_stage place;
-      if (pp::device_of(extents, static_cast<int>(places.size())) == rank) {
+      if (pp::device_of(extents, static_cast<int>(places.size())) == device) {
         place.here =
           std::make_unique<pipeline_stage>(size, layers, cut_for(size, extents), seed, memory);
+        place.replicas = replicas.communicator;
       }
       places.push_back(std::move(place));
     }
@@ -107,6 +226,7 @@ private:
   }
 
   device_memory<float> memory_;
+  replica_group replicas_;
   std::vector<place_of_stage> places_;
   pp::mpi_runner<std::vector<place_of_stage>> runner_;
 };

@@ -73,6 +73,7 @@
 #include <pipe/plan/static_plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/check.hpp>
+#include <pipe/run/checkpoint.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
@@ -81,7 +82,9 @@
 #include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/null_access.hpp>
+#include <pipe/run/packed_state.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/run_item.hpp>

@@ -34,6 +34,8 @@ ELSEWHERE = [
     ("PKG_CONFIG_PATH=", "tests/package/every_way.py", '"pkg-config", "--cflags", "--libs", "pipelining"'),
     ("conan create . -s compiler.cppstd=20", "tests/package/every_way.py", '"compiler.cppstd=20"'),
     ("vcpkg install pipelining --overlay-ports=ports", "tests/package/every_way.py", '"vcpkg", "install", "pipelining"'),
+    ("mpirun -n ", "tests/examples/gpt_mpi_restart_test.py", "def check_pages"),
+    ("for attempt in 1 2 3; do mpirun -n ", "tests/examples/gpt_mpi_restart_test.py", "def check_pages"),
     ("clang++-19 ", "tests/package/module_test.py", "--precompile"),
     ("cmake -S . -B build -DCMAKE_PREFIX_PATH=", "tests/package/CMakeLists.txt", "pipelining_consumer_test(nccl"),
     ("cmake --build build", "tests/package/CMakeLists.txt", "--build-and-test"),

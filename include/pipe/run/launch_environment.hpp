@@ -23,6 +23,7 @@ struct launch_environment {
   std::string address{};         //!< the host of rank 0, empty where the launcher does not say
   int port = 0;                  //!< a free port of that host, 0 where the launcher does not say
   std::string job{};             //!< tells runs and restarts apart; empty where nobody says
+  int restarts = 0;              //!< how often the launcher has started this run again
   char const* launcher = "none"; //!< whose variables these were, for messages
 };
 
@@ -72,11 +73,18 @@ namespace detail {
     add("job", "PMIX_NAMESPACE");
   }
   add("Slurm job", "SLURM_JOB_ID");
-  if (launcher == "Slurm") {
+  if (launcher == "Slurm")
     add("step", "SLURM_STEP_ID");
-    add("restart", "SLURM_RESTART_COUNT");
-  }
+  // Of a job that was put into the queue again, whoever starts its processes then.
+  add("restart", "SLURM_RESTART_COUNT");
   return name;
+}
+
+//! How often torchrun has started its processes again, and Slurm the job around them.
+[[nodiscard]] inline int count_restarts(std::string_view launcher) {
+  int const job = environment_number("SLURM_RESTART_COUNT").value_or(0);
+  return launcher == "torchrun" ? job + environment_number("TORCHELASTIC_RESTART_COUNT").value_or(0)
+                                : job;
 }
 
 //! Of a Slurm job, the script runs as one process with the number 0, whatever the number of tasks.
@@ -144,6 +152,7 @@ namespace detail {
   found.address = detail::environment_text("MASTER_ADDR");
   found.port = detail::environment_number("MASTER_PORT").value_or(0);
   found.job = detail::name_of_job(launcher);
+  found.restarts = detail::count_restarts(launcher);
   if (found.address.empty() && launcher != "none")
     for (char const* list : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})
       if (found.address.empty() && (slurm || std::string_view(list) != "SLURM_STEP_NODELIST"))

@@ -70,7 +70,8 @@ namespace detail {
 //!
 //! Rank 0 takes a free port, or MASTER_PORT where the environment has it beside MASTER_ADDR, and
 //! tells the others by MPI where it is and a secret of this run. MASTER_ADDR replaces the addresses
-//! of its machine.
+//! of its machine. Both are said of rank 0 of the whole run, so a store of some of its ranks does
+//! without them.
 //!
 //! A process that dies before this is made is a matter of MPI and its launcher; from then on it is
 //! a failure of the run. Destroyed on rank 0, it waits up to two seconds for the other ranks to
@@ -172,7 +173,10 @@ private:
 
   store_address open_server(int size, std::string const& listen) {
     store_address address;
-    std::string const host = detail::environment_text("MASTER_ADDR");
+    int everyone = size;
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &everyone);
+    std::string const host =
+      size == everyone ? detail::environment_text("MASTER_ADDR") : std::string();
     address.host = host.empty() ? detail::own_addresses() : host;
     address.port = host.empty() ? 0 : detail::environment_number("MASTER_PORT").value_or(0);
     address.secret = make_secret();

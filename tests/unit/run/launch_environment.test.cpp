@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/store.hpp>
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <initializer_list>
 #include <stdexcept>
@@ -155,11 +157,28 @@ TEST_CASE("runs, steps and restarts have names of their own") {
   CHECK(step("0", "").port == 23456);
   CHECK(step("1", "2").job == "Slurm job 123456, step 1, restart 2");
   CHECK(step("1", "2").port != step("0", "2").port);
+  CHECK(step("1", "2").restarts == 2);
   CHECK(read({{"RANK", "0"},
               {"WORLD_SIZE", "2"},
               {"TORCHELASTIC_RUN_ID", "abc"},
               {"TORCHELASTIC_RESTART_COUNT", "3"}})
           .job == "run abc, restart 3");
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TORCHELASTIC_RESTART_COUNT", "3"}}).restarts ==
+        3);
+  CHECK(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).restarts == 0);
+  // A job that was put into the queue again, whoever starts its processes.
+  auto const again = read(
+    {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"SLURM_JOB_ID", "77"}, {"SLURM_RESTART_COUNT", "1"}});
+  CHECK(again.job == "Slurm job 77, restart 1");
+  CHECK(again.restarts == 1);
+  auto const both = read({{"RANK", "0"},
+                          {"WORLD_SIZE", "2"},
+                          {"TORCHELASTIC_RUN_ID", "abc"},
+                          {"TORCHELASTIC_RESTART_COUNT", "3"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_RESTART_COUNT", "1"}});
+  CHECK(both.job == "run abc, restart 3, Slurm job 77, restart 1");
+  CHECK(both.restarts == 4);
   CHECK(
     read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "6"}})
       .job == "job 6");
@@ -197,4 +216,25 @@ TEST_CASE("where ranks meet follows from the launcher, or a sentence says what i
     std::invalid_argument);
   near.address = "node0";
   CHECK(pp::store_address_of(near).host == "node0");
+}
+
+TEST_CASE("a process of an earlier start is turned away by the next one") {
+  auto const address_of = [](char const* rank, char const* restart) {
+    return pp::store_address_of(read({{"RANK", rank},
+                                      {"WORLD_SIZE", "2"},
+                                      {"TORCHELASTIC_RUN_ID", "abc"},
+                                      {"TORCHELASTIC_RESTART_COUNT", restart}}));
+  };
+  pp::store_address here = address_of("0", "1");
+  here.port = 0;
+  pp::store_server server(here);
+  pp::store_address left_behind = address_of("1", "0");
+  left_behind.port = server.port();
+  CHECK_THROWS_WITH_AS(pp::store(left_behind, 1, std::chrono::seconds(20)),
+                       doctest::Contains("rank 1 was turned away"),
+                       std::runtime_error);
+  pp::store_address now = address_of("1", "1");
+  now.port = server.port();
+  pp::store line(now, 1, std::chrono::seconds(20));
+  CHECK(line.answers(std::chrono::seconds(20)));
 }

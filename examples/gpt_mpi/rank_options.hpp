@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the example.
+
+#include <pipe/run/rank_layout.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../gpt/options.hpp"
+#include "../gpt/text.hpp"
+#include "../support/split_words.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+inline constexpr char const* usage_of_ranks =
+  "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
+  "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
+  "Options are those of\ngpt, without --output, and\n\n"
+  "  --devices P          processes of a pipeline (N); N / P pipelines have --microbatches each\n"
+  "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
+  "  --every K            steps between two checkpoints (10)\n"
+  "  --restarts R         when a step fails and all processes live, go on from the checkpoint in\n"
+  "                       the same processes, at most R times (0)\n"
+  "  --fail-at S          the last stage of the first pipeline throws in step S, once: to see a "
+  "restart\n"
+  "  --deadline S         seconds that a rank waits for a message before the run fails (60)\n"
+  "  --reports FOLDER     when the run fails, every rank also writes its report there\n"
+  "  --check              train once more in one process, and compare all gradients and weights\n";
+
+struct rank_options {
+  options training{}; //!< of one pipeline
+  pp::rank_layout layout{};
+  std::string checkpoint{}; //!< a folder; empty: none
+  std::int64_t every = 10;
+  std::int64_t restarts = 0;
+  std::int64_t fail_at = 0; //!< counted from 1; 0: never
+  bool check = false;
+  std::chrono::seconds deadline{60};
+  std::string reports{};
+};
+
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline rank_options read_rank_options(int count, char** words, int ranks) {
+  rank_options chosen;
+  std::int64_t devices = ranks;
+  std::int64_t deadline = chosen.deadline.count();
+  struct number_option {
+    std::string_view name;
+    std::int64_t* value;
+  };
+  number_option const numbers[] = {{"--devices", &devices},
+                                   {"--every", &chosen.every},
+                                   {"--restarts", &chosen.restarts},
+                                   {"--fail-at", &chosen.fail_at},
+                                   {"--deadline", &deadline}};
+  struct text_option {
+    std::string_view name;
+    std::string* value;
+  };
+  text_option const texts[] = {{"--reports", &chosen.reports},
+                               {"--checkpoint", &chosen.checkpoint}};
+  std::vector<std::string_view> rest;
+  auto const given = examples::split_words(count, words);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    std::string_view const word = given[i];
+    if (word == "--check") {
+      chosen.check = true;
+      continue;
+    }
+    if (word == "--output") {
+      throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
+    }
+    bool mine = false;
+    for (auto const& each : numbers) {
+      if (each.name == word && i + 1 < given.size()) {
+        *each.value = gpt::detail::whole_number(word, given[++i], 1, 1000000);
+        mine = true;
+      }
+    }
+    for (auto const& each : texts) {
+      if (each.name == word && i + 1 < given.size()) {
+        *each.value = given[++i];
+        mine = true;
+      }
+    }
+    if (!mine) {
+      rest.push_back(word);
+    }
+  }
+  if (chosen.restarts > 0 && chosen.checkpoint.empty()) {
+    throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
+  }
+  chosen.deadline = std::chrono::seconds(deadline);
+  chosen.layout = pp::layout_of(ranks, static_cast<int>(devices));
+  std::string const of_pipeline = std::to_string(devices);
+  rest.insert(rest.begin(), {"--devices", of_pipeline});
+  chosen.training = read_options(rest);
+  return chosen;
+}
+
+//! What a checkpoint is of: all that must be the same to go on from it.
+[[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
+  options const& o = chosen.training;
+  std::string line = "gpt_mpi " + o.schedule;
+  auto const add = [&](char const* word, std::int64_t number) {
+    line += std::string(", ") + word + ' ' + std::to_string(number);
+  };
+  add("devices", chosen.layout.devices);
+  add("replicas", chosen.layout.replicas);
+  add("microbatches", o.microbatches);
+  add("chunks", o.chunks);
+  add("stages per device", o.stages_per_device);
+  add("group", o.group);
+  add("memory limit", o.memory_limit);
+  add("steps", o.steps); // the learning rate follows from it
+  add("layers", o.size.layers);
+  add("width", o.size.width);
+  add("heads", o.size.heads);
+  add("key heads", o.size.key_heads);
+  add("sequence", o.size.sequence);
+  add("seed", o.seed);
+  add("bytes of text", static_cast<std::int64_t>(text.bytes.size()));
+  return line;
+}
+
+} // namespace gpt

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the example gpt_mpi with checkpoints: killed again and again, or with a stage that throws, it ends with the bits of
+a run that nobody has disturbed. And with pipelines side by side, which share the batch.
+
+usage: gpt_mpi_restart_test.py replicas|kill|again|pages PROGRAM MPIRUN...
+"""
+import os
+import pathlib
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 4
+EVERYTHING = os.environ.get("PIPELINING_TEST_EVERYTHING")
+KILLS = {4: 20, 2: 20} if EVERYTHING else {4: 2, 2: 1}  # by the number of devices of a pipeline
+EVERY = 3  # steps between checkpoints
+KIND, PROGRAM, *MPIRUN = sys.argv[1:]
+SMALL = ["--layers", "8", "--width", "32", "--sequence", "32", "--microbatches", "4"]
+
+
+def command(*arguments, ranks=RANKS):
+    return [*MPIRUN, "-n", str(ranks), PROGRAM, *SMALL, *arguments]
+
+
+def run(*arguments, ranks=RANKS, environment=None):
+    return subprocess.run(command(*arguments, ranks=ranks), capture_output=True, text=True, timeout=200,
+                          env={**os.environ, **(environment or {})})
+
+
+def check_trained(output, steps):
+    """The program itself has compared: all replicas with the first, and that with a process that has trained alone."""
+    assert re.search(rf"^\d{{5,6}} gradients and weights after {steps} steps, held against one process: 0 values differ$",
+                     output, re.MULTILINE), output
+
+
+def check_replicas():
+    curves = {}
+    # 2 x 2 ranks, 2 x 3, 4 pipelines of one device, and an order of passes of its own.
+    for ranks, devices, schedule in ((4, 2, "1f1b"), (6, 2, "v-half"), (4, 1, "gpipe"), (4, 4, "zb-h1")):
+        result = run("--devices", str(devices), "--schedule", schedule, "--steps", "7", "--check", ranks=ranks)
+        assert result.returncode == 0, result
+        check_trained(result.stdout, 7)
+        seen = re.findall(r"^rank (\d) of (\d) is process \d+ on \S+, pipeline (\d)$", result.stdout, re.MULTILINE)
+        replicas = ranks // devices
+        assert sorted(seen) == [(str(r), str(ranks), str(r % replicas)) for r in range(ranks)], result.stdout
+        curves[ranks, devices] = float(re.findall(r"step 7/7   loss ([\d.]+)", result.stdout)[0])
+    # Other replicas have other microbatches, so the number of them changes what is learnt.
+    assert len(set(curves.values())) > 1, curves
+    # A port is rank 0's of the whole run; pipelines take others.
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+    result = run("--devices", "2", "--steps", "2", "--check", environment=where)
+    assert result.returncode == 0, result
+    check_trained(result.stdout, 2)
+    result = run("--devices", "3")
+    assert result.returncode == 2 and "4 ranks cannot be replicas of a pipeline of 3 devices; start a multiple of 3" \
+        in result.stderr, result
+    result = run("--restarts", "1")
+    assert result.returncode == 2 and "--restarts wants a --checkpoint to go on from" in result.stderr, result
+
+
+def files(folder, inside="."):
+    return {path.name: path.read_bytes() for path in pathlib.Path(inside, folder).iterdir()}
+
+
+def disturbed(dice, arguments):
+    """Starts the run, and kills one rank a moment after one of the next checkpoints. Returns what it said."""
+    victim = dice.randrange(RANKS)
+    saves = dice.randint(2, 4)
+    wait = dice.uniform(0, 0.03)  # about a step and a checkpoint
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    processes = {}
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if found := re.match(r"rank (\d) of 4 is process (\d+) on", line):
+            processes[int(found[1])] = int(found[2])
+        saves -= line.startswith("saved step ")
+        if saves == 0:
+            break
+    assert saves == 0 and len(processes) == RANKS, "".join(lines)
+    time.sleep(wait)
+    os.kill(processes[victim], signal.SIGKILL)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, rest
+    return victim, "".join(lines) + rest
+
+
+def went_on_after(output):
+    found = re.findall(r"^goes on after step (\d+)$", output, re.MULTILINE)
+    return int(found[0]) if found else 0
+
+
+def check_kills():
+    dice = random.Random(15)
+    for devices, kills in KILLS.items():
+        steps = 5 * EVERY * (kills + 1)
+        layout = ["--devices", str(devices), "--steps", str(steps), "--every", str(EVERY), "--schedule", "seq1f1b"]
+        with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:
+            result = run(*layout, "--checkpoint", calm)
+            assert result.returncode == 0, result
+            before = 0
+            for number in range(kills):
+                victim, story = disturbed(dice, [*layout, "--checkpoint", rough])
+                after = went_on_after(story)
+                print(f"{devices} devices x {RANKS // devices}: kill {number + 1} of {kills}, rank {victim}, which had gone on "
+                      f"after step {after}", flush=True)
+                # Where rank 0 has saved twice, all ranks have saved once: every attempt is of use.
+                assert after % EVERY == 0 and (number == 0 or before < after), story
+                before = after
+            result = run(*layout, "--checkpoint", rough, "--check")
+            assert result.returncode == 0, result
+            assert before < went_on_after(result.stdout) < steps, result
+            check_trained(result.stdout, steps)
+            # Weights, both averages of the optimizer and the position in the data.
+            expected = files(calm)
+            assert len(expected) == 2 * RANKS and files(rough) == expected, (sorted(expected), sorted(files(rough)))
+
+
+def check_again():
+    """A stage throws: the same processes go on, with a new runner, and other options are refused."""
+    for devices in (4, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ["--devices", str(devices), "--steps", "20", "--every", "4", "--checkpoint", folder, "--check"]
+            result = run(*arguments, "--fail-at", "11")
+            assert result.returncode != 0 and "it was told to, by --fail-at" in result.stderr, result
+            assert "goes on" not in result.stdout, result
+            for path in pathlib.Path(folder).iterdir():
+                path.unlink()
+            result = run(*arguments, "--fail-at", "11", "--restarts", "1")
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 20)
+            assert went_on_after(result.stdout) == 8, result
+            assert len(re.findall(r"^gpt_mpi: rank \d, step 11: run: .* failed in the forward of stage \d, microbatch 1\b.*: "
+                                  "it was told to, by --fail-at", result.stderr, re.MULTILINE)) == RANKS, result.stderr
+            before = files(folder)
+            result = run(*arguments, "--seed", "2")
+            assert result.returncode != 0 and "is of another run, 'gpt_mpi seq1f1b, devices" in result.stderr, result
+            assert files(folder) == before
+
+
+def check_pages():
+    """The commands of the two pages, as they stand there, with an mpirun that works on this machine."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    count = 0
+    for page in ("checkpoint_and_restart", "data_and_tensor_parallel"):
+        text = (root / f"docs/how_to/{page}.md").read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            there = pathlib.Path(folder)
+            (there / "build/gcc").mkdir(parents=True)
+            (there / "build/gcc/bin").symlink_to(pathlib.Path(PROGRAM).parent)
+            (there / "mpirun").write_text(f'#!/bin/sh\nexec {shlex.join(MPIRUN)} "$@"\n', encoding="utf-8")
+            (there / "mpirun").chmod(0o755)
+            for fence in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+                for line in fence.splitlines():
+                    result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=200, cwd=folder,
+                                            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+                    assert result.returncode == 0, (line, result)
+                    if "--check" in line.split():
+                        check_trained(result.stdout, int(re.findall(r"--steps (\d+)", line)[0]))
+                    if "--checkpoint" in line:
+                        assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == 2 * RANKS, result
+                    count += 1
+    assert count == 6, count
+
+
+if __name__ == "__main__":
+    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "pages": check_pages}[KIND]()
