@@ -3,11 +3,15 @@
 # folder above include/nccl.h where it is in no usual place.
 
 find_package(CUDAToolkit QUIET)
+# What the user names comes first, and then the library beside the header, if there is one; hints come behind the prefix path.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${NCCL_HOME}" ENV NCCL_HOME PATH_SUFFIXES include NO_DEFAULT_PATH)
 find_path(NCCL_INCLUDE_DIR nccl.h
-  HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
-# The library beside the header, if there is one: NAMES_PER_DIR, since packages of Python have libnccl.so.2 alone.
+  HINTS "${CUDAToolkit_LIBRARY_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+# NAMES_PER_DIR, since packages of Python have libnccl.so.2 alone.
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
-  HINTS "${NCCL_INCLUDE_DIR}/.." "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}" PATH_SUFFIXES lib lib64)
+  HINTS "${NCCL_INCLUDE_DIR}/.." PATH_SUFFIXES lib lib64 "lib/${CMAKE_LIBRARY_ARCHITECTURE}" NO_DEFAULT_PATH)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
+  HINTS "${NCCL_HOME}" ENV NCCL_HOME "${CUDAToolkit_LIBRARY_ROOT}" "${CUDAToolkit_LIBRARY_DIR}" PATH_SUFFIXES lib lib64)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)

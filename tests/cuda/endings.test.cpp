@@ -2,16 +2,20 @@
 // Steps over NCCL that end although something in them never does: full queues of launches, passes
 // and aborts that never return, communicators of the program.
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/simulators/cuda/standin.hpp>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -232,4 +236,170 @@ TEST_CASE("a report names ranks of the whole run where they have other numbers t
   work.world_ranks = {1, 3};
   standin::configure({});
   CHECK(has(run_on_ranks(work).ranks[0].failure, "nccl_ranks::world_ranks names 2 ranks"));
+}
+
+TEST_CASE("a communicator whose group waits for room in the queue is aborted after the others") {
+  int waiting = 0;
+  for (named_plan const& plan : plans_of(8)) {
+    // Where the queue is full just before a group: at one of these depths.
+    for (int depth = 12; depth < 36; ++depth) {
+      CAPTURE(plan.name);
+      CAPTURE(depth);
+      nccl_case work = two_steps(plan, false);
+      work.run_ahead = 100'000;
+      standin::configure(
+        {.launch_depth = depth,
+         .faults = {
+           {.function = "cudaLaunchKernel", .call = 5, .rank = 1, .action = fault_action::death}}});
+      auto const result = run_on_ranks(work);
+      check_ended(result, 1);
+      for (std::size_t const rank : {0U, 2U}) {
+        CAPTURE(result.ranks[rank].failure);
+        CHECK(!has(result.ranks[rank].failure, "still busy"));
+        waiting += has(result.ranks[rank].failure, "a group of messages took longer");
+      }
+    }
+  }
+  CHECK(waiting > 0);
+}
+
+TEST_CASE("a rank does not close before the others have ended their last step") {
+  for (named_plan const& plan : plans_of(3))
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      nccl_case work = two_steps(plan, graph);
+      // What one rank has sent may lie in its buffers until the other end takes it.
+      for (std::uint64_t seed = 0; seed < 8; ++seed) {
+        standin::configure({.execution = standin::order::random,
+                            .seed = seed,
+                            .buffered_bytes = std::size_t{1} << 20});
+        for (rank_report const& rank : run_on_ranks(work).ranks)
+          CHECK(rank.failure == "");
+        CHECK(standin::summary() == "");
+      }
+      // The first rank dies at its last pass, when the others have ended theirs.
+      if (graph)
+        continue;
+      standin::configure({.execution = standin::order::eager,
+                          .buffered_bytes = std::size_t{1} << 20,
+                          .faults = {{.function = "cudaLaunchKernel",
+                                      .call = 2 * 2 * 3,
+                                      .rank = 0,
+                                      .action = fault_action::death}}});
+      check_ended(run_on_ranks(work), 0);
+      CHECK(standin::summary() == "");
+    }
+}
+
+TEST_CASE("a capture that fails ends behind all that NCCL still adds to it") {
+  for (named_plan const& plan : plans_of(3))
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      CAPTURE(plan.name);
+      CAPTURE(seed);
+      nccl_case work = two_steps(plan, true);
+      work.failing_stage = 1;
+      standin::configure({.execution = standin::order::random, .seed = seed});
+      check_ended(run_on_ranks(work), nobody);
+      CHECK(!standin::found(standin::finding::misuse));
+    }
+}
+
+TEST_CASE("a graph that cannot be freed ends the run, though its communicators wait for it") {
+  std::vector<named_plan> plans;
+  add_plans<pipelining::OneFOneB>(plans, "1F1B", 4, 6);
+  add_plans<pipelining::VHalf>(plans, "V-Half", 3, 4);
+  for (named_plan const& plan : plans)
+    for (char const* const function : {"cudaGraphExecDestroy", "cudaGraphDestroy"}) {
+      CAPTURE(plan.name);
+      CAPTURE(std::string(function));
+      nccl_case const work = two_steps(plan, true);
+      standin::configure({.faults = {{.function = function, .call = 1, .rank = 1}}});
+      auto const result = run_on_ranks(work);
+      CHECK(!standin::found(standin::finding::deadlock));
+      for (rank_report const& rank : result.ranks) {
+        bool const own = &rank == &result.ranks[1];
+        CAPTURE(rank.failure);
+        CHECK(rank.ended);
+        CHECK(rank.end < standin::clock::time_point(deadline + 3 * abort_deadline + 5ms));
+        CHECK(has(rank.failure, "still busy") == own);
+        // The others have closed by then, and need this rank no more.
+        bool const closing = function == std::string("cudaGraphExecDestroy");
+        if (closing && !own && rank.failure.empty())
+          continue;
+        CHECK(rank.failure.find("nccl: rank 1 ") == 0);
+        CHECK(has(rank.failure, std::string(function) + " failed at "));
+        CHECK(rank.failed_device == 1);
+      }
+    }
+}
+
+TEST_CASE("lanes go through one stream where the blocks that NCCL takes do not fit on the GPU") {
+  for (named_plan const& plan : test_plans()) {
+    int lanes = 0;
+    for (int const each : plan.work.lanes)
+      lanes = std::max(lanes, each);
+    if (lanes < 3)
+      continue;
+    // The cap of the program, what NCCL makes of it, and what the environment says.
+    for (auto const& [cap, forced, blocks] :
+         std::vector<std::tuple<int, char const*, int>>{{5, nullptr, 8}, {4, "15", 16}})
+      for (int const processors : {lanes * blocks, lanes * blocks - 1}) {
+        CAPTURE(plan.name);
+        CAPTURE(blocks);
+        CAPTURE(processors);
+        if (forced != nullptr)
+          setenv("NCCL_MAX_CTAS", forced, 1);
+        for (std::uint64_t seed = 0; seed < 3; ++seed) {
+          standin::configure({.execution = standin::order::random,
+                              .seed = seed,
+                              .processors = processors,
+                              .blocks_take_processors = true});
+          auto const result = run_on_ranks({.work = plan.work, .max_blocks = cap, .steps = 1});
+          for (rank_report const& rank : result.ranks)
+            CHECK(rank.failure == "");
+          CHECK(result.losses == plan.expected.losses);
+          CHECK(standin::summary() == "");
+        }
+        unsetenv("NCCL_MAX_CTAS");
+      }
+  }
+}
+
+TEST_CASE("over a network graphs compute the same, and end when a rank dies") {
+  for (named_plan const& plan : plans_of(3)) {
+    CAPTURE(plan.name);
+    standin::for_each_machine(
+      {.network = true}, 2, [&](standin::configuration const& how, std::string const& machine) {
+        CAPTURE(machine);
+        standin::configure(how);
+        auto const result = run_on_ranks({.work = plan.work, .graph = true});
+        for (rank_report const& rank : result.ranks)
+          CHECK(rank.failure == "");
+        CHECK(result.losses == 3 * plan.expected.losses);
+        CHECK(standin::summary() == "");
+        CHECK(standin::counters().host_functions > 0);
+      });
+    standin::configure(
+      {.network = true,
+       .faults = {
+         {.function = "cudaGraphLaunch", .call = 1, .rank = 1, .action = fault_action::death}}});
+    check_ended(run_on_ranks(two_steps(plan, true)), 1);
+  }
+}
+
+TEST_CASE("a constructor that throws what no peer has caused ends its communicators all the same") {
+  for (named_plan const& plan : plans_of(3)) {
+    CAPTURE(plan.name);
+    nccl_case work = two_steps(plan, false);
+    work.unfit_key = "run/connected/"; // when all communicators have been made
+    standin::configure({});
+    auto const result = run_on_ranks(work);
+    CHECK(result.ranks[1].failure == "store: no such key");
+    for (int const rank : {0, 2})
+      CHECK(has(result.ranks[static_cast<std::size_t>(rank)].failure, "rank 1 could not begin"));
+    CHECK(!standin::found(standin::finding::deadlock));
+    standin::report_leaks();
+    CHECK(!has(standin::summary(), "ommunicator"));
+  }
 }

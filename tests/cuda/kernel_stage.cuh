@@ -115,22 +115,29 @@ struct kernel_stage {
   int overruns_at = -1; //!< the forward pass of this microbatch writes beyond its activation
   word* sums = nullptr; //!< [2] on the stage's device: gradient, losses
   int stride = 0;       //!< from the sums of one device to those of the next, where several share
+  int overrun_by = 4;   //!< bytes from its end; negative: from its start
+  bool overruns_output = false; //!< not its activation
+  int leaves_at = -1;           //!< the forward pass of this microbatch writes nothing,
+  word* seen = nullptr;         //!< and its backward pass leaves the activation that it finds here
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     if (where.microbatch == fails_at)
       throw std::domain_error("loss is not a number");
+    if (where.microbatch == leaves_at)
+      return;
     kernel_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
     check_launch();
     if (where.microbatch == overruns_at)
-      (void)cudaMemsetAsync(
-        where.activation.data + where.activation.bytes + 4, 1, 4, stream(where));
+      overrun(overruns_output ? out : where.activation, stream(where));
   }
   void backward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    look(where);
     kernel_stage_detail::backward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
     check_launch();
   }
   void
   backward_input(pipelining::context const& where, pipelining::input in, pipelining::output out) {
+    look(where);
     kernel_stage_detail::backward_input_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
     check_launch();
   }
@@ -142,6 +149,15 @@ struct kernel_stage {
 private:
   static cudaStream_t stream(pipelining::context const& where) {
     return static_cast<cudaStream_t>(where.stream);
+  }
+  void look(pipelining::context const& where) const {
+    if (where.microbatch == leaves_at)
+      (void)cudaMemcpyAsync(
+        seen, where.activation.data, sizeof *seen, cudaMemcpyDeviceToDevice, stream(where));
+  }
+  void overrun(pipelining::buffer const& slot, cudaStream_t on) const {
+    std::int64_t const at = overrun_by < 0 ? overrun_by : slot.bytes + overrun_by;
+    (void)cudaMemsetAsync(slot.data + at, 1, 4, on);
   }
   static void check_launch() {
     cudaError_t const code = cudaGetLastError();

@@ -23,8 +23,13 @@ struct memory_board {
 struct memory_store {
   memory_board& board;
   int rank;
+  std::string unfit{}; //!< a key that begins so is refused with a std::logic_error
 
-  void set(std::string const& key, std::string const& value) const { board.values[key] = value; }
+  void set(std::string const& key, std::string const& value) const {
+    if (!unfit.empty() && key.find(unfit) == 0)
+      throw std::logic_error("store: no such key");
+    board.values[key] = value;
+  }
   [[nodiscard]] std::string get(std::string const& key, std::chrono::nanoseconds deadline) const {
     auto const value = await(key, deadline, true);
     if (value)

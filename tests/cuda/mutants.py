@@ -13,7 +13,7 @@ import sys
 DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
 HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
-GUARD = "communicator_guard.cuh"
+GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_ranks.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -48,7 +48,12 @@ MUTANTS = [
      "machine_->boards.front().start_after(origin(), board.compute());", "(void)board;"),
     ("end before the other devices", STREAMS, "board.start_after(board.compute(), origin());", "(void)board;"),
     ("end before the lanes", STREAMS, "board.join();\n      if", "if"),
-    ("do not wait for the end", STREAMS, "if (!ended)", "if (false && !ended)\n        (void)0;\n      if (false)"),
+    ("do not wait for the end", STREAMS, "return machine_->iteration_end.happened();", "return true;"),
+    ("run ahead without bound on streams", STREAMS, "board.has_room_for(position_[d])", "true"),
+    ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
+    ("compare no guards", GUARDS, "if (changed != last)", "if (false)"),
+    ("keep what was captured", HANDLES, "cudaError_t const freed = cudaGraphDestroy(captured);",
+     "cudaError_t const freed = cudaSuccess;"),
     ("use memory before it is filled", HANDLES, 'check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");', ""),
     ("leave 'not ready' as the last error", HANDLES, "(void)cudaGetLastError();\n    return false;", "return false;"),
     ("swap the slots of a group", MESSAGES, "own.slots().message(step).data, on);",
@@ -88,6 +93,11 @@ MUTANTS = [
     ("abort one communicator after the other", GUARD, "note(ncclCommAbort(each.handle));",
      "{\n        note(ncclGroupEnd());\n        note(ncclCommAbort(each.handle));\n"
      "        note(ncclGroupStart());\n      }"),
+    ("abort the communicator in a launch first", GUARD, "return each.settled;", "return !each.settled;"),
+    ("close before the others have ended", MACHINE, 'meet("at the end of its last step");', ""),
+    ("end a capture that NCCL still adds to", MACHINE, "while (!messages_.quiet() && Clock::now() < end)",
+     "while (false && Clock::now() < end)"),
+    ("count blocks as the program caps them", RANKS, "blocks *= 2;", "++blocks;"),
     ("wait for the abort far beyond its deadline", GUARD, "auto const latest = Clock::now() + patience;",
      "auto const latest = Clock::now() + 20 * patience;"),
     ("run ahead without bound", MACHINE, "if (board_.has_room_for(position_))", "if (true)"),

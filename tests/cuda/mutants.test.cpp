@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every planted bug is found by one of the checks that the tests of the executors make.
 #include <pipe/plan/report/call_counts.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -173,7 +175,8 @@ verdict after_late_death(mutant const& what, named_plan const& plan) {
   (void)what.on_ranks({.work = plan.work, .steps = 1});
   auto const passes =
     standin::calls_of("cudaLaunchKernel") / static_cast<std::uint64_t>(plan.work.extents.devices);
-  standin::configure({.faults = {{.function = "cudaLaunchKernel",
+  standin::configure({.execution = standin::order::eager,
+                      .faults = {{.function = "cudaLaunchKernel",
                                   .call = passes,
                                   .rank = 0,
                                   .action = standin::fault_action::death}}});
@@ -202,6 +205,125 @@ verdict after_stall(mutant const& what, named_plan const& plan) {
        {.function = "cudaLaunchKernel", .call = 4, .action = standin::fault_action::stall}}});
   auto const result = what.on_streams({.work = plan.work, .steps = 1, .deadline_ns = 5'000'000});
   return result.failure.empty() ? "a stall is taken for the end" : "";
+}
+
+//! The same on streams, where the host must not come to a full queue at all.
+verdict after_full_queue_on_streams(mutant const& what, named_plan const& plan) {
+  standin::configure(
+    {.launch_depth = 64,
+     .faults = {
+       {.function = "cudaLaunchKernel", .call = 2, .action = standin::fault_action::stall}}});
+  auto const result =
+    what.on_streams({.work = plan.work, .run_ahead = 4, .steps = 1, .deadline_ns = 5'000'000});
+  if (standin::found(standin::finding::deadlock))
+    return "the host sits in a launch";
+  return result.failure.empty() ? "a stall is taken for the end" : "";
+}
+
+std::vector<named_plan> three_devices(int microbatches) {
+  std::vector<named_plan> plans;
+  add_plans<pipelining::OneFOneB>(plans, "1F1B", 3, microbatches);
+  return plans;
+}
+
+nccl_case two_short_steps(named_plan const& plan, bool graph) {
+  return {.work = plan.work,
+          .graph = graph,
+          .steps = 2,
+          .deadline = std::chrono::milliseconds(50),
+          .abort_deadline = std::chrono::milliseconds(15),
+          .end_together = false};
+}
+
+//! The queue is full just before a group, at one of these depths, and the group waits for room.
+verdict after_waiting_group(mutant const& what) {
+  nccl_case work = two_short_steps(three_devices(8)[2], false);
+  work.run_ahead = 100'000;
+  for (int depth = 12; depth < 36; ++depth) {
+    standin::configure({.launch_depth = depth,
+                        .faults = {{.function = "cudaLaunchKernel",
+                                    .call = 5,
+                                    .rank = 1,
+                                    .action = standin::fault_action::death}}});
+    auto const result = what.on_ranks(work);
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank)
+      if (rank != 1 && result.ranks[rank].failure.find("still busy") != std::string::npos)
+        return "streams are left behind";
+  }
+  return {};
+}
+
+//! Messages lie in buffers of their senders until they are received.
+verdict closed_early(mutant const& what) {
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    standin::configure(
+      {.execution = standin::order::random, .seed = seed, .buffered_bytes = std::size_t{1} << 20});
+    (void)what.on_ranks(two_short_steps(three_devices(3)[1], false));
+    verdict const found = first_finding();
+    if (!found.empty())
+      return found;
+  }
+  return {};
+}
+
+//! A stage throws while others capture messages, which threads of NCCL add to their graphs.
+verdict after_failed_capture(mutant const& what) {
+  for (named_plan const& plan : three_devices(3))
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      standin::configure({.execution = standin::order::random, .seed = seed});
+      nccl_case work = two_short_steps(plan, true);
+      work.failing_stage = 1;
+      (void)what.on_ranks(work);
+      if (standin::found(standin::finding::misuse))
+        return "misuse";
+    }
+  return {};
+}
+
+//! A captured graph that is not freed keeps communicators from ending.
+verdict after_lasting_capture(mutant const& what, named_plan const& plan) {
+  standin::configure({.faults = {{.function = "cudaGraphDestroy", .call = 1, .rank = 1}}});
+  auto const result = what.on_ranks({.work = plan.work, .graph = true, .end_together = false});
+  return result.ranks[1].failure.find("cudaGraphDestroy") == std::string::npos
+           ? "the call that has failed is not told"
+           : "";
+}
+
+//! Room for fewer blocks than NCCL makes of a cap of 5 for every lane.
+verdict crowded(mutant const& what, named_plan const& plan) {
+  int lanes = 0;
+  for (int const each : plan.work.lanes)
+    lanes = std::max(lanes, each);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    standin::configure({.execution = standin::order::random,
+                        .seed = seed,
+                        .processors = 8 * lanes - 1,
+                        .blocks_take_processors = true});
+    auto const result = what.on_ranks({.work = plan.work, .max_blocks = 5, .steps = 1});
+    verdict const found = first_of(first_finding(), failure_in(result));
+    if (!found.empty())
+      return found;
+  }
+  return {};
+}
+
+//! The checked mode: guards and poison.
+verdict unguarded(mutant const& what, named_plan const& plan, bool graph) {
+  standin::configure({});
+  auto const whole = what.on_ranks({.work = plan.work, .graph = graph, .guarded = true});
+  verdict const found =
+    first_of(first_finding(), first_of(failure_in(whole), compare(whole, plan.expected, 3)));
+  if (!found.empty())
+    return found;
+  standin::configure({});
+  auto const beyond = what.on_streams(
+    {.work = plan.work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 2});
+  if (beyond.failure.find(" beyond slot ") == std::string::npos)
+    return "an overrun goes unnoticed";
+  standin::configure({});
+  auto const left = what.on_streams(
+    {.work = plan.work, .graph = graph, .guarded = true, .leaving_stage = 1, .steps = 2});
+  return left.seen == ~std::uint64_t{0} ? "" : "an unwritten slot holds no poison";
 }
 
 verdict set_up_late(mutant const& what, named_plan const& plan) {
@@ -265,6 +387,7 @@ std::vector<killer> killers() {
   named_plan const pair = plans[7];
   named_plan const edge = plans[8];
   named_plan const two = plans[4];
+  named_plan const two_edge = plans[5];
   all.push_back({"late set-up", [=](mutant const& m) { return set_up_late(m, pair); }});
   all.push_back({"count of calls", [=](mutant const& m) { return miscounted(m, pair); }});
   all.push_back({"a stage that throws", [=](mutant const& m) { return after_failure(m, pair); }});
@@ -278,6 +401,16 @@ std::vector<killer> killers() {
                  [=](mutant const& m) { return after_full_queue(m, edge, 1000, true); }});
   all.push_back({"an endless pass and a full queue",
                  [=](mutant const& m) { return after_full_queue(m, edge, 2, false); }});
+  all.push_back({"an endless pass and a full queue on streams",
+                 [=](mutant const& m) { return after_full_queue_on_streams(m, pair); }});
+  all.push_back({"a death and a group that waits for room", after_waiting_group});
+  all.push_back({"buffered messages", closed_early});
+  all.push_back(
+    {"a capture that stays", [=](mutant const& m) { return after_lasting_capture(m, pair); }});
+  all.push_back({"little room for blocks", [=](mutant const& m) { return crowded(m, two_edge); }});
+  for (bool const graph : {false, true})
+    all.push_back({graph ? "the checked mode, graph" : "the checked mode",
+                   [=](mutant const& m) { return unguarded(m, two, graph); }});
   all.push_back({"a late death", [=](mutant const& m) { return after_late_death(m, pair); }});
   all.push_back(
     {"a graph that stays", [=](mutant const& m) { return after_lasting_graph(m, pair); }});
@@ -294,6 +427,7 @@ std::vector<killer> killers() {
   for (bool const graph : {false, true})
     all.push_back({graph ? "checked messages, graph" : "checked messages",
                    [=](mutant const& m) { return unnoticed(m, two, graph); }});
+  all.push_back({"a capture that fails", after_failed_capture});
   return all;
 }
 

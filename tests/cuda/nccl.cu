@@ -52,6 +52,11 @@ struct rank_memory {
       result.gradients[s] += read[0];
       result.losses += read[1];
     }
+    // Zero where no stage of this rank has left anything.
+    std::uint64_t seen = 0;
+    pp::cuda::check(cudaMemcpy(&seen, spare.data(), sizeof seen, cudaMemcpyDeviceToHost),
+                    "cudaMemcpy");
+    result.seen |= seen;
   }
 };
 
@@ -87,7 +92,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
   pp::cuda::current_device const scope(rank);
   auto own = std::make_unique<rank_memory>(what.work.view().extents, rank);
   rank_memory& memory = *own;
-  memory_store line{board, rank};
+  memory_store line{board, rank, rank == 1 ? what.unfit_key : ""};
   ncclComm_t sums = nullptr;
   std::vector<pp::cuda::registered_communicator> known;
   if (what.all_reduce) {
@@ -107,6 +112,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .warm_up = 1,
                         .deadline = what.deadline,
                         .abort_deadline = what.abort_deadline,
+                        .max_blocks = what.max_blocks,
                         .one_message_stream = what.one_message_stream,
                         .watched = what.watched,
                         .checked = what.checked && rank != what.unchecked_rank,
@@ -114,8 +120,11 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .communicators = known,
                         .world_ranks = what.world_ranks,
                         .guarded = what.guarded});
-    if (what.overrunning_stage >= 0)
-      memory.model[static_cast<std::size_t>(what.overrunning_stage)].overruns_at = 1;
+    for (kernel_stage& stage : memory.model) {
+      stage.overrun_by = what.overrun_by;
+      stage.overruns_output = what.overruns_output;
+      stage.seen = reinterpret_cast<std::uint64_t*>(memory.spare.data());
+    }
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
         line.barrier("freeze", what.work.extents.devices, what.deadline);
@@ -125,6 +134,11 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
       for (std::size_t s = 0; s < memory.model.size(); ++s)
         memory.model[s].fails_at =
           step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+      bool const last = step + 1 == what.steps; // of the graph, if there is one
+      if (what.overrunning_stage >= 0 && last)
+        memory.model[static_cast<std::size_t>(what.overrunning_stage)].overruns_at = 1;
+      if (what.leaving_stage >= 0 && last)
+        memory.model[static_cast<std::size_t>(what.leaving_stage)].leaves_at = 1;
       if (what.all_reduce)
         pp::cuda::check(ncclAllReduce(memory.spare.data(),
                                       memory.spare.data(),

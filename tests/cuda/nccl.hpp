@@ -18,7 +18,11 @@ struct nccl_case {
   bool graph = false;
   bool guarded = false; //!< the checked mode
   int overrunning_stage =
-    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation
+    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation, in the last step
+  int overrun_by = 4;           //!< bytes from its end; negative: from its start
+  bool overruns_output = false; //!< not its activation
+  int leaving_stage = -1; //!< a stage whose forward of microbatch 1 writes nothing in the last step
+  int max_blocks = 8;
   bool one_message_stream = false;
   bool watched = true;
   bool checked = false;
@@ -33,7 +37,8 @@ struct nccl_case {
   bool all_reduce = false;  //!< a communicator of the program sums over all ranks before each step
   bool registered = true;   //!< and the runner knows of it
   std::vector<int> world_ranks{};
-  int freeze_after = -1; //!< the step after which nothing may be set up any more
+  std::string unfit_key{}; //!< the store of rank 1 refuses it
+  int freeze_after = -1;   //!< the step after which nothing may be set up any more
 };
 
 //! @brief What one rank has to tell.
@@ -51,6 +56,7 @@ struct nccl_result {
   std::vector<rank_report> ranks{};
   std::vector<standin::outcome> outcomes{};
   std::string findings{}; //!< of the stand-in after the last step of the last rank
+  std::uint64_t seen = 0; //!< what the backward of that microbatch has found as its activation
 };
 
 //! @brief Runs a plan with one rank per device on the stand-in as it is configured.

@@ -60,12 +60,63 @@ TEST_CASE("a stage that writes beyond its activation ends the run in the checked
         run_on_ranks({.work = plan.work, .graph = graph, .guarded = true}), plan.expected, 3);
       standin::configure({});
       auto const result = run_on_ranks(
-        {.work = plan.work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 1});
+        {.work = plan.work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 2});
       CHECK(result.ranks[1].failure.find("nccl: rank 1 failed: a pass of device 1 has written "
                                          "beyond slot ") == 0);
       CHECK(result.ranks[1].failure.find(" of class activation, first at byte 260; these had it: "
                                          "the forward of stage ") != std::string::npos);
     }
+}
+
+TEST_CASE("the checked mode over NCCL knows what was overrun: either end, activation or output") {
+  named_plan const plan = test_plans()[4];
+  for (bool const graph : {false, true})
+    for (bool const checked : {false, true})
+      for (bool const output : {false, true})
+        for (int const by : {0, 12, -4, -64}) {
+          CAPTURE(graph);
+          CAPTURE(output);
+          CAPTURE(by);
+          standin::configure({});
+          auto const result = run_on_ranks({.work = plan.work,
+                                            .graph = graph,
+                                            .guarded = true,
+                                            .overrunning_stage = 0,
+                                            .overrun_by = by,
+                                            .overruns_output = output,
+                                            .checked = checked,
+                                            .steps = 2,
+                                            .end_together = false});
+          for (rank_report const& rank : result.ranks) {
+            CAPTURE(rank.failure);
+            CHECK(rank.failure.find(
+                    std::string("nccl: rank 0 failed: a pass of device 0 has written ") +
+                    (by < 0 ? "in front of" : "beyond") + " slot ") == 0);
+            int const end = output ? 24 : 256;
+            CHECK(rank.failure.find(std::string(" of class ") + (output ? "output" : "activation") +
+                                    ", first at byte " + std::to_string(by < 0 ? by : end + by) +
+                                    "; these had it: ") != std::string::npos);
+            CHECK(rank.failure.find("the forward of stage 0, microbatch 1") != std::string::npos);
+            CHECK(rank.failed_device == 0);
+          }
+          CHECK(!standin::found(standin::finding::deadlock));
+        }
+}
+
+TEST_CASE("what a stage has not written is poison in the checked mode over NCCL") {
+  for (named_plan const& plan : test_plans())
+    for (bool const graph : {false, true})
+      for (bool const guarded : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        CAPTURE(guarded);
+        standin::configure({});
+        auto const result = run_on_ranks(
+          {.work = plan.work, .graph = graph, .guarded = guarded, .leaving_stage = 1, .steps = 2});
+        for (rank_report const& rank : result.ranks)
+          CHECK(rank.failure == "");
+        CHECK((result.seen == ~std::uint64_t{0}) == guarded);
+      }
 }
 
 TEST_CASE(
@@ -141,6 +192,7 @@ TEST_CASE("a report names the item also inside a graph, by one node per pass and
                                     .rank = 1,
                                     .action = standin::fault_action::death}}});
     auto const result = run_on_ranks({.work = plan.work, .graph = true, .steps = 2});
+    CHECK(!standin::found(standin::finding::deadlock));
     for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
       if (rank == 1)
         continue;
@@ -168,6 +220,7 @@ TEST_CASE("an iteration that is not watched has no nodes for it, and a report sa
                                   .action = standin::fault_action::death}}});
   auto const result =
     run_on_ranks({.work = plans[4].work, .graph = true, .watched = false, .steps = 2});
+  CHECK(!standin::found(standin::finding::deadlock));
   CHECK(standin::calls_of("cudaEventRecordWithFlags") == 0);
   CAPTURE(result.ranks[0].failure);
   CHECK(result.ranks[0].failure.find("\n  rank 0 is somewhere in its iteration, which is not "
@@ -180,6 +233,7 @@ TEST_CASE("kernels without room on the GPU end at the deadline, with who stands 
     standin::configure(
       {.execution = standin::order::random, .seed = 5, .resident_nccl_kernels = 1});
     auto const result = run_on_ranks({.work = plan.work, .steps = 1});
+    CHECK(!standin::found(standin::finding::deadlock));
     if (result.ranks[0].failure.empty())
       continue;
     CAPTURE(plan.name);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/streams.hpp>
@@ -41,7 +42,8 @@ streams_result run_on_streams(streams_case const& what) {
   // On one GPU, devices that share a stage add to sums of their own.
   auto const copies = what.gpus.empty() ? static_cast<std::size_t>(extents.devices) : 1;
   std::size_t const sum_bytes = 16 * copies;
-  std::vector<pp::cuda::device_memory> sums;
+  auto own = std::make_unique<std::vector<pp::cuda::device_memory>>();
+  std::vector<pp::cuda::device_memory>& sums = *own;
   for (std::size_t s = 0; s < count; ++s) {
     int const device = pp::device_of(extents, static_cast<int>(s));
     pp::cuda::current_device const scope(
@@ -49,9 +51,16 @@ streams_result run_on_streams(streams_case const& what) {
     sums.emplace_back(static_cast<std::int64_t>(sum_bytes));
     model[s] = {.weight = s + 3,
                 .chunks = extents.chunks,
-                .overruns_at = static_cast<int>(s) == what.overrunning_stage ? 1 : -1,
                 .sums = reinterpret_cast<std::uint64_t*>(sums.back().data()),
-                .stride = what.gpus.empty() ? 2 : 0};
+                .stride = what.gpus.empty() ? 2 : 0,
+                .overrun_by = what.overrun_by,
+                .overruns_output = what.overruns_output};
+  }
+  if (what.leaving_stage >= 0) {
+    pp::cuda::current_device const scope(what.gpus.empty() ? 0 : what.gpus.front());
+    sums.emplace_back(8);
+    model[static_cast<std::size_t>(what.leaving_stage)].seen =
+      reinterpret_cast<std::uint64_t*>(sums.back().data());
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<std::vector<kernel_stage>, standin::clock> runner(
@@ -61,6 +70,7 @@ streams_result run_on_streams(streams_case const& what) {
      .graph = what.graph,
      .warm_up = 1,
      .guarded = what.guarded,
+     .run_ahead = what.run_ahead,
      .deadline = std::chrono::nanoseconds(what.deadline_ns)});
   streams_result result;
   for (auto const& [one, other] : runner.through_host())
@@ -71,6 +81,11 @@ streams_result run_on_streams(streams_case const& what) {
     for (std::size_t s = 0; s < count; ++s)
       model[s].fails_at =
         step == what.failing_step && static_cast<int>(s) == what.failing_stage ? 1 : -1;
+    bool const last = step + 1 == what.steps; // of the graph, if there is one
+    if (what.overrunning_stage >= 0 && last)
+      model[static_cast<std::size_t>(what.overrunning_stage)].overruns_at = 1;
+    if (what.leaving_stage >= 0 && last)
+      model[static_cast<std::size_t>(what.leaving_stage)].leaves_at = 1;
     // What an earlier half step has added does not count.
     try {
       runner.step();
@@ -84,6 +99,14 @@ streams_result run_on_streams(streams_case const& what) {
     }
   }
   result.findings = standin::summary();
+  result.calls = standin::total_calls();
+  if (!result.failure.empty() && what.failing_stage < 0) {
+    (void)own.release();
+    return result;
+  }
+  if (what.leaving_stage >= 0)
+    pp::cuda::check(cudaMemcpy(&result.seen, sums.back().data(), 8, cudaMemcpyDeviceToHost),
+                    "cudaMemcpy");
   for (std::size_t s = 0; s < count; ++s) {
     std::vector<std::uint64_t> read(2 * copies);
     pp::cuda::check(cudaMemcpy(read.data(), model[s].sums, sum_bytes, cudaMemcpyDeviceToHost),

@@ -15,7 +15,11 @@ struct streams_case {
   bool graph = false;
   bool guarded = false; //!< the checked mode
   int overrunning_stage =
-    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation
+    -1; //!< a stage whose forward of microbatch 1 writes beyond its activation, in the last step
+  int overrun_by = 4;           //!< bytes from its end; negative: from its start
+  bool overruns_output = false; //!< not its activation
+  int leaving_stage = -1; //!< a stage whose forward of microbatch 1 writes nothing in the last step
+  int run_ahead = 16;
   int steps = 3;
   std::vector<int> gpus{}; //!< as in pipelining::cuda::streams
   std::int64_t deadline_ns = 60'000'000'000;
@@ -32,8 +36,11 @@ struct streams_result {
   std::string last_failure{}; //!< the text of the last one
   std::string through_host{}; //!< pairs of GPUs whose messages the host copies, as "0-1"
   std::string findings{};     //!< of the stand-in after the last step
+  std::uint64_t calls = 0;    //!< of CUDA until then
+  std::uint64_t seen = 0;     //!< what the backward of that microbatch has found as its activation
 };
 
-//! @brief Runs a plan on streams with the kernels of kernel_stage.
+//! @brief Runs a plan on streams with the kernels of kernel_stage. After a failure that is not a
+//! stage's nothing is read from the GPU, nor freed: it may be busy for ever.
 //! @throws what the runner throws, except from a step
 streams_result run_on_streams(streams_case const& what);

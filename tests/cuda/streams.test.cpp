@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/run/error.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
 
 #include <doctest/doctest.h>
 
@@ -37,6 +38,14 @@ std::vector<int> one_gpu_each(pipelining::plan const& work) {
   std::vector<int> gpus(static_cast<std::size_t>(work.extents.devices));
   std::iota(gpus.begin(), gpus.end(), 0);
   return gpus;
+}
+
+//! Streams have no communicators, so policies make little difference.
+std::vector<named_plan> test_plans_of_one_policy() {
+  std::vector<named_plan> plans = test_plans();
+  std::size_t at = 0;
+  std::erase_if(plans, [&](named_plan const&) { return at++ % 3 != 1; });
+  return plans;
 }
 
 } // namespace
@@ -76,13 +85,13 @@ TEST_CASE("a stage that writes beyond its activation is found when the step has 
     standin::configure({});
     auto const plans = test_plans();
     auto const result = run_on_streams(
-      {.work = plans[0].work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 1});
+      {.work = plans[0].work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 2});
     CHECK(result.failure.find("cuda: a pass of device 1 has written beyond slot ") == 0);
     CHECK(result.failure.find(" of class activation, first at byte 260; these had it: the forward "
                               "of stage 1, microbatch ") != std::string::npos);
     standin::configure({});
     CHECK(
-      run_on_streams({.work = plans[0].work, .graph = graph, .overrunning_stage = 1, .steps = 1})
+      run_on_streams({.work = plans[0].work, .graph = graph, .overrunning_stage = 1, .steps = 2})
         .failure.empty());
   }
 }
@@ -152,6 +161,7 @@ TEST_CASE("a stall ends at the deadline and is told with device and pass") {
         "microbatch 1 from device 1");
   CHECK(result.last_failure == "cuda: an earlier step has failed, and nothing can run after it");
   CHECK(standin::clock::now() - start < std::chrono::milliseconds(20));
+  CHECK(!standin::found(standin::finding::deadlock));
 }
 
 TEST_CASE("devices may be GPUs in any order, with access to each other where they have it") {
@@ -186,6 +196,7 @@ TEST_CASE("a failure on GPUs without access to each other says that they have no
   auto const result = run_on_streams({.work = plan.work, .gpus = {0, 3}, .deadline_ns = 5'000'000});
   CHECK(result.failure.find("\n  messages between GPUs 0 and 3 go through the host") !=
         std::string::npos);
+  CHECK(!standin::found(standin::finding::deadlock));
 }
 
 TEST_CASE("on one GPU no pass makes it current again") {
@@ -197,4 +208,109 @@ TEST_CASE("on one GPU no pass makes it current again") {
     calls[steps - 2] = standin::calls_of("cudaSetDevice") + standin::calls_of("cudaGetDevice");
   }
   CHECK(calls[1] - calls[0] == 1);
+}
+
+TEST_CASE("a pass that never ends and a stage that throws end the step with a full queue") {
+  struct queue_case {
+    int depth;
+    int run_ahead;
+  };
+  for (queue_case const& queue : {queue_case{16, 2}, queue_case{128, 16}, queue_case{1024, 128}}) {
+    std::vector<named_plan> plans;
+    add_plans<pipelining::OneFOneB>(plans, "1F1B", 2, 6 + queue.depth / 9);
+    for (named_plan const& plan : plans)
+      for (bool const throws : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(throws);
+        streams_case work{.work = plan.work,
+                          .run_ahead = queue.run_ahead,
+                          .steps = 1,
+                          .gpus = {0, 1},
+                          .deadline_ns = 50'000'000};
+        work.failing_stage = throws ? 1 : -1;
+        standin::configure({.launch_depth = queue.depth});
+        if (!throws)
+          standin::configure(
+            {.launch_depth = queue.depth,
+             .faults = {{.function = "cudaLaunchKernel", .action = standin::fault_action::stall}}});
+        auto const result = run_on_streams(work);
+        CAPTURE(result.failure);
+        CHECK(!standin::found(standin::finding::deadlock));
+        CHECK(standin::clock::now() < standin::clock::time_point(std::chrono::milliseconds(70)));
+        if (throws) {
+          CHECK(result.nested == "loss is not a number");
+          continue;
+        }
+        CHECK(result.failure.find("cuda: the iteration has not ended before its deadline\n  device "
+                                  "0 has not ended item 0 of ") == 0);
+        // The host has stopped long before the end of the iteration.
+        auto const launches = standin::calls_of("cudaLaunchKernel");
+        CHECK(launches <= static_cast<std::uint64_t>(2 * queue.run_ahead + 2));
+      }
+  }
+}
+
+TEST_CASE("the host may run ahead of streams by any number of items") {
+  for (named_plan const& plan : test_plans_of_one_policy())
+    for (int const run_ahead : {1, 3, 0})
+      for (bool const spread : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(run_ahead);
+        standin::configure({.execution = standin::order::random, .seed = 6});
+        auto const result =
+          run_on_streams({.work = plan.work,
+                          .run_ahead = run_ahead,
+                          .steps = 2,
+                          .gpus = spread ? one_gpu_each(plan.work) : std::vector<int>{}});
+        CHECK(result.failure == "");
+        check_equal(result, plan.expected, 2);
+        CHECK(standin::summary() == "");
+      }
+}
+
+TEST_CASE("the checked mode of streams knows what was overrun: either end, activation or output") {
+  named_plan const plan = test_plans()[4];
+  for (bool const graph : {false, true})
+    for (bool const spread : {false, true})
+      for (bool const output : {false, true})
+        for (int const by : {0, 12, -4, -64}) {
+          CAPTURE(graph);
+          CAPTURE(output);
+          CAPTURE(by);
+          streams_case work{.work = plan.work,
+                            .graph = graph,
+                            .guarded = true,
+                            .overrunning_stage = 0,
+                            .overrun_by = by,
+                            .overruns_output = output,
+                            .steps = 2};
+          if (spread)
+            work.gpus = {0, 1};
+          standin::configure({});
+          auto const result = run_on_streams(work);
+          CAPTURE(result.failure);
+          CHECK(result.failure.find(std::string("cuda: a pass of device 0 has written ") +
+                                    (by < 0 ? "in front of" : "beyond") + " slot ") == 0);
+          // A message of 24 bytes, and an activation as long as its slot.
+          int const end = output ? 24 : 256;
+          CHECK(result.failure.find(std::string(" of class ") + (output ? "output" : "activation") +
+                                    ", first at byte " + std::to_string(by < 0 ? by : end + by) +
+                                    "; these had it: ") != std::string::npos);
+          CHECK(result.failure.find("the forward of stage 0, microbatch 1") != std::string::npos);
+        }
+}
+
+TEST_CASE("what a stage has not written is poison in the checked mode, and an old value without") {
+  for (named_plan const& plan : test_plans_of_one_policy())
+    for (bool const graph : {false, true})
+      for (bool const guarded : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        CAPTURE(guarded);
+        standin::configure({});
+        auto const result = run_on_streams(
+          {.work = plan.work, .graph = graph, .guarded = guarded, .leaving_stage = 1, .steps = 2});
+        CHECK(result.failure == "");
+        CHECK((result.seen == ~std::uint64_t{0}) == guarded);
+      }
 }

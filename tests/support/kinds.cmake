@@ -47,17 +47,18 @@ function(pipelining_static_tests area)
   target_link_libraries(pipelining.tests.static.${area} PRIVATE pipelining_development)
 endfunction()
 
-# pipelining_fail_tests(AREA name...): must not compile, with the message that the source names.
+# pipelining_fail_tests(AREA name... [INCLUDE folder]): must not compile, with the message that the source names.
 function(pipelining_fail_tests area)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "INCLUDE" "")
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     set(without_source_lines -fno-caret-diagnostics)
   else()
     set(without_source_lines -fno-diagnostics-show-caret)
   endif()
-  foreach(name IN LISTS ARGN)
+  foreach(name IN LISTS arg_UNPARSED_ARGUMENTS)
     add_test(NAME fail.${area}.${name} COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/tests/fail/expect_failure.py"
       "${CMAKE_CURRENT_SOURCE_DIR}/${name}.fail.cpp" "${CMAKE_CXX_COMPILER}" -std=c++20 -Wall -Wextra -Werror
-      ${without_source_lines} "-I${PROJECT_SOURCE_DIR}/include")
+      ${without_source_lines} "-I${PROJECT_SOURCE_DIR}/include" $<$<BOOL:${arg_INCLUDE}>:-I${arg_INCLUDE}>)
     set_tests_properties(fail.${area}.${name} PROPERTIES LABELS "fail;${area}")
   endforeach()
 endfunction()

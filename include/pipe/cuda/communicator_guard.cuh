@@ -78,10 +78,11 @@ public:
   ~communicator_guard() {
     if (!thread_.joinable())
       return;
-    if (shared_->entries.empty())
-      ask(wish::leave);
-    else if (!end(wish::abort, shared_->patience))
-      return; // it is left behind
+    if (!shared_->entries.empty()) {
+      (void)end(wish::abort, shared_->patience); // which joins it, or leaves it behind
+      return;
+    }
+    ask(wish::leave);
     thread_.join();
   }
 

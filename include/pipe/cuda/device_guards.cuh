@@ -85,11 +85,15 @@ public:
       for (int index = 0; guarded && index < layout.count; ++index) {
         bool const row = kind == slot_class::totals && index + 1 < layout.count;
         bool const follows = kind == slot_class::totals && index > 0;
-        std::int64_t const end = layout.bytes + (row ? 0 : slots_.guard);
-        regions.push_back({{kind, index}, follows ? 0 : -slots_.guard, 0});
-        regions.push_back({{kind, index}, used({kind, index}), end});
+        // Two slots share the guard between them: each byte is the nearer one's.
+        std::int64_t const half = slots_.guard / 2;
+        std::int64_t const front = regions.empty() ? slots_.guard : half;
+        regions.push_back({{kind, index}, follows ? 0 : -front, 0});
+        regions.push_back({{kind, index}, used({kind, index}), layout.bytes + (row ? 0 : half)});
       }
     }
+    if (!regions.empty())
+      regions.back().to += slots_.guard / 2;
     for (region const& each : regions)
       bytes += each.to - each.from;
     std::vector<std::byte> found(static_cast<std::size_t>(bytes));

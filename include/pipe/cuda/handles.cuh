@@ -192,10 +192,14 @@ public:
   graph() = default;
   //! @brief Instantiates what was captured, and frees the capture.
   explicit graph(cudaGraph_t captured) {
-    cudaError_t const code =
+    cudaError_t const made =
       cudaGraphInstantiate(&handle_, captured, cudaGraphInstantiateFlagUseNodePriority);
-    (void)cudaGraphDestroy(captured);
-    check(code, "cudaGraphInstantiate");
+    cudaError_t const freed = cudaGraphDestroy(captured);
+    check(made, "cudaGraphInstantiate");
+    // Communicators wait for the capture as for the graph.
+    if (freed != cudaSuccess)
+      (void)cudaGraphExecDestroy(handle_);
+    check(freed, "cudaGraphDestroy");
   }
   graph(graph&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   graph& operator=(graph&& other) noexcept {

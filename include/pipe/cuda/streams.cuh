@@ -19,6 +19,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -51,6 +52,11 @@ struct streams {
   //! poison (not a number) in slots before their first write. Costs memory and time; a step
   //! allocates.
   bool guarded = false;
+  //! Items of the plan that may be on the streams of a GPU before the host waits for the first of
+  //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds
+  //! about a thousand launches, and a host that finds it full sits in a call that no deadline ends:
+  //! choose it so that as many items launch fewer kernels. 0: any number.
+  int run_ahead = 16;
   //! The longest that one iteration may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
@@ -58,9 +64,10 @@ struct streams {
 //! @brief Runs a plan on streams: several devices of one process, or several virtual devices on
 //! one.
 //!
-//! One thread enqueues everything in one order that all devices' programs are parts of; nothing
-//! waits on the host before the end of the iteration. Streams, events and memory are made once; a
-//! step allocates nothing.
+//! One thread enqueues everything in one order that all devices' programs are parts of. Before the
+//! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
+//! does not meet a full queue of a GPU. Streams, events and memory are made once; a step allocates
+//! nothing.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
@@ -80,10 +87,13 @@ public:
       throw std::invalid_argument("cuda: the plan has " + std::to_string(devices) +
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
-    machine_ = std::make_unique<machinery>(
-      view_,
-      options_.gpus,
-      board_options{false, options_.watched, options_.watched && options_.graph, options_.ranges});
+    machine_ = std::make_unique<machinery>(view_,
+                                           options_.gpus,
+                                           board_options{false,
+                                                         options_.watched,
+                                                         options_.watched && options_.graph,
+                                                         options_.ranges,
+                                                         options_.run_ahead});
     if (options_.guarded)
       for (std::size_t d = 0; d < devices; ++d)
         machine_->boards[d].guard_slots(view_, static_cast<int>(d));
@@ -116,8 +126,10 @@ public:
     ++steps_;
   }
 
-  //! @brief Enqueues one iteration without waiting; the stream to wait on is `origin()`.
+  //! @brief Enqueues one iteration without waiting for its end; the stream to wait on is
+  //! `origin()`.
   void launch() {
+    latest_ = Clock::now() + options_.deadline;
     if (options_.graph && steps_ >= options_.warm_up) {
       if (!machine_->iteration)
         machine_->iteration = capture();
@@ -150,8 +162,13 @@ private:
     machinery(plan_view const& work, std::vector<int> const& gpus, board_options chosen)
         : iteration_end(event_of(gpus.front())) {
       boards.reserve(gpus.size());
-      for (std::size_t device = 0; device < gpus.size(); ++device)
-        boards.emplace_back(work, static_cast<int>(device), gpus[device], chosen);
+      for (std::size_t device = 0; device < gpus.size(); ++device) {
+        board_options own = chosen;
+        auto const sharers = static_cast<int>(std::count(gpus.begin(), gpus.end(), gpus[device]));
+        if (own.run_ahead > 0)
+          own.run_ahead = std::max(2, own.run_ahead / sharers);
+        boards.emplace_back(work, static_cast<int>(device), gpus[device], own);
+      }
       transport.emplace(work, std::span(boards));
     }
   };
@@ -167,23 +184,23 @@ private:
     machine_->transport->reset();
     spread(captured);
     position_.assign(position_.size(), 0);
-    int device_number = 0;
     current_device current(machine_->boards.front().gpu());
-    try {
-      for (int const next : order_) {
-        device_number = next;
-        auto const d = static_cast<std::size_t>(device_number);
-        current.change_to(machine_->boards[d].gpu());
-        enqueuing_device own{
-          view_, device_number, machine_->boards[d], stages_, *machine_->transport};
-        position_[d] = execute_item(view_, device_number, position_[d], own);
+    for (int const next : order_) {
+      auto const d = static_cast<std::size_t>(next);
+      device_board& board = machine_->boards[d];
+      if (!captured)
+        wait_until([&] { return board.has_room_for(position_[d]); });
+      try {
+        current.change_to(board.gpu());
+        enqueuing_device own{view_, next, board, stages_, *machine_->transport};
+        position_[d] = execute_item(view_, next, position_[d], own);
+      } catch (error const&) {
+        stuck_ = true;
+        raise(next);
+      } catch (...) {
+        gather();
+        raise(next);
       }
-    } catch (error const&) {
-      stuck_ = true;
-      raise(device_number);
-    } catch (...) {
-      gather();
-      raise(device_number);
     }
     gather();
   }
@@ -203,22 +220,33 @@ private:
   }
 
   void wait_for_end() {
+    bool recorded = false;
+    wait_until([&] {
+      if (!recorded)
+        machine_->iteration_end.record(origin());
+      recorded = true;
+      return machine_->iteration_end.happened();
+    });
+  }
+
+  //! Polls until `done()`. Fails past the deadline, and when a GPU reports an error.
+  template <class Done>
+  void wait_until(Done done) {
     try {
-      machine_->iteration_end.record(origin());
-      bool const ended = wait_for_event<Clock>(machine_->iteration_end, options_.deadline, [&] {
+      auto const look = [&] {
         // Once a GPU is lost it tells nothing any more: its events are asked while it works.
         for (std::size_t d = 0; d < position_.size(); ++d)
           machine_->boards[d].look(position_[d]);
-        return false;
-      });
-      if (!ended)
-        fail_at_deadline();
+      };
+      if (poll_until<Clock>(latest_, done, look))
+        return;
     } catch (error const& cause) {
       stuck_ = true;
       int const first = first_unfinished();
       std::throw_with_nested(run_error(
         std::string("cuda: the iteration has failed: ") + cause.what() + standings(), first));
     }
+    fail_at_deadline();
   }
 
   //! Nests what is being thrown in an error that names device and pass.
@@ -311,8 +339,9 @@ private:
   Stages& stages_;
   streams options_;
   std::unique_ptr<machinery> machine_;
-  std::vector<int> order_;    // which device enqueues next
-  std::vector<int> position_; // the item that each device is at
+  std::vector<int> order_;              // which device enqueues next
+  std::vector<int> position_;           // the item that each device is at
+  typename Clock::time_point latest_{}; // the end of all waits of the iteration
   int steps_ = 0;
   bool stuck_ = false;
 };

@@ -2,7 +2,10 @@
 // Life of communicators, and collectives.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "ranks.hpp"
 
@@ -392,5 +395,102 @@ TEST_CASE("abort joins a launch that waits for room, and so for other communicat
       (void)ncclGroupEnd();
     });
     CHECK(standin::found(finding::deadlock) == !last);
+  }
+}
+
+TEST_CASE("to make a communicator on a lost device fails, and leaves a group open") {
+  standin::configure(
+    {.faults = {{.function = "cudaMemset", .action = standin::fault_action::asynchronous_error}}});
+  auto const ids = unique_ids(1);
+  void* p = nullptr;
+  cudaMalloc(&p, 64);
+  (void)cudaMemset(p, 0, 64);
+  CHECK(cudaDeviceSynchronize() == cudaErrorUnknown);
+  ncclComm_t comm{};
+  CHECK(ncclCommInitRank(&comm, 1, ids[0], 0) == ncclUnhandledCudaError);
+  CHECK(standin::summary() == "");
+  CHECK(ncclGroupEnd() == ncclSuccess); // of the group that nobody here has begun
+  CHECK(standin::summary() == "");
+  CHECK(ncclGroupEnd() == ncclInvalidUsage);
+  CHECK(standin::found(finding::misuse));
+}
+
+namespace {
+
+//! A kernel that waits for a message of a second communicator, which therefore needs room beside
+//! it.
+bool both_fit(int processors, int cap) {
+  standin::configuration how = connected();
+  how.execution = standin::order::eager;
+  how.processors = processors;
+  how.blocks_take_processors = true;
+  standin::configure(how);
+  auto const ids = unique_ids(2);
+  standin::run_ranks(2, [&](int rank) {
+    rank_resources r(rank, 2, {});
+    for (ncclUniqueId const& id : ids) {
+      ncclConfig_t chosen = NCCL_CONFIG_INITIALIZER;
+      if (cap > 0)
+        chosen.maxCTAs = cap;
+      ncclComm_t made{};
+      (void)ncclCommInitRankConfig(&made, 2, id, rank, &chosen);
+      r.comm.push_back(made);
+    }
+    if (rank == 0) {
+      (void)r.receive(1, 1, 0, 0);
+      (void)r.send(0, 1, 1, 1);
+    } else {
+      (void)r.receive(1, 0, 0, 1);
+      (void)r.send(0, 0, 0, 0);
+    }
+    cudaDeviceSynchronize();
+  });
+  return !standin::found(finding::deadlock);
+}
+
+} // namespace
+
+TEST_CASE("a kernel takes as many processors as the next power of two of its cap of blocks") {
+  using caps = std::vector<std::pair<int, int>>;
+  for (auto const& [cap, blocks] : caps{{1, 1}, {4, 4}, {5, 8}, {12, 16}, {0, 64}, {200, 64}}) {
+    CAPTURE(cap);
+    CHECK(both_fit(2 * blocks, cap));
+    CHECK(!both_fit(2 * blocks - 1, cap));
+  }
+  // The environment counts, whatever the program says.
+  setenv("NCCL_MAX_CTAS", "3", 1);
+  CHECK(both_fit(8, 32));
+  CHECK(!both_fit(7, 1));
+  unsetenv("NCCL_MAX_CTAS");
+  CHECK(!both_fit(8, 32));
+}
+
+TEST_CASE("what a communicator has sent is lost if it is destroyed before the other end has it") {
+  for (bool const waits : {true, false}) {
+    CAPTURE(waits);
+    bool destroyed = false;
+    bool received = false;
+    standin::configuration how = connected();
+    how.buffered_bytes = 1024;
+    on_ranks(how, 2, 1, [&](rank_resources& r) {
+      if (r.rank == 0) {
+        (void)r.send(0, 1);
+        CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+        if (waits)
+          CHECK(standin::wait_until([&] { return received; }, "the other end"));
+        CHECK(ncclCommDestroy(r.comm[0]) == ncclSuccess);
+        destroyed = true;
+        return;
+      }
+      if (!waits)
+        CHECK(standin::wait_until([&] { return destroyed; }, "the other end"));
+      (void)r.receive(1, 0);
+      CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+      received = true;
+    });
+    CHECK(standin::summary().empty() == waits);
+    if (!waits)
+      CHECK(standin::reports().front().text.find("before rank 1 has received 256 bytes") !=
+            std::string::npos);
   }
 }

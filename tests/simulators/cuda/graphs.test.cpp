@@ -296,6 +296,9 @@ TEST_CASE("captured messages give what eager ones give, on every machine, launch
         CHECK(int{r.buffer[0][0]} == 16 * r.rank);
         CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
         CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+        // All have received what this rank has sent.
+        ncclAllReduce(r.buffer[1], r.buffer[2], 4, ncclFloat, ncclSum, r.comm[0], r.on[0]);
+        CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
         CHECK(ncclCommDestroy(r.comm[0]) == ncclSuccess);
       });
       CHECK(standin::summary() == "");
@@ -395,4 +398,46 @@ TEST_CASE("an external event of a graph is recorded by every launch, and the hos
     cudaGraphExecDestroy(made);
     CHECK(standin::summary() == "");
   }
+}
+
+TEST_CASE("over a network NCCL adds nodes of its own to a graph, which go with each launch") {
+  for (bool const network : {false, true})
+    standin::for_each_machine({}, 2, [&](standin::configuration how, std::string const& machine) {
+      CAPTURE(machine);
+      CAPTURE(network);
+      how.network = network;
+      on_ranks(how, 2, 1, [&](rank_resources& r) {
+        cudaEvent_t ready{}, sent{};
+        cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+        cudaEventCreateWithFlags(&sent, cudaEventDisableTiming);
+        exchange(r, ready, sent); // the first use of the peer
+        cudaGraph_t graph{};
+        cudaGraphExec_t exec{};
+        CHECK(cudaStreamBeginCapture(r.on[0], cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+        exchange(r, ready, sent);
+        CHECK(cudaStreamEndCapture(r.on[0], &graph) == cudaSuccess);
+        std::size_t count = 0;
+        CHECK(cudaGraphGetNodes(graph, nullptr, &count) == cudaSuccess);
+        std::vector<cudaGraphNode_t> nodes(count);
+        CHECK(cudaGraphGetNodes(graph, nodes.data(), &count) == cudaSuccess);
+        auto const of_type = [&](cudaGraphNodeType wanted) {
+          return std::count_if(nodes.begin(), nodes.end(), [&](cudaGraphNode_t node) {
+            cudaGraphNodeType type{};
+            (void)cudaGraphNodeGetType(node, &type);
+            return type == wanted;
+          });
+        };
+        CHECK(of_type(cudaGraphNodeTypeKernel) == 3);
+        CHECK(of_type(cudaGraphNodeTypeMemcpy) == 3);
+        CHECK(of_type(cudaGraphNodeTypeHost) == (network ? 3 : 0));
+        CHECK(of_type(cudaGraphNodeTypeEventRecord) == (network ? 3 : 0));
+        CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+        for (int launch = 0; launch < 2; ++launch)
+          CHECK(cudaGraphLaunch(exec, r.on[0]) == cudaSuccess);
+        CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+        CHECK(int{r.buffer[0][0]} == 16 * (1 - r.rank));
+      });
+      CHECK(standin::summary() == "");
+      CHECK(standin::counters().host_functions == (network ? 2 * 2 * 3 : 0));
+    });
 }

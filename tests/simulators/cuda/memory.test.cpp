@@ -171,3 +171,33 @@ TEST_CASE("set-up after freeze() and what was not given back are reported on req
   standin::report_leaks();
   CHECK(standin::found(finding::leak));
 }
+
+TEST_CASE("copies between devices go through the host until one of them has access to the other") {
+  for (bool const able : {true, false}) {
+    CAPTURE(able);
+    standin::configure({.peer_access = able});
+    void* on[2]{};
+    for (int device = 0; device < 2; ++device) {
+      cudaSetDevice(device);
+      cudaMalloc(&on[device], bytes);
+      cudaMemset(on[device], device, bytes);
+      cudaDeviceSynchronize();
+    }
+    char host[bytes]{};
+    CHECK(cudaMemcpy(on[1], host, bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+    CHECK(cudaMemcpy(
+            static_cast<char*>(on[1]) + bytes / 2, on[1], bytes / 2, cudaMemcpyDeviceToDevice) ==
+          cudaSuccess);
+    CHECK(standin::counters().staged_copies == 0);
+    CHECK(cudaMemcpyPeerAsync(on[1], 1, on[0], 0, bytes, nullptr) == cudaSuccess);
+    CHECK(standin::counters().staged_copies == 1);
+    CHECK(cudaMemcpy(on[0], on[1], bytes, cudaMemcpyDeviceToDevice) == cudaSuccess);
+    CHECK(standin::counters().staged_copies == 2);
+    CHECK((cudaDeviceEnablePeerAccess(0, 0) == cudaSuccess) == able);
+    CHECK(cudaMemcpyPeerAsync(on[1], 1, on[0], 0, bytes, nullptr) == cudaSuccess);
+    CHECK(cudaMemcpyPeerAsync(on[0], 0, on[1], 1, bytes, nullptr) == cudaSuccess);
+    CHECK(standin::counters().staged_copies == (able ? 2 : 4));
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(standin::found(finding::misuse) == false);
+  }
+}

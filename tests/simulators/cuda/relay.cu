@@ -165,6 +165,9 @@ void tear_down(rank_state& r) {
   if (r.plants(mistake::freed_too_early))
     check(cudaFreeAsync(r.output[0], r.compute));
   check(cudaStreamSynchronize(r.compute));
+  // What this rank has sent may lie in its buffers until all have received everything.
+  check(cudaMemsetAsync(r.data, 0, sizeof(float), r.lane));
+  check(ncclAllReduce(r.data, r.data, 1, ncclFloat, ncclSum, r.comm, r.lane));
   check(cudaStreamSynchronize(r.lane));
   check(ncclCommDestroy(r.comm));
   if (!r.plants(mistake::freed_too_early))

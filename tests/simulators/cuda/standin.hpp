@@ -78,6 +78,12 @@ struct configuration {
   std::vector<int> script{};      //!< for order::scripted; choices beyond its end are 0
   std::size_t buffered_bytes = 0; //!< sends of one connection NCCL may buffer; 0 is pure rendezvous
   int resident_nccl_kernels = 0;  //!< NCCL kernels a device can hold; 0 is unlimited
+  int processors = 132;           //!< of a device
+  //! A kernel of NCCL holds as many processors as its communicator may have blocks.
+  bool blocks_take_processors = false;
+  //! Messages go through a proxy on the host: in a graph every kernel of NCCL stands between a node
+  //! of the host and one that records an event.
+  bool network = false;
   int launch_depth =
     0; //!< unfinished operations a device accepts before the host waits; 0 is unlimited
   int hardware_queues =

@@ -13,7 +13,6 @@ using namespace standin::detail;
 
 namespace {
 
-constexpr int multiprocessors = 132;
 constexpr int shared_default = 48 << 10;
 constexpr int shared_opt_in = 227 << 10;
 
@@ -25,7 +24,7 @@ int attribute(model& m, cudaDeviceAttr which) {
   switch (which) {
   case cudaDevAttrComputeCapabilityMajor: return m.config.compute_major;
   case cudaDevAttrComputeCapabilityMinor: return m.config.compute_minor;
-  case cudaDevAttrMultiProcessorCount: return multiprocessors;
+  case cudaDevAttrMultiProcessorCount: return m.config.processors;
   case cudaDevAttrMaxSharedMemoryPerBlock: return shared_default;
   case cudaDevAttrMaxSharedMemoryPerBlockOptin: return shared_opt_in;
   case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return 228 << 10;
@@ -70,7 +69,7 @@ void fill_properties(model& m, int device, cudaDeviceProp& out) {
   out.totalGlobalMem = std::size_t{80} << 30;
   out.major = m.config.compute_major;
   out.minor = m.config.compute_minor;
-  out.multiProcessorCount = multiprocessors;
+  out.multiProcessorCount = m.config.processors;
   out.sharedMemPerBlock = shared_default;
   out.sharedMemPerBlockOptin = shared_opt_in;
   out.sharedMemPerMultiprocessor = 228 << 10;

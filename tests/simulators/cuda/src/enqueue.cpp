@@ -161,7 +161,9 @@ void model::throttle(operation const& op) {
     return;
   int const device = op.device;
   wait("a launch, because the queue of device " + std::to_string(device) + " is full",
-       [this, device] { return unfinished(device) <= config.launch_depth; });
+       [this, device] {
+         return device_error(device) != 0 || unfinished(device) <= config.launch_depth;
+       });
 }
 
 void model::steps_after_enqueue() {

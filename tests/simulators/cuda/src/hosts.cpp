@@ -10,8 +10,8 @@ namespace {
 
 // A thread that holds the turn but waits for something outside the model is overtaken after this
 // much real time.
-constexpr auto patience = std::chrono::milliseconds(500);
-constexpr int most_timeouts = 20;
+constexpr auto patience = std::chrono::seconds(2);
+constexpr int most_timeouts = 5;
 constexpr nanoseconds never = nanoseconds::max();
 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;

@@ -32,6 +32,7 @@ void model::configure(configuration chosen) {
   sent.clear();
   kept.clear();
   resident.clear();
+  resident_blocks.clear();
   finishable.clear();
   jobs.clear();
   queues_.clear();

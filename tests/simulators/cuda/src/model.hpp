@@ -149,6 +149,7 @@ struct capture {
   cudaStreamCaptureMode mode{};
   bool invalid = false;
   std::set<stream*> streams{};
+  std::map<communicator const*, graph_node*> proxies{}; //!< the last node of each on the host
   std::uint64_t id = 0;
 };
 
@@ -220,6 +221,7 @@ struct communicator {
   std::shared_ptr<operation_ptr> lane = std::make_shared<operation_ptr>();
   std::uint64_t collectives = 0, splits = 0;
   int graph_references = 0;
+  int blocks = 0; //!< of a kernel, at most
   host* by = nullptr;
   std::string label{};
 };
@@ -315,7 +317,8 @@ public:
   std::vector<message> messages{};
   std::map<std::pair<int, int>, std::uint64_t> sent{}; //!< from one device to another, matched
   std::map<std::tuple<int, int, std::uint64_t>, std::vector<char>> kept{}; //!< what those held
-  std::map<int, int> resident{};
+  std::map<int, int> resident{};        //!< kernels of NCCL on a device
+  std::map<int, int> resident_blocks{}; //!< and their blocks
   std::vector<operation_ptr> finishable{};
   std::list<job> jobs{};
 

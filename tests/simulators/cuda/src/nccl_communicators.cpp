@@ -2,6 +2,7 @@
 // Life of NCCL communicators.
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "nccl_group.hpp"
@@ -17,6 +18,18 @@ bool is_blocking(ncclConfig_t const* how) {
   return !how || how->blocking == NCCL_CONFIG_UNDEF_INT || how->blocking;
 }
 
+// NCCL rounds the cap up to a power of two, and takes what the environment says in its place.
+int most_blocks(ncclConfig_t const* how) {
+  constexpr int channels = 64;
+  int cap = how && how->maxCTAs != NCCL_CONFIG_UNDEF_INT ? how->maxCTAs : channels;
+  if (char const* const forced = std::getenv("NCCL_MAX_CTAS"))
+    cap = std::atoi(forced);
+  int blocks = 1;
+  while (blocks < std::min(cap, channels))
+    blocks *= 2;
+  return blocks;
+}
+
 communicator& add_communicator(model& m,
                                std::shared_ptr<clique> const& members,
                                int rank,
@@ -27,6 +40,7 @@ communicator& add_communicator(model& m,
   made.rank = rank;
   made.device = m.self().current_device;
   made.blocking = is_blocking(how);
+  made.blocks = most_blocks(how);
   made.by = &m.self();
   made.label = how && how->commName ? how->commName : members->label;
   m.communicators.emplace(fresh.get(), std::move(fresh));
@@ -221,6 +235,18 @@ ncclResult_t finalize(model& m, ncclComm_t handle) {
   return ncclInProgress;
 }
 
+// What a kernel has sent may lie in buffers of its own communicator until the other end takes it.
+void check_buffers(model& m, communicator const& comm) {
+  for (auto const& [ends, line] : comm.members->connections) {
+    if (ends.first != comm.rank || line.buffered == 0)
+      continue;
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " destroys " + comm.label + " before rank " +
+                       std::to_string(ends.second) + " has received " +
+                       std::to_string(line.buffered) + " bytes that it has sent");
+  }
+}
+
 ncclResult_t destroy(model& m, ncclComm_t handle) {
   if (!handle)
     return ncclSuccess;
@@ -277,8 +303,11 @@ ncclResult_t standin::detail::end_together(model& m, std::vector<communicator*> 
         [&] { return std::all_of(comms.begin(), comms.end(), idle); },
         *(*busy)->lane))
     return ncclSystemError;
-  for (communicator* comm : comms)
+  for (communicator* comm : comms) {
+    if (!comm->aborted && m.device_error(comm->device) == 0)
+      check_buffers(m, *comm);
     comm->destroyed = true;
+  }
   return ncclSuccess;
 }
 

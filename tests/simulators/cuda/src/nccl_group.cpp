@@ -130,16 +130,35 @@ std::vector<stream*> streams_of(std::vector<grouped_call> const& calls) {
   return all;
 }
 
+// A node of the host, behind the last one of the communicator and before its kernel.
+void add_proxy(model& m, stream& on, communicator const& comm) {
+  auto const proxy = m.make(operation_kind::host_function, on, "the proxy of " + comm.label);
+  proxy->run = [&m](operation&) {
+    ++m.counts.host_functions;
+    return std::vector<memory_access>{};
+  };
+  graph_node*& last = on.capturing->proxies[&comm];
+  std::vector<graph_node*> const before = std::move(on.tail);
+  on.tail.clear();
+  if (last)
+    on.tail.push_back(last);
+  last = add_node(on, proxy);
+  on.tail.insert(on.tail.end(), before.begin(), before.end());
+}
+
 // One kernel per communicator and group. It waits for all streams of the group and for the
 // communicator's previous kernel, and all streams of the group wait for it.
 void launch_captured(model& m, operation_ptr const& op, std::vector<stream*> const& on) {
   stream& first = *on.front();
   for (std::size_t i = 1; i < on.size(); ++i)
     first.tail.insert(first.tail.end(), on[i]->tail.begin(), on[i]->tail.end());
+  if (m.config.network)
+    add_proxy(m, first, *op->comm);
   add_node(first, op);
+  if (m.config.network)
+    add_node(first, m.make(operation_kind::record, first, "the event of " + op->comm->label));
   for (std::size_t i = 1; i < on.size(); ++i)
     on[i]->tail = first.tail;
-  (void)m;
 }
 
 void launch_now(model& m,
@@ -227,13 +246,13 @@ launch_for(model& m, communicator& comm, std::vector<grouped_call> const& calls)
 
 // Without blocking, a group is launched later, by a thread of NCCL that waits for room in the
 // device's queue; until then its calls are in progress.
-void launch_later(model& m, communicator& comm, std::function<void()> act) {
+void launch_later(model& m, communicator& comm, bool captured, std::function<void()> act) {
   comm.state = ncclInProgress;
   job j;
   j.what = "a thread of NCCL, in the launch of a group on " + comm.label;
   j.comm = &comm;
   j.launches = true;
-  j.ready = [&m, &comm] { return m.queue_has_room(comm.device); };
+  j.ready = [&m, &comm, captured] { return captured || m.queue_has_room(comm.device); };
   j.act = std::move(act);
   j.waits_for = [&comm] { return "room in the queue of device " + std::to_string(comm.device); };
   m.jobs.push_back(std::move(j));
@@ -344,13 +363,14 @@ ncclResult_t end_group(model& m) {
         mine.push_back(c);
     auto const uses = m.config.lazy_connect ? new_peers(*comm, mine) : std::vector<use_of_peer>{};
     all_blocking = all_blocking && comm->blocking;
+    bool const captured = mine.front().on->capturing != nullptr;
     if (uses.empty() && comm->blocking) {
       launch(m, *comm, mine);
       continue;
     }
     waiting.push_back(comm);
     if (uses.empty()) {
-      launch_later(m, *comm, launch_for(m, *comm, mine));
+      launch_later(m, *comm, captured, launch_for(m, *comm, mine));
       continue;
     }
     comm->state = ncclInProgress;
@@ -363,8 +383,8 @@ ncclResult_t end_group(model& m) {
         return comm->state;
       launch(m, *comm, mine);
     } else {
-      connect(m, *comm, uses, [&m, comm, act = launch_for(m, *comm, mine)] {
-        launch_later(m, *comm, act);
+      connect(m, *comm, uses, [&m, comm, captured, act = launch_for(m, *comm, mine)] {
+        launch_later(m, *comm, captured, act);
       });
     }
   }

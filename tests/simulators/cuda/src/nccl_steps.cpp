@@ -49,10 +49,13 @@ bool same_collective(part const& a, part const& b) {
 } // namespace
 
 bool model::has_room(operation const& op) const {
-  if (config.resident_nccl_kernels <= 0)
-    return true;
   auto const used = resident.find(op.device);
-  return used == resident.end() || used->second < config.resident_nccl_kernels;
+  if (used == resident.end() || used->second == 0)
+    return true;
+  if (config.blocks_take_processors &&
+      resident_blocks.at(op.device) + op.comm->blocks > config.processors)
+    return false;
+  return config.resident_nccl_kernels <= 0 || used->second < config.resident_nccl_kernels;
 }
 
 // What a receive leaves until its message is there.
@@ -91,6 +94,7 @@ static void match(model& m, connection& line, int source, int target) {
 void model::post(operation_ptr const& op) {
   begin(*op);
   ++resident[op->device];
+  resident_blocks[op->device] += op->comm->blocks;
   communicator& comm = *op->comm;
   for (std::size_t i = 0; i < op->parts.size(); ++i) {
     part& p = op->parts[i];

@@ -196,8 +196,10 @@ void model::finish(operation_ptr const& op) {
     if (--waiting->missing == 0)
       ready.emplace(waiting->id, live_operation(waiting));
   op->next.clear();
-  if (op->comm)
+  if (op->comm) {
     --resident[op->device];
+    resident_blocks[op->device] -= op->comm->blocks;
+  }
   live.erase(op->id);
 }
 
