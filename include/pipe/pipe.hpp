@@ -124,6 +124,7 @@
 #include <pipe/search/exact_state.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
