@@ -31,6 +31,7 @@
 #include "compare.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
+#include "search.hpp"
 
 namespace pp = pipelining;
 
@@ -164,6 +165,16 @@ void follow(examples::command const& asked) {
   }
   if (asked.what == examples::command::task::compare) {
     standard_output().append(examples::compare(asked));
+    return;
+  }
+  if (asked.what == examples::command::task::search) {
+    examples::searched const found = examples::search(asked);
+    if (asked.format == "header")
+      standard_output().append(examples::search_header(found));
+    else if (asked.format == "text")
+      standard_output().append(found.report);
+    if (asked.format != "header")
+      write(asked, found.made);
     return;
   }
   write(asked, examples::make(asked));

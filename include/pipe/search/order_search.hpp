@@ -45,6 +45,7 @@ struct order_search_options {
   bool split_backward = true;
   std::uint64_t seed = 1;            //!< the same seed gives the same order
   std::int64_t most_moves = 1 << 20; //!< moves that are tried in all
+  bool own_starts = true;            //!< whether to start from own orders, too
 };
 
 //! @brief What a search tells whoever watches.
@@ -85,18 +86,47 @@ public:
     mean_ = graph.times.empty() ? 0 : sum / static_cast<double>(graph.times.size());
   }
 
-  //! Takes an order into the pool where it can be one.
+  //! Takes an order into the pool where it keeps the limit; others serve to be followed.
   void add(node_rows rows) {
-    if (rows.empty() || !walk_.start(rows))
+    if (rows.empty())
+      return;
+    bool const fits = walk_.start(rows);
+    if (walk_.timed())
+      followed_.push_back({rows, walk_.length()});
+    if (!fits)
       return;
     pool_.push_back({std::move(rows), walk_.length()});
     if (!any_ || pool_.back().length < best_)
       best_ = pool_.back().length;
     any_ = true;
   }
+  //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
+  //! false ends it as soon as there is an order.
+  template <class Watch>
+  void add_lists(int microbatches, Watch const& watch) {
+    auto const enough = [&] {
+      going_ = !any_ || (!done() && watch(best_, moves_));
+      return !going_;
+    };
+    for (list_taste const& taste : own_tastes(graph_.devices, graph_.memory_limit)) {
+      add(list_order(graph_, microbatches, taste).make());
+      if (enough())
+        return;
+    }
+    for (int round = 0; round < 3; ++round)
+      for (pooled_order const& leader : take_leaders()) {
+        (void)walk_.start(leader.rows);
+        std::vector<double> const times = walk_.starts();
+        for (list_taste const& taste : followers(times)) {
+          add(list_order(graph_, microbatches, taste).make());
+          if (enough())
+            return;
+        }
+      }
+  }
   [[nodiscard]] bool any() const noexcept { return any_; }
   [[nodiscard]] double best() const noexcept { return best_; }
-  [[nodiscard]] bool done() const noexcept { return best_ <= bound_ * (1 + 1e-12); }
+  [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
 
   //! Rounds of annealing, the worse half of the pool left behind after each, then ever longer
   //! rounds from the best. `watch(best, moves)` false ends it.
@@ -110,8 +140,8 @@ public:
         pool_.begin(), pool_.end(), [](pooled_order const& a, pooled_order const& b) {
           return a.length < b.length;
         });
-      if (round > 0)
-        pool_.resize(std::max<std::size_t>(1, pool_.size() / 2));
+      pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
+                              : std::max<std::size_t>(1, pool_.size() / 2));
       for (pooled_order& each : pool_)
         if (going_)
           anneal(each, length, watch);
@@ -129,6 +159,20 @@ public:
   [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
 
 private:
+  //! The shortest orders that have not been followed yet, over the limit or not.
+  [[nodiscard]] std::vector<pooled_order> take_leaders() {
+    constexpr std::size_t most = 4;
+    std::stable_sort(
+      followed_.begin(), followed_.end(), [](pooled_order const& a, pooled_order const& b) {
+        return a.length < b.length;
+      });
+    std::vector<pooled_order> leaders(
+      followed_.begin(),
+      followed_.begin() + static_cast<std::ptrdiff_t>(std::min(most, followed_.size())));
+    followed_.clear();
+    return leaders;
+  }
+
   template <class Watch>
   void anneal(pooled_order& order, std::int64_t length, Watch const& watch) {
     constexpr std::int64_t between_looks = 2048;
@@ -153,6 +197,7 @@ private:
   random_numbers random_;
   order_walk walk_;
   std::vector<pooled_order> pool_;
+  std::vector<pooled_order> followed_; // not followed yet
   double bound_;
   double mean_ = 0;
   double best_ = 0;
@@ -162,16 +207,13 @@ private:
   std::int64_t most_ = 0;
 };
 
-//! Tastes that differ, from plain to odd.
-[[nodiscard]] inline std::vector<list_taste> list_tastes(int devices, int memory_limit) {
-  std::vector<list_taste> all;
-  double const step = devices > 1 ? static_cast<double>(memory_limit) / devices : 0;
-  for (double const wait : {1.0, 4.0})
-    for (double const filler : {2.0, 1000.0})
-      for (double const taker : {-1.0, 1.0, 4.0})
-        for (double const slope : {0.0, 0.5 * step, step})
-          all.push_back({.wait = wait, .taker = taker, .filler = filler, .slope = slope});
-  return all;
+//! The most slots that one microbatch takes of a device. With as many, orders can be made.
+[[nodiscard]] inline int most_of_microbatch(order_graph const& graph) {
+  std::vector<int> taken(static_cast<std::size_t>(graph.devices), 0);
+  for (std::size_t i = 0; i < graph.passes.size(); ++i)
+    if (graph.passes[i].microbatch == 0)
+      taken[static_cast<std::size_t>(graph.holders[i])] += graph.taken[i];
+  return *std::max_element(taken.begin(), taken.end());
 }
 
 //! The order of a graph as a timetable, verified.
@@ -259,16 +301,18 @@ template <cost_model Cost, class Watch>
     search.add(detail::nodes_of(over, graph, each));
   if (search.any())
     result.start = search.best();
-  std::uint64_t seed = options.seed;
-  for (detail::list_taste const& taste : detail::list_tastes(over.extents.devices, limit))
-    search.add(detail::list_order(graph, over.extents.microbatches, taste, ++seed).make());
+  auto const tell = [&](double best, std::int64_t moves) {
+    return watch(order_search_progress{moves, best, result.bound});
+  };
+  if (!search.done() && (options.own_starts || !search.any()))
+    search.add_lists(over.extents.microbatches, tell);
   if (!search.any())
-    throw std::invalid_argument("search_order: no order was found that keeps the memory limit of " +
-                                std::to_string(options.memory_limit) + " chunks; allow more");
+    throw std::invalid_argument("search_order: no order keeps the memory limit of " +
+                                std::to_string(limit) + (limit == 1 ? " chunk" : " chunks") +
+                                "; a microbatch takes " +
+                                std::to_string(detail::most_of_microbatch(graph)) + " on a device");
   if (!search.done())
-    search.improve(options.most_moves, [&](double best, std::int64_t moves) {
-      return watch(order_search_progress{moves, best, result.bound});
-    });
+    search.improve(options.most_moves, tell);
   result.moves = search.moves();
   result.table = detail::table_of(like, graph, search.rows(), cost, options.memory_limit);
   result.time = detail::time_of(result.table, options.goal);

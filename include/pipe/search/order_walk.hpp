@@ -35,6 +35,7 @@ public:
   //! Starts from rows. @return false where they wait in a circle or hold more than the limit
   [[nodiscard]] bool start(node_rows const& rows) {
     sequence_.clear();
+    timed_ = false;
     std::vector<std::size_t> done(rows.size());
     std::vector<std::int32_t> open(place_.size());
     for (std::size_t i = 0; i < open.size(); ++i)
@@ -55,6 +56,7 @@ public:
       return false;
     link_rows();
     time_all();
+    timed_ = true;
     sort_by_time();
     for (std::size_t i = 0; i < held_.size(); ++i)
       if (held_[i] > of_.memory_limit)
@@ -62,6 +64,10 @@ public:
     return true;
   }
 
+  //! Whether the last start had times at all: no passes that wait in a circle.
+  [[nodiscard]] bool timed() const noexcept { return timed_; }
+  //! When each node starts.
+  [[nodiscard]] std::vector<double> const& starts() const noexcept { return heads_; }
   //! What is to become least: the end of the last pass, or the longest span.
   [[nodiscard]] double length() const noexcept { return length_; }
 
@@ -383,6 +389,7 @@ private:
   std::vector<std::uint8_t> marked_;
   std::size_t since_sorted_ = 0;
   double length_ = 0;
+  bool timed_ = false;
 };
 
 } // namespace pipelining::inline v0_1::detail
