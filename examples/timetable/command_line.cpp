@@ -452,6 +452,7 @@ std::string help_text() {
          "       timetable search --devices P --microbatches M --memory X [option ...]\n"
          "       timetable choose --help\n"
          "       timetable gaps --devices P --microbatches M [--cost F,I,W[,COMM]]\n"
+         "       timetable reproduce TABLE\n"
          "       timetable --list\n"
          "\n"
          "Prints the timetable of a pipeline schedule: which device runs which pass when. FILE is\n"

@@ -31,6 +31,7 @@
 #include "compare.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
+#include "reproduce.hpp"
 #include "search.hpp"
 
 namespace pp = pipelining;
@@ -195,6 +196,8 @@ int main(int count, char** words) {
       examples::choose(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "gaps")
       examples::gaps(count - 2, words + 2);
+    else if (count > 1 && std::string_view(words[1]) == "reproduce")
+      examples::reproduce(count - 2, words + 2);
     else
       follow(examples::read_command_line(count, words));
   } catch (std::bad_alloc const&) {
