@@ -64,6 +64,7 @@ set(PIPELINING_HEADERS_TIMETABLE
 set(PIPELINING_HEADERS_MODEL
   model/device_memory.hpp
   model/gpu.hpp
+  model/measured.hpp
   model/predict.hpp
   model/read_shape.hpp
   model/transformer.hpp

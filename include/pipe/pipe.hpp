@@ -35,6 +35,7 @@
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/gpu.hpp>
+#include <pipe/model/measured.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
