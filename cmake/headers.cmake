@@ -64,6 +64,7 @@ set(PIPELINING_HEADERS_TIMETABLE
 set(PIPELINING_HEADERS_MODEL
   model/device_memory.hpp
   model/gpu.hpp
+  model/measured.hpp
   model/predict.hpp
   model/read_shape.hpp
   model/transformer.hpp
@@ -79,6 +80,10 @@ set(PIPELINING_HEADERS_SEARCH
   search/exact_state.hpp
   search/frontier.hpp
   search/layer_partition.hpp
+  search/list_order.hpp
+  search/order_graph.hpp
+  search/order_search.hpp
+  search/order_walk.hpp
   search/sequence_partition.hpp
   search/v_auto.hpp
   search/v_continuous.hpp

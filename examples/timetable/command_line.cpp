@@ -10,8 +10,17 @@
 namespace examples {
 namespace {
 
-constexpr std::string_view formats[] = {
-  "text", "csv", "json", "svg", "html", "trace", "pytorch", "pytorch-comms", "calls", "memory"};
+constexpr std::string_view formats[] = {"text",
+                                        "csv",
+                                        "json",
+                                        "svg",
+                                        "html",
+                                        "trace",
+                                        "pytorch",
+                                        "pytorch-comms",
+                                        "calls",
+                                        "memory",
+                                        "header"};
 
 constexpr std::string_view torch_versions[] = {"2.10", "2.11", "2.12", "2.13", "2.14", "2.15"};
 
@@ -212,6 +221,50 @@ constexpr option_reader options[] = {
      c.sizes = read_sizes(option, word);
      c.sizes_given = true;
    }},
+  {"--memory",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.search.memory = read_number<double>(option, word, "a number");
+     if (!(c.search.memory > 0) || c.search.memory > 1e6)
+       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
+                         quoted(word));
+   }},
+  {"--seconds",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.search.seconds = read_number<double>(option, word, "a number");
+     if (!(c.search.seconds > 0) || c.search.seconds > 1e6)
+       throw usage_error(std::string(option) + " must be above 0 and at most 1e6, not " +
+                         quoted(word));
+   }},
+  {"--moves",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.search.moves = read_number<std::int64_t>(option, word, "a whole number");
+     if (c.search.moves < 1)
+       throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
+   }},
+  {"--seed",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.search.seed = read_number<std::uint64_t>(option, word, "a whole number");
+   }},
+  {"--goal",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     if (word != "makespan" && word != "span")
+       throw usage_error(std::string(option) + " wants makespan or span, not " + quoted(word));
+     c.search.goal =
+       word == "span" ? pipelining::search_goal::span : pipelining::search_goal::makespan;
+   }},
+  {"--whole-backward",
+   false,
+   [](command& c, std::string_view, std::string_view) { c.search.split_backward = false; }},
+  {"--like",
+   true,
+   [](command& c, std::string_view, std::string_view word) {
+     c.search.like = find_schedule(word).name;
+   }},
   {"--width",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -267,6 +320,33 @@ void check_tokens(command const& result) {
     throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
 }
 
+//! What a search cannot be told.
+void check_search(command& result, std::vector<std::string_view> const& given) {
+  constexpr std::string_view known[] = {"--devices",
+                                        "--microbatches",
+                                        "--chunks",
+                                        "--stages-per-device",
+                                        "--cost",
+                                        "--format",
+                                        "--width",
+                                        "--policy",
+                                        "--bytes",
+                                        "--torch",
+                                        "--memory",
+                                        "--seconds",
+                                        "--moves",
+                                        "--seed",
+                                        "--goal",
+                                        "--whole-backward",
+                                        "--like"};
+  for (std::string_view const name : given)
+    if (std::find(std::begin(known), std::end(known), name) == std::end(known))
+      throw usage_error("search does not have the option " + std::string(name));
+  if (result.search.memory == 0)
+    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
+                      "of the model; 1f1b holds as many as there are devices");
+}
+
 void check(command& result, std::vector<std::string_view> const& given) {
   auto const has_option = [&given](std::string_view name) {
     return std::find(given.begin(), given.end(), name) != given.end();
@@ -280,6 +360,15 @@ void check(command& result, std::vector<std::string_view> const& given) {
     if (!has_option(name))
       throw usage_error(std::string(name) + " is missing; see --help");
   bool const compares = result.what == command::task::compare;
+  bool const searches = result.what == command::task::search;
+  for (std::string_view const name :
+       {"--memory", "--seconds", "--moves", "--seed", "--goal", "--whole-backward", "--like"})
+    if (has_option(name) && !searches)
+      throw usage_error("only search has the option " + std::string(name));
+  if (searches)
+    return check_search(result, given);
+  if (result.format == "header")
+    throw usage_error("only search has the format header; others have types of their own");
   if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
     throw usage_error("compare has the formats text, csv and json");
   if (compares && has_option("--width"))
@@ -343,6 +432,8 @@ command read_command_line(int count, char const* const* words) {
   result.choice.name = std::string(names[0]);
   if (names[0] == "compare")
     result.what = command::task::compare;
+  if (names[0] == "search")
+    result.what = command::task::search;
   std::size_t const wanted = names[0] == "csv" ? 2 : 1;
   if (names.size() < wanted)
     throw usage_error("csv needs the name of a file");
@@ -358,15 +449,19 @@ std::string help_text() {
   return "usage: timetable NAME --devices P --microbatches M [option ...]\n"
          "       timetable csv FILE [option ...]\n"
          "       timetable compare --devices P --microbatches M [option ...]\n"
+         "       timetable search --devices P --microbatches M --memory X [option ...]\n"
          "       timetable choose --help\n"
          "       timetable gaps --devices P --microbatches M [--cost F,I,W[,COMM]]\n"
+         "       timetable reproduce TABLE\n"
          "       timetable --list\n"
          "\n"
          "Prints the timetable of a pipeline schedule: which device runs which pass when. FILE is\n"
          "a schedule in the format of torch.distributed.pipelining, with or without messages.\n"
          "compare prints one line of figures for every schedule; its costs, limits and peaks are\n"
          "those of a device's share of the model for a whole microbatch, so that all do the same\n"
-         "work.\n"
+         "work. search makes better orders of its own; its costs and its limit are those of a "
+         "share,\n"
+         "too.\n"
          "\n"
          "  --devices P            devices of the pipeline\n"
          "  --microbatches M       microbatches of one step\n"
@@ -389,6 +484,19 @@ std::string help_text() {
          "                         gradient, the gradient of a tied weight, a row of totals\n"
          "  --limit-seconds N      give a search up after this time\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
+         "\n"
+         "Options of search:\n"
+         "\n"
+         "  --memory X             what a device may hold, in microbatches of its share of the "
+         "model\n"
+         "  --seconds N            the time it may take; default 10\n"
+         "  --moves N              the changes that it may try, for the same result on any "
+         "machine\n"
+         "  --seed N               other numbers give other orders; default 1\n"
+         "  --goal GOAL            makespan (default) or span, the papers' denominator\n"
+         "  --whole-backward       backward passes in one piece\n"
+         "  --like NAME            only on the placement of this schedule\n"
+         "  --format header        the order as a C++ type\n"
          "\n"
          "Options of some schedules (--list says which and what the default is):\n"
          "\n"

@@ -5,8 +5,10 @@
 //! @brief The command line of the timetable tool: what it says, read strictly.
 
 #include <pipe/plan/sizes.hpp>
+#include <pipe/search/order_search.hpp>
 #include <pipe/timetable/cost.hpp>
 
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,9 +17,20 @@
 
 namespace examples {
 
+//! What `timetable search` is told beside the pipeline.
+struct search_command {
+  double memory = 0; //!< microbatches of a device's share of the model
+  double seconds = 10;
+  std::int64_t moves = 0; //!< the most; 0 for as many as the seconds allow
+  std::uint64_t seed = 1;
+  pipelining::search_goal goal = pipelining::search_goal::makespan;
+  bool split_backward = true;
+  std::string like; //!< the schedule on whose placement to search; empty for all
+};
+
 //! What the user asked for.
 struct command {
-  enum class task { timetable, compare, help, list };
+  enum class task { timetable, compare, search, help, list };
   task what = task::timetable;
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
@@ -33,6 +46,7 @@ struct command {
   std::string policy = "pair";     //!< which messages share a communicator, of the format calls
   pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
   bool sizes_given = false;
+  search_command search;
   int width = 0; //!< columns of text, 0 for those of the terminal
 };
 

@@ -31,6 +31,8 @@
 #include "compare.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
+#include "reproduce.hpp"
+#include "search.hpp"
 
 namespace pp = pipelining;
 
@@ -166,6 +168,16 @@ void follow(examples::command const& asked) {
     standard_output().append(examples::compare(asked));
     return;
   }
+  if (asked.what == examples::command::task::search) {
+    examples::searched const found = examples::search(asked);
+    if (asked.format == "header")
+      standard_output().append(examples::search_header(found));
+    else if (asked.format == "text")
+      standard_output().append(found.report);
+    if (asked.format != "header")
+      write(asked, found.made);
+    return;
+  }
   write(asked, examples::make(asked));
 }
 
@@ -184,6 +196,8 @@ int main(int count, char** words) {
       examples::choose(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "gaps")
       examples::gaps(count - 2, words + 2);
+    else if (count > 1 && std::string_view(words[1]) == "reproduce")
+      examples::reproduce(count - 2, words + 2);
     else
       follow(examples::read_command_line(count, words));
   } catch (std::bad_alloc const&) {

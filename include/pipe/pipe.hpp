@@ -35,6 +35,7 @@
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/gpu.hpp>
+#include <pipe/model/measured.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
@@ -127,6 +128,7 @@
 #include <pipe/search/exact_state.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs `timetable search` as users do, and holds what it finds against the schedules that `timetable compare` makes.
+
+usage: search_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = COMPILER = INCLUDE = ""
+SMALL = ("--devices", 4, "--microbatches", 8, "--cost", "10,12,8,1")
+
+
+def run(*words):
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=240, check=False)
+
+
+def output(*words):
+    result = run(*words)
+    said = [line for line in result.stderr.splitlines() if not re.match(r"\d+\.\d s: ", line)]  # on slow machines
+    if result.returncode != 0 or said:
+        raise AssertionError(f"{words}: exit status {result.returncode}, {result.stderr}")
+    return result.stdout
+
+
+class Search(unittest.TestCase):
+    def test_nothing_that_fits_is_shorter(self):
+        made = json.loads(output("compare", *SMALL, "--memory-limit", 2, "--format", "json"))
+        found = json.loads(output("search", *SMALL, "--memory", 2.5, "--moves", 50000, "--format", "json"))
+        fits = [line for line in made if line.get("peak_activations", 1e9) <= 2.5]
+        self.assertTrue(fits)
+        self.assertLessEqual(found["makespan"], min(line["makespan"] for line in fits) * (1 + 1e-9))
+
+    def test_moves_give_one_order(self):
+        words = ("search", *SMALL, "--memory", 2, "--moves", 50000, "--like", "v-half", "--format", "csv")
+        first = output(*words)
+        self.assertEqual(first, output(*words))
+
+    def test_report(self):
+        text = output("search", *SMALL, "--memory", 3, "--moves", 50000, "--like", "v-half", "--width", 80)
+        row = re.search(r"2 stages in a V +([\w-]+) +([\d.]+) +([\d.]+) +([\d.]+)\n", text)
+        best, found, bound = (float(row.group(i)) for i in (2, 3, 4))
+        self.assertLessEqual(bound, found)
+        self.assertLessEqual(found, best)
+        self.assertIn(f"found: 2 stages in a V, {row.group(3)}", text)
+        self.assertIn("search: devices 4, stages 8, microbatches 8", text)
+        self.assertRegex(text, r"peak activations (6|5) ")
+
+    def test_header_compiles_to_the_same_order(self):
+        words = ("search", *SMALL, "--memory", 2, "--moves", 20000, "--like", "v-half")
+        header = output(*words, "--format", "header")
+        wanted = output(*words, "--format", "csv")
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "found.hpp").write_text(header, encoding="utf-8")
+            (root / "main.cpp").write_text(
+                '#include "found.hpp"\n#include <pipe/io/csv.hpp>\n#include <cstdio>\n#include <string>\n'
+                "static_assert(pipelining::verify(pipelining::timetable<found::schedule, 4, 8>));\n"
+                "int main() {\n  std::string text;\n  pipelining::write_csv(text, found::timetable());\n"
+                "  (void)found::plan({.message = 8, .activation = 8});\n"
+                "  std::fputs(text.c_str(), stdout);\n}\n", encoding="utf-8")
+            subprocess.run([COMPILER, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", INCLUDE, "-I", folder,
+                            str(root / "main.cpp"), "-o", str(root / "main")], check=True, timeout=240)
+            made = subprocess.run([str(root / "main")], check=True, capture_output=True, text=True).stdout
+        self.assertEqual(made, wanted)
+
+    def test_refusals(self):
+        for words, reason in (
+                ((*SMALL,), "--memory is missing"),
+                ((*SMALL, "--memory", 0), "above 0"),
+                ((*SMALL, "--memory", 2, "--seconds", 0), "--seconds must be above 0"),
+                ((*SMALL, "--memory", 2, "--moves", 0), "at least 1"),
+                ((*SMALL, "--memory", 2, "--goal", "speed"), "makespan or span"),
+                ((*SMALL, "--memory", 2, "--like", "v-hal"), "did you mean v-half"),
+                ((*SMALL, "--memory", 2, "--eager"), "search does not have the option --eager"),
+                ((*SMALL, "--memory", 0.5, "--like", "v-half"), "no order keeps the memory limit")):
+            result = run("search", *words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), words)
+            self.assertRegex(result.stderr, r"timetable: [^\n]+\n\Z")
+            self.assertIn(reason, result.stderr)
+        result = run("1f1b", *SMALL, "--seed", 3)
+        self.assertIn("only search has the option --seed", result.stderr)
+        result = run("1f1b", *SMALL, "--format", "header")
+        self.assertIn("only search has the format header", result.stderr)
+
+    def test_time_ends_it(self):
+        result = run("search", "--devices", 8, "--microbatches", 32, "--memory", 5, "--cost", "10,12,8,1",
+                     "--seconds", 0.2, "--like", "zb-h1", "--format", "csv")
+        self.assertEqual(result.returncode, 0)
+        self.assertGreater(len(result.stdout.splitlines()), 8 * 32 * 3)
+
+
+if __name__ == "__main__":
+    PROGRAM, COMPILER, INCLUDE = sys.argv[1:4]
+    del sys.argv[1:4]
+    unittest.main()
