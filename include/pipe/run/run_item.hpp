@@ -2,12 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item.
+//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item and
+//! pipelining::run_composite.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/stage.hpp>
+
+#include <span>
 
 namespace pipelining::inline v0_1 {
 
@@ -44,7 +47,7 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
   if (is_copy(step))
     return memory.copy(step);
   context const where = memory.context_of(step, stream);
-  visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass)
       return detail::run_hook(stage, memory, step, where);
     run_pass(stage,
@@ -57,6 +60,47 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
       if (step.completes_stage)
         stage.gradients_ready(where);
   });
+}
+
+//! @brief Runs a composite pass, where its stages can do its halves at once, and tells a stage when
+//! its weight gradients are complete.
+//!
+//! @param pair the two items, in either order. @param stream as for run_item.
+//! @return false where they cannot, or where these are not a forward pass and a backward pass with
+//! both gradients: nothing has run then.
+//! @throws what the stage throws.
+template <class Stages>
+bool run_composite(Stages& stages,
+                   arena const& memory,
+                   std::span<item const> pair,
+                   void* stream = nullptr) {
+  auto const call = [&](item const& step) {
+    return (*memory.work.declared)[step.work.kind].calls;
+  };
+  if (pair.size() != 2)
+    return false;
+  bool const in_order = call(pair[0]) == stage_call::forward;
+  item const& forward = pair[in_order ? 0 : 1];
+  item const& backward = pair[in_order ? 1 : 0];
+  if (call(forward) != stage_call::forward || call(backward) != stage_call::backward)
+    return false;
+  auto const half_of = [&](item const& step) -> composite_half {
+    return {memory.context_of(step, stream), memory.input_of(step), memory.output_of(step)};
+  };
+  bool ran = false;
+  (void)visit_stage(stages, forward.work.stage, [&]<class Stage>(Stage& stage) {
+    (void)visit_stage(stages, backward.work.stage, [&]<class Other>(Other& other) {
+      if constexpr (can_overlap<Stage, Other>) {
+        composite_half const its_backward = half_of(backward);
+        stage.forward_backward(half_of(forward), its_backward, other);
+        ran = true;
+        if constexpr (can_announce_gradients<Other>)
+          if (backward.completes_stage)
+            other.gradients_ready(its_backward.where);
+      }
+    });
+  });
+  return ran;
 }
 
 } // namespace pipelining::inline v0_1
