@@ -59,7 +59,7 @@ struct one_device {
   }
 };
 
-// [cut]
+// [snippet cut]
 //! The layers of each stage: blocks cost the same, what is around them less.
 std::vector<std::unique_ptr<torch_stage>> cut(model_size const& size, int stages) {
   torch::nn::Sequential const model = make_model(size, seed);
@@ -77,7 +77,7 @@ std::vector<std::unique_ptr<torch_stage>> cut(model_size const& size, int stages
   }
   return result;
 }
-// [cut]
+// [snippet cut]
 
 double largest_difference(std::vector<torch::Tensor> const& expected,
                           std::vector<std::unique_ptr<torch_stage>> const& stages) {
@@ -100,7 +100,7 @@ template <class Schedule>
 bool train(char const* name) {
   model_size const size;
   one_device reference(size);
-  // [runner]
+  // [snippet runner]
   auto const table = pp::make_timetable<Schedule>({devices, microbatches});
   std::int64_t const message = size.batch * size.tokens / table.extents.chunks * size.width * 8;
   pp::uniform_sizes const sizes{.message = message, .totals_bytes = sizeof(double)};
@@ -109,7 +109,7 @@ bool train(char const* name) {
   pp::thread_runner runner(
     pp::lower(table, sizes), stages, {.on_start = [](int) { at::set_num_threads(1); }});
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, sizes));
-  // [runner]
+  // [snippet runner]
   double worst = 0;
   double loss = 0;
   for (int step = 0; step < steps; ++step) {

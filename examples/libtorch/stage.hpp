@@ -41,7 +41,7 @@ public:
 
   // --- what the library calls ---
 
-  // [forward]
+  // [snippet forward]
   void forward(pp::context const& where, pp::input in, pp::output out) {
     torch::AutoGradMode const records(!where.evaluating);
     pass& kept = at(passes_, where.activation.slot);
@@ -61,9 +61,9 @@ public:
     if (where.evaluating)
       kept = {};
   }
-  // [forward]
+  // [snippet forward]
 
-  // [split]
+  // [snippet split]
   // The gradients of what came in: those of the weights are left for backward_weight, which goes
   // through the same graph again.
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
@@ -78,9 +78,9 @@ public:
     add_to_parameters(derivatives(kept, parameters_, false), 0);
     kept = {};
   }
-  // [split]
+  // [snippet split]
 
-  // [fused]
+  // [snippet fused]
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
     pass& kept = at(passes_, where.activation.slot);
     collect_gradients(where, kept, dy);
@@ -92,9 +92,9 @@ public:
     add_to_parameters(gradients, sources);
     kept = {};
   }
-  // [fused]
+  // [snippet fused]
 
-  // [hooks]
+  // [snippet hooks]
   void contribute(pp::context const&, pp::output row) {
     row.as<double>()[0] = loss_;
     loss_ = 0;
@@ -104,7 +104,7 @@ public:
     for (auto& parameter : parameters_)
       parameter.mutable_grad().zero_();
   }
-  // [hooks]
+  // [snippet hooks]
 
 private:
   using tensors = std::vector<torch::Tensor>;
@@ -141,7 +141,7 @@ private:
     return data[static_cast<std::size_t>(where.microbatch)].narrow(1, where.chunk * count, count);
   }
 
-  // [messages]
+  // [snippet messages]
   // A message is the elements of a tensor, one after the other.
   [[nodiscard]] torch::Tensor received(pp::input in, pp::context const& where) const {
     auto result = torch::empty({size_.batch, tokens_of_chunk(where), size_.width}, torch::kDouble);
@@ -152,7 +152,7 @@ private:
     torch::Tensor const flat = what.detach().contiguous();
     std::memcpy(out.data, flat.data_ptr(), static_cast<std::size_t>(out.bytes));
   }
-  // [messages]
+  // [snippet messages]
 
   //! Earlier chunks' keys and values come in as data of this pass: autograd ends at them.
   void begin_attention(pp::context const& where, pass& kept) {

@@ -33,6 +33,22 @@ void run_hook(Stage& stage, arena const& memory, item const& step, context const
       stage.optimizer_step(where, memory.all_totals());
 }
 
+//! Both halves of a composite pass, where the stages can.
+template <class Stage, class Other>
+bool run_halves(Stage& stage,
+                Other& other,
+                composite_half const& forward,
+                composite_half const& backward,
+                bool completes_other) {
+  if constexpr (can_overlap<Stage, Other>) {
+    stage.forward_backward(forward, backward, other);
+    if constexpr (can_announce_gradients<Other>)
+      if (completes_other)
+        other.gradients_ready(backward.where);
+  }
+  return can_overlap<Stage, Other>;
+}
+
 } // namespace detail
 
 //! @brief Runs the pass of an item on its stage, and tells the stage when its weight gradients are
@@ -90,14 +106,8 @@ bool run_composite(Stages& stages,
   bool ran = false;
   (void)visit_stage(stages, forward.work.stage, [&]<class Stage>(Stage& stage) {
     (void)visit_stage(stages, backward.work.stage, [&]<class Other>(Other& other) {
-      if constexpr (can_overlap<Stage, Other>) {
-        composite_half const its_backward = half_of(backward);
-        stage.forward_backward(half_of(forward), its_backward, other);
-        ran = true;
-        if constexpr (can_announce_gradients<Other>)
-          if (backward.completes_stage)
-            other.gradients_ready(its_backward.where);
-      }
+      ran = detail::run_halves(
+        stage, other, half_of(forward), half_of(backward), backward.completes_stage);
     });
   });
   return ran;
