@@ -23,8 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string>
-#include <string_view>
+#include <stdexcept>
 #include <vector>
 
 namespace {
