@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What you learn: how a trainer that is there already takes the library in: stages by pointer, one
 // runner for training, evaluation and the short last batch, threads on cores of their own, totals
-// that the caller reads. How to run: build/release/bin/06_existing_trainer
+// that the caller reads. How to run: build/release/bin/07_existing_trainer
 #include <pipe/pipe.hpp>
 #include <pipe/run/affinity.hpp>
 
