@@ -161,6 +161,7 @@ set(PIPELINING_HEADERS_IO
 )
 
 set(PIPELINING_HEADERS_RUN
+  run/affinity.hpp
   run/arena.hpp
   run/check.hpp
   run/checkpoint.hpp
@@ -169,23 +170,29 @@ set(PIPELINING_HEADERS_RUN
   run/error.hpp
   run/execute.hpp
   run/guards.hpp
+  run/hooks.hpp
   run/launch_address.hpp
   run/launch_environment.hpp
   run/null_access.hpp
   run/packed_state.hpp
   run/plan_agreement.hpp
+  run/plan_number.hpp
   run/rank_layout.hpp
   run/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp
   run/socket.hpp
   run/stage.hpp
+  run/stages.hpp
   run/standing.hpp
   run/store.hpp
   run/store_file.hpp
   run/store_protocol.hpp
   run/store_server.hpp
+  run/thread_board.hpp
+  run/thread_device.hpp
   run/threads.hpp
+  run/trace_of.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

@@ -18,6 +18,19 @@
 #define PIPELINING_HOST_DEVICE
 #endif
 
+//! Tells the processor that this is a loop which waits for another core.
+#if defined(__has_builtin) && !defined(__CUDA_ARCH__)
+#if __has_builtin(__builtin_ia32_pause)
+#define PIPELINING_RELAX() __builtin_ia32_pause()
+#endif
+#endif
+#if !defined(PIPELINING_RELAX) && defined(__aarch64__) && !defined(__CUDA_ARCH__)
+#define PIPELINING_RELAX() __asm__ __volatile__("yield")
+#endif
+#if !defined(PIPELINING_RELAX)
+#define PIPELINING_RELAX() static_cast<void>(0)
+#endif
+
 //! Whether NVTX's headers are there; toolkits may come without them. Asked by headers for CUDA
 //! only.
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -97,11 +97,17 @@ struct chosen_hooks {
   int messages = 0;
 };
 
-//! Places what the sizes ask for behind complete gradients, and returns what that is.
+//! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
+//! has totals alone, where every stage has one copy.
 template <buffer_sizes Sizes>
-chosen_hooks add_hooks(timetable_view table, Sizes const& sizes, std::vector<event>& events) {
+chosen_hooks add_hooks(timetable_view table,
+                       Sizes const& sizes,
+                       std::vector<event>& events,
+                       bool evaluates = false) {
   shape const& extents = table.extents;
   chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
+  if (evaluates)
+    result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
   check_hooks(extents, result.tied_bytes, result.totals_bytes);
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
@@ -112,6 +118,7 @@ chosen_hooks add_hooks(timetable_view table, Sizes const& sizes, std::vector<eve
                       events.data(),
                       static_cast<int>(events.size()),
                       placed.data()};
+  work.updates = !evaluates;
   place_hooks(work);
   placed.resize(static_cast<std::size_t>(work.written));
   events = std::move(placed);
@@ -251,8 +258,10 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
     table, false, hooks, detail::write_programs(table, events), sizes, options);
 }
 
-//! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. Nothing is
-//! kept for a backward pass, and there are no gradients that steps could follow.
+//! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
+//! lives on for a backward pass (`activation` is memory to work in), and there are no gradients that
+//! steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals behind
+//! their passes, and every device gets them all (but for placements that keep two copies of stages).
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:
 //! see `prove(first, next)`.
@@ -268,9 +277,10 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   for (int const entry : global_order(table))
     if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  std::vector<event> const events = detail::place_messages(table, order, Policy::duplex_groups);
+  std::vector<event> events = detail::place_messages(table, order, Policy::duplex_groups);
+  detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
   return detail::lower_programs<Policy>(
-    table, true, {}, detail::write_programs(table, events), sizes, options);
+    table, true, hooks, detail::write_programs(table, events), sizes, options);
 }
 
 } // namespace pipelining::inline v0_1

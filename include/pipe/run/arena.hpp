@@ -89,8 +89,10 @@ struct arena {
     return {in.slot, in.data, in.bytes};
   }
 
-  //! @brief The rows of all stages.
+  //! @brief The rows of all stages; none where the plan has no totals.
   [[nodiscard]] totals all_totals() const noexcept {
+    if (work.totals_bytes == 0)
+      return {};
     slot_layout const& layout = work.layout(device, slot_class::totals);
     return {memory + place({slot_class::totals, 0}), work.totals_bytes, layout.bytes, layout.count};
   }
@@ -113,7 +115,10 @@ struct arena {
             whole({slot_class::sequence, step.state}),
             whole({slot_class::sequence_gradient, step.state_gradient}),
             stream,
-            (*work.declared)[step.work.kind].calls == stage_call::recompute};
+            (*work.declared)[step.work.kind].calls == stage_call::recompute,
+            work.extents,
+            chunks_of(work.over(), step.work.microbatch),
+            work.evaluates};
   }
 
 private:
@@ -132,15 +137,17 @@ private:
 //! @brief Host memory for the slots of one device, allocated and touched once.
 class host_memory {
 public:
+  //! None yet.
+  host_memory() = default;
   //! @throws std::bad_alloc
   explicit host_memory(std::int64_t bytes) {
-    if (bytes == 0)
-      return;
-    auto const size = static_cast<std::size_t>(bytes);
-    data_ = static_cast<std::byte*>(::operator new(size, alignment));
-    std::memset(data_, 0, size);
+    reserve(bytes);
+    touch();
   }
-  host_memory(host_memory&& other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+  host_memory(host_memory&& other) noexcept : data_(other.data_), bytes_(other.bytes_) {
+    other.data_ = nullptr;
+    other.bytes_ = 0;
+  }
   host_memory(host_memory const&) = delete;
   host_memory& operator=(host_memory const&) = delete;
   host_memory& operator=(host_memory&&) = delete;
@@ -149,9 +156,27 @@ public:
   //! The first byte.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
+  //! @brief Makes room for that many bytes; what was there is lost if it moves.
+  //! @throws std::bad_alloc, and then nothing has changed.
+  void reserve(std::int64_t bytes) {
+    if (bytes <= bytes_)
+      return;
+    auto* const larger =
+      static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment));
+    ::operator delete(data_, alignment);
+    data_ = larger;
+    bytes_ = bytes;
+  }
+  //! @brief Writes all of it. The system puts pages next to the core that touches them first.
+  void touch() noexcept {
+    if (bytes_ > 0)
+      std::memset(data_, 0, static_cast<std::size_t>(bytes_));
+  }
+
 private:
   static constexpr std::align_val_t alignment{static_cast<std::size_t>(slot_alignment)};
   std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
 };
 
 } // namespace pipelining::inline v0_1

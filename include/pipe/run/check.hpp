@@ -33,34 +33,61 @@ namespace detail {
   }
 }
 
+//! What is wrong with the hooks of a stage that a plan would never call, or null. An evaluation calls
+//! few of them, and no one expects more.
+template <class Stage>
+[[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
+  if (work.evaluates)
+    return nullptr;
+  if (can_tie<Stage> && work.tied_bytes == 0)
+    return " has tied_gradient and add_tied, but the plan never calls them: its sizes have no "
+           "tied_bytes; set them to the bytes of the gradient, or take the hooks away";
+  if (can_update<Stage> && work.totals_bytes == 0)
+    return " has optimizer_step, but the plan never calls it: its sizes have no totals_bytes; set "
+           "them to the bytes of a stage's row, or take the hook away";
+  if (can_contribute<Stage> && work.totals_bytes == 0)
+    return " has contribute, but the plan never calls it: its sizes have no totals_bytes; set them "
+           "to the bytes of a stage's row, or take the hook away";
+  return nullptr;
+}
+
 } // namespace detail
 
 //! @brief Checks that there is one stage for each stage of the plan, and that each can run its
-//! passes and has the hooks that the plan calls.
-//! @param only the device whose passes are looked at, or `nothing` for all.
+//! passes, has the hooks that the plan calls, and no others.
+//! @param only the device whose passes are looked at, or `nothing` for all. Stages of other devices
+//! may be null pointers.
 //! @throws std::invalid_argument with one sentence.
 template <class Stages>
 void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   auto const needed = static_cast<std::size_t>(pipelining::stages(work.extents));
-  if (stage_count(stages) != needed)
-    throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
-                                std::to_string(stage_count(stages)) + " were given");
+  if (!has_stages(stages, needed)) {
+    if constexpr (!detail::function_of_stages<Stages>)
+      throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
+                                  std::to_string(stage_count(stages)) + " were given");
+  }
   for (int device = 0; device < work.extents.devices; ++device) {
     if (only != nothing && device != only)
       continue;
     for (item const& step : work.program_of(device)) {
       if (step.what != operation::run)
         continue;
-      visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
+      std::string const who = "stage " + std::to_string(step.work.stage);
+      bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
+        static_assert(detail::check_stage<Stage>::good);
         if (!can_follow<Stage>(step.about))
-          throw std::invalid_argument("run: the sizes of the plan ask for a hook that stage " +
-                                      std::to_string(step.work.stage) + " lacks; give it " +
-                                      detail::hooks_for(step.about));
+          throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
+                                      " lacks; give it " + detail::hooks_for(step.about));
+        if (char const* const idle = detail::uncalled_hook<Stage>(work); idle != nullptr)
+          throw std::invalid_argument("run: " + who + idle);
         stage_call const call = (*work.declared)[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
-          throw std::invalid_argument(
-            missing_member(call, "stage " + std::to_string(step.work.stage)));
+          throw std::invalid_argument(missing_member(call, who));
       });
+      if (!there)
+        throw std::invalid_argument("run: " + who + " is a null pointer, but device " +
+                                    std::to_string(device) +
+                                    " runs it here; only stages of other ranks may be null");
     }
   }
 }

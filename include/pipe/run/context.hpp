@@ -3,7 +3,9 @@
 
 //! @file
 //! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
-//! pipelining::output and pipelining::totals.
+//! pipelining::output, pipelining::totals and pipelining::composite_half.
+
+#include <pipe/core/shape.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -78,6 +80,31 @@ struct context {
   //! `forward` is asked for again, to fill the activation; what it counts has been counted, and
   //! nobody reads its output.
   bool recomputing = false;
+  shape extents{};         //!< of the plan: M is `extents.microbatches`, S is `stages(extents)`
+  int chunks = 1;          //!< of the sequence of this microbatch
+  bool evaluating = false; //!< the plan has no backward passes: nothing will be asked for again
+
+  //! The stage that has no input: it reads the data.
+  [[nodiscard]] constexpr bool first_stage() const noexcept { return stage == 0; }
+  //! The stage that has no output: it makes the loss.
+  [[nodiscard]] constexpr bool last_stage() const noexcept { return stage + 1 == stages(extents); }
+  //! The first chunk of its sequence: forward passes begin with it.
+  [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
+  //! The last chunk of its sequence: backward passes begin with it.
+  [[nodiscard]] constexpr bool last_chunk() const noexcept { return chunk + 1 == chunks; }
+};
+
+//! @brief What the loss of a microbatch is to be multiplied by for gradients of the mean over all
+//! microbatches: 1 / M. The loss stage alone does it.
+[[nodiscard]] constexpr double microbatch_share(context const& where) noexcept {
+  return 1.0 / where.extents.microbatches;
+}
+
+//! @brief One half of a composite pass, as `forward_backward` is handed it.
+struct composite_half {
+  context where; //!< which pass it is, and its buffers
+  input in;      //!< what it reads
+  output out;    //!< what it writes
 };
 
 } // namespace pipelining::inline v0_1

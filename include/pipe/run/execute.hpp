@@ -27,6 +27,13 @@ concept execution_device =
   device.finish();
 };
 
+//! @brief `run_together(first, items)`: a device that runs the halves of a composite pass as one.
+//! @return false where their stages cannot; the loop runs them in turn then.
+template <class Device>
+concept composing_device = requires(Device& device, int index, std::span<item const> pair) {
+  { device.run_together(index, pair) } -> std::same_as<bool>;
+};
+
 //! @brief Runs one item of a device's program, or one whole group of messages. Decides nothing:
 //! order, groups, slots
 //!        and waits are the plan's.
@@ -44,6 +51,10 @@ int execute_item(plan_view const& work, int device_number, int first, Device& de
   for (item const& step : group)
     for (int const wait : work.waits_of(step))
       device.wait_for(wait, step);
+  if constexpr (composing_device<Device>)
+    if (group.size() > 1 && group.front().what == operation::run &&
+        device.run_together(first, group))
+      return end;
   if (group.front().what == operation::run)
     for (int i = first; i < end; ++i)
       device.run(i, steps[static_cast<std::size_t>(i)]);

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -234,6 +235,23 @@ void run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
     run_item(stages, memory, step);
   }
   guards.after(step);
+}
+
+//! @brief Runs a composite pass as run_composite does, and looks after its memory where guards are
+//! on.
+//! @return as run_composite. @throws guard_error, and what the stage throws.
+template <class Stages>
+bool run_guarded(Stages& stages,
+                 arena const& memory,
+                 slot_guards& guards,
+                 std::span<item const> pair) {
+  for (item const& step : pair)
+    guards.before(step);
+  if (!run_composite(stages, memory, pair))
+    return false;
+  for (item const& step : pair)
+    guards.after(step);
+  return true;
 }
 
 } // namespace pipelining::inline v0_1

@@ -7,6 +7,7 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
@@ -14,11 +15,15 @@
 #include <pipe/run/mpi_device.hpp>
 #include <pipe/run/mpi_patience.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/plan_number.hpp>
 #include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -61,10 +66,14 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief Runs a plan with one MPI process per device, step after step: this process runs the
+//! @brief Runs plans with one MPI process per device, step after step: this process runs the
 //! program of the device that has its rank.
 //!
-//! Before the first step all ranks have compared their plans and every pair that exchanges messages
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
+//! its communicator and its memory, and follow each other without a barrier: `step` says which one
+//! runs, the same on all ranks.
+//!
+//! Before its first step all ranks have compared a plan, once, and every pair that exchanges messages
 //! has done so once. `step` allocates nothing. A stage that throws, a process that dies and a wait
 //! beyond the deadline end the step on all ranks, and every rank's error says why, where the rank
 //! was, whom it waited for, and with which rank it began. After that the runner is of no more use,
@@ -73,11 +82,13 @@ namespace detail {
 //!
 //! MPI must be initialised, MPI_THREAD_FUNNELED or more, and all calls come from the main thread.
 //!
-//! @tparam Stages as for thread_runner. Stages of other devices are never called.
+//! @tparam Stages as for thread_runner. Stages of other devices are never called; where they are
+//! pointers, they may be null, and a function is asked for the stages of this device only.
 template <class Stages, class Clock = polling_clock>
 class mpi_runner {
 public:
-  //! @param work the plan, the same on all ranks; copied. @param stages must outlive the runner.
+  //! @param work the plan that `step()` runs, the same on all ranks; copied. @param stages must
+  //! outlive the runner.
   //! @param line this process's store; must outlive the runner.
   //! @param world one rank per device. Collective: all ranks make their runners together.
   //! @throws std::invalid_argument when the stages or the number of ranks are not the plan's,
@@ -88,25 +99,18 @@ public:
              basic_store<Clock>& line,
              MPI_Comm world = MPI_COMM_WORLD,
              mpi_ranks options = {})
-      : work_(std::move(work)), view_(work_.view()),
-        options_(std::move(options)), patience_{line, options_.deadline} {
+      : stages_(&stages), options_(std::move(options)), patience_{line, options_.deadline} {
     int size = 0;
     (void)MPI_Comm_rank(world, &rank_);
     (void)MPI_Comm_size(world, &size);
+    devices_ = work.extents.devices;
     guard("could not begin", [&] {
-      if (size != view_.extents.devices)
-        throw std::invalid_argument("run: the plan has " + std::to_string(view_.extents.devices) +
+      if (size != devices_)
+        throw std::invalid_argument("run: the plan has " + std::to_string(devices_) +
                                     " devices, but the communicator has " + std::to_string(size) +
                                     " ranks; start one process per device (mpirun -n " +
-                                    std::to_string(view_.extents.devices) + ")");
-      check_stages(view_, stages, rank_);
-      agree_on_plan(line, view_, rank_, options_.elements, options_.name, options_.deadline);
-      line.barrier(options_.name + "/agreed", size, options_.deadline);
-      duplicate(world);
-      device_ =
-        std::make_unique<device>(view_, stages, rank_, patience_, channel_, options_.guarded);
-      connect();
-      line.barrier(options_.name + "/connected", size, options_.deadline);
+                                    std::to_string(devices_) + ")");
+      take(std::move(work), [&] { duplicate(world); });
     });
   }
   mpi_runner(mpi_runner const&) = delete;
@@ -116,7 +120,7 @@ public:
   ~mpi_runner() {
     int finalized = 0;
     (void)MPI_Finalized(&finalized);
-    device_.reset();
+    plans_.clear();
     if (failed_ == fine)
       tell_standing(patience_.line,
                     options_.name,
@@ -126,26 +130,71 @@ public:
       (void)MPI_Comm_free(&channel_);
   }
 
-  //! @brief Runs this rank's passes of the plan once.
+  //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same plans
+  //! in the same order.
+  //!
+  //! Do it before the first step: memory grows here where the plan wants more, and then buffers lie
+  //! elsewhere than before.
+  //! @return its number, 1 for the first one that is added.
+  //! @throws std::invalid_argument when the plan has other devices or stages than the first one, or
+  //! other places for them; else as the constructor does.
+  plan_number add(plan work) {
+    refuse_after_failure();
+    now_ = {"adds a plan", {}};
+    guard("could not add a plan", [&] {
+      check_addition(first(), work);
+      if (!same_stages(first(), work))
+        throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
+                                    "but this one places them elsewhere; make another runner for "
+                                    "it");
+      take(std::move(work), [] {});
+    });
+    return {static_cast<int>(plans_.size()) - 1};
+  }
+
+  //! @brief Runs this rank's passes of a plan once.
+  //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
   //! @throws run_error on every rank when one fails: a stage of this rank has thrown (its exception
-  //! is nested), another rank has failed or died, or a message has not come before the deadline.
+  //! is nested), another rank has failed or died, or a message has not come before the deadline, as
+  //! happens where ranks run different plans; std::invalid_argument for a number that `add` has not
+  //! given.
   //! @sync returns when this rank has ended its program; others may still run.
-  void step() {
-    if (failed_ != fine)
-      throw run_error("run: rank " + std::to_string(rank_) +
-                        " cannot run another step after one that failed; end the process, and "
-                        "start all ranks again",
-                      failed_);
-    device_->begin();
+  void step(plan_number which = {}) {
+    refuse_after_failure();
+    check_number(which, plans_.size());
+    mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
+    next.runs->begin(now_running_ != &next);
+    now_running_ = &next;
     try {
-      execute(view_, rank_, *device_);
+      execute(next.view, rank_, *next.runs);
     } catch (detail::mpi_stop const& stop) {
-      throw conclude({}, stop, device_->standing());
+      throw conclude({}, stop, next.runs->standing());
     } catch (std::exception const& error) {
       fail_in_pass(error.what());
     } catch (...) {
       fail_in_pass("an exception of a type that is no std::exception");
     }
+  }
+
+  //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
+  //! until the next step.
+  [[nodiscard]] pipelining::totals totals() const {
+    if (now_running_ == nullptr)
+      return {};
+    return now_running_->runs->slots().all_totals();
+  }
+
+  //! @brief The passes of all ranks in the last step with their measured start and end; before the
+  //! first step, the passes of the first plan at time 0. Collective.
+  //!
+  //! Seconds since the rank that ran the pass began the step: clocks of machines differ, so times of
+  //! different ranks are not to be compared, but lengths are.
+  //! @throws run_error as `step` does.
+  [[nodiscard]] dynamic_timetable trace() {
+    refuse_after_failure();
+    dynamic_timetable result;
+    guard("could not gather the trace", [&] { result = gather_trace(); });
+    return result;
   }
 
   //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
@@ -163,6 +212,16 @@ public:
 
 private:
   using device = mpi_device<Stages, Clock>;
+
+  //! A plan of the runner, and what runs it here.
+  struct mpi_plan {
+    plan work;
+    plan_view view = work.view();
+    std::unique_ptr<device> runs{};
+
+    explicit mpi_plan(plan lowered) : work(std::move(lowered)) {}
+  };
+
   static constexpr int fine = -2;
   static constexpr char const* not_begun = "has not begun";
 
@@ -179,6 +238,7 @@ private:
       throw conclude(who, {late.what(), failure_cause::deadline}, now_);
     } catch (std::logic_error const& error) {
       patience_.line.abort(who + error.what());
+      failed_ = rank_;
       throw;
     } catch (std::exception const& error) {
       if (auto const reason = patience_.line.failure())
@@ -203,7 +263,7 @@ private:
 
   void duplicate(MPI_Comm world) {
     now_ = {"duplicates the communicator with all ranks", {}};
-    for (int rank = 0; rank < view_.extents.devices; ++rank)
+    for (int rank = 0; rank < devices_; ++rank)
       if (rank != rank_)
         now_.waits_for.push_back(rank);
     MPI_Request request = MPI_REQUEST_NULL;
@@ -212,9 +272,48 @@ private:
     check(MPI_Comm_set_errhandler(channel_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
+  [[nodiscard]] plan_view const& first() const { return plans_.front()->view; }
+
+  void refuse_after_failure() const {
+    if (failed_ != fine)
+      throw run_error("run: rank " + std::to_string(rank_) +
+                        " cannot run another step after one that failed; end the process, and "
+                        "start all ranks again",
+                      failed_);
+  }
+
+  //! Compares a plan with that of the other ranks, makes what its steps need, connects.
+  template <class Prepare>
+  void take(plan work, Prepare prepare) {
+    auto added = std::make_unique<mpi_plan>(std::move(work));
+    int const number = static_cast<int>(plans_.size());
+    std::string const name =
+      options_.name + (number == 0 ? "" : "/plan " + std::to_string(number));
+    check_stages(added->view, *stages_, rank_);
+    agree_on_plan(
+      patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
+    patience_.line.barrier(name + "/agreed", devices_, options_.deadline);
+    prepare();
+    added->runs = std::make_unique<device>(added->view,
+                                           *stages_,
+                                           rank_,
+                                           patience_,
+                                           channel_,
+                                           memory_,
+                                           number,
+                                           options_.guarded);
+    now_running_ = nullptr; // memory may have moved
+    connect(added->view);
+    patience_.line.barrier(name + "/connected", devices_, options_.deadline);
+    plans_.push_back(std::move(added));
+  }
+
   //! An empty message each way between all ranks that will exchange any: MPI connects at first use.
-  void connect() {
-    std::vector<int> const peers = detail::peers_of(view_, rank_);
+  void connect(plan_view const& work) {
+    std::vector<int> peers;
+    for (int const peer : detail::peers_of(work, rank_))
+      if (std::find(connected_.begin(), connected_.end(), peer) == connected_.end())
+        peers.push_back(peer);
     std::vector<MPI_Request> requests(2 * peers.size(), MPI_REQUEST_NULL);
     for (std::size_t i = 0; i < peers.size(); ++i) {
       check(MPI_Irecv(nullptr, 0, MPI_BYTE, peers[i], 0, channel_, &requests[2 * i]), "MPI_Irecv");
@@ -226,7 +325,43 @@ private:
       now_ = {"connects to " + peer, {peers[i / 2]}};
       await(requests[i], ("connecting to " + peer).c_str());
     }
+    connected_.insert(connected_.end(), peers.begin(), peers.end());
     now_ = {"has connected to its peers", {}};
+  }
+
+  //! Every rank sends the times of its passes to all.
+  [[nodiscard]] dynamic_timetable gather_trace() {
+    mpi_plan const& ran = now_running_ != nullptr ? *now_running_ : *plans_.front();
+    plan_view const& view = ran.view;
+    now_ = {"gathers the trace", {}};
+    std::vector<int> counts;
+    std::vector<int> offsets;
+    int all = 0;
+    for (int each = 0; each < devices_; ++each) {
+      offsets.push_back(all);
+      counts.push_back(static_cast<int>(2 * view.program_of(each).size()));
+      all += counts.back();
+    }
+    std::vector<double> own(ran.runs->starts().begin(), ran.runs->starts().end());
+    own.insert(own.end(), ran.runs->ends().begin(), ran.runs->ends().end());
+    std::vector<double> times(static_cast<std::size_t>(all));
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallgatherv(own.data(),
+                          static_cast<int>(own.size()),
+                          MPI_DOUBLE,
+                          times.data(),
+                          counts.data(),
+                          offsets.data(),
+                          MPI_DOUBLE,
+                          channel_,
+                          &request),
+          "MPI_Iallgatherv");
+    await(request, "gathering the trace");
+    return trace_of(ran.work, [&](int each, std::size_t item, bool end) {
+      std::size_t const size = view.program_of(each).size();
+      return times[static_cast<std::size_t>(offsets[static_cast<std::size_t>(each)]) +
+                   (end ? size : 0) + item];
+    });
   }
 
   //! Tells the others why and where this rank has stopped, and hears where they have. What the
@@ -263,26 +398,29 @@ private:
   //! To be called from a handler: the stage's exception gets nested.
   [[noreturn]] void fail_in_pass(char const* cause) {
     std::string const reason =
-      "rank " + std::to_string(rank_) + " failed in " + device_->running() + ": " + cause;
+      "rank " + std::to_string(rank_) + " failed in " + now_running_->runs->running() + ": " + cause;
     failed_ = rank_;
     tell_standing(patience_.line,
                   options_.name,
                   rank_,
-                  {"failed in " + device_->running(), {}, failure_cause::own});
+                  {"failed in " + now_running_->runs->running(), {}, failure_cause::own});
     patience_.line.abort(reason);
     (void)patience_.verdict();
     std::throw_with_nested(run_error("run: " + reason, rank_));
   }
 
-  plan work_;
-  plan_view view_;
+  Stages* stages_;
   mpi_ranks options_;
   detail::mpi_patience<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;
   rank_standing now_{not_begun, {}}; // before the first step
+  int devices_ = 0;
   MPI_Comm channel_ = MPI_COMM_NULL;
-  std::unique_ptr<device> device_;
+  std::vector<int> connected_; // ranks that messages have been exchanged with
+  detail::mpi_memory memory_;
+  std::vector<std::unique_ptr<mpi_plan>> plans_;
+  mpi_plan* now_running_ = nullptr; // the plan of the last step
 };
 
 } // namespace pipelining::inline v0_1

@@ -17,6 +17,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -30,15 +31,43 @@
 
 namespace pipelining::inline v0_1 {
 
+namespace detail {
+
+//! The memory of a rank, shared by its plans. What MPI may still write to is left to MPI.
+struct mpi_memory {
+  std::unique_ptr<host_memory> device = std::make_unique<host_memory>();
+  std::unique_ptr<host_memory> host = std::make_unique<host_memory>();
+
+  //! @pre no message is under way.
+  void reserve(std::int64_t device_bytes, std::int64_t host_bytes) {
+    device->reserve(device_bytes);
+    device->touch();
+    host->reserve(host_bytes);
+    host->touch();
+  }
+  void leave_to_mpi() noexcept {
+    (void)device.release();
+    (void)host.release();
+  }
+  [[nodiscard]] static std::byte* data(std::unique_ptr<host_memory> const& of) noexcept {
+    return of ? of->data() : nullptr;
+  }
+};
+
+} // namespace detail
+
 //! @brief The device of one MPI process: passes run on the calling thread, messages are MPI's.
 //!
 //! Both ends of a message give it the tag of its place in the sequence between the two devices, so
-//! programs that differ stall instead of mixing up their messages. The messages of a lane count as
-//! complete in the order of the lane, as the waits of a plan presume.
+//! programs that differ stall instead of mixing up their messages, and so do the plans of a runner.
+//! The messages of a lane count as complete in the order of the lane, as the waits of a plan presume.
 template <class Stages, class Clock = polling_clock>
 class mpi_device {
 public:
   //! @param channel a communicator for this runner alone, whose errors are returned.
+  //! @param memory that the plans of the runner share; it grows here if need be, and must outlive
+  //! this. @pre no message is under way.
+  //! @param number of the plan in its runner.
   //! @param guarded as mpi_ranks::guarded.
   //! @throws std::length_error for a message that is too large for MPI.
   mpi_device(plan_view const& work,
@@ -46,14 +75,13 @@ public:
              int device,
              detail::mpi_patience<Clock>& patience,
              MPI_Comm channel,
+             detail::mpi_memory& memory,
+             int number = 0,
              bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
-        guard_(guarded ? guard_bytes : 0),
-        memory_(
-          std::make_unique<host_memory>(arena{work, device, nullptr, nullptr, guard_}.bytes())),
-        host_(
-          std::make_unique<host_memory>(work.host_bytes == nullptr ? 0 : work.host_bytes[device])),
-        guards_(arena{work, device, memory_->data(), host_->data(), guard_}),
+        guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
+        guards_(arena{work, device}), starts_(work.program_of(device).size()),
+        ends_(work.program_of(device).size()),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
         completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
     for (item const& step : steps())
@@ -62,6 +90,8 @@ public:
                                 std::to_string(bytes_of(step)) +
                                 " bytes is more; cut microbatches or chunks smaller (rank " +
                                 std::to_string(device) + ": " + name(step) + ")");
+    memory.reserve(arena{work, device, nullptr, nullptr, guard_}.bytes(),
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
   }
   mpi_device(mpi_device const&) = delete;
   mpi_device& operator=(mpi_device const&) = delete;
@@ -82,12 +112,16 @@ public:
         (void)MPI_Test(&request, &done, MPI_STATUS_IGNORE);
       }
       if (done == 0)
-        (void)memory_.release();
+        memory_->leave_to_mpi();
     }
   }
 
   //! @brief Before a step.
-  void begin() {
+  //! @param other_before another plan has used the memory, or nobody yet.
+  void begin(bool other_before) {
+    if (other_before)
+      guards_ = slot_guards(slots());
+    step_start_ = Clock::now();
     std::fill(completed_.begin(), completed_.end(), nothing);
     at_ = nothing;
     awaited_ = nothing;
@@ -102,9 +136,36 @@ public:
 
   //! Runs a pass or a hook.
   void run(int index, item const& step) {
-    patience_->look(Clock::now());
+    auto const start = Clock::now();
+    patience_->look(start);
     at_ = index;
     run_guarded(*stages_, slots(), guards_, step);
+    note_times(index, 1, start);
+  }
+
+  //! Runs a composite pass, where its stages can.
+  [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
+    auto const start = Clock::now();
+    patience_->look(start);
+    at_ = first;
+    if (!run_guarded(*stages_, slots(), guards_, pair))
+      return false;
+    note_times(first, pair.size(), start);
+    return true;
+  }
+
+  //! @brief When the items of the last step that ran began and ended, in seconds since it began:
+  //! [items] each.
+  [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
+  //! The ends.
+  [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
+  //! @brief The slots in the memory of this rank.
+  [[nodiscard]] arena slots() const noexcept {
+    return {work_,
+            device_,
+            detail::mpi_memory::data(memory_->device),
+            detail::mpi_memory::data(memory_->host),
+            guard_};
   }
 
   //! Starts the messages of one group.
@@ -155,8 +216,15 @@ public:
 
 private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
-  [[nodiscard]] arena slots() const {
-    return {work_, device_, memory_->data(), host_->data(), guard_};
+  void note_times(int first, std::size_t count, typename Clock::time_point start) {
+    auto const seconds = [this](typename Clock::time_point when) {
+      return std::chrono::duration<double>(when - step_start_).count();
+    };
+    double const end = seconds(Clock::now());
+    for (std::size_t i = 0; i < count; ++i) {
+      starts_[static_cast<std::size_t>(first) + i] = seconds(start);
+      ends_[static_cast<std::size_t>(first) + i] = end;
+    }
   }
   [[nodiscard]] static std::int64_t bytes_of(item const& step) {
     return step.what == operation::send      ? step.in_bytes
@@ -171,7 +239,8 @@ private:
            describe_subject(steps()[static_cast<std::size_t>(index)], work_.extents.chunks > 1);
   }
   [[nodiscard]] std::string position(int index) const {
-    return "item " + std::to_string(index) + " of " + std::to_string(steps().size());
+    return "item " + std::to_string(index) + " of " + std::to_string(steps().size()) +
+           (number_ == 0 ? "" : " of plan " + std::to_string(number_));
   }
   [[nodiscard]] std::string place(int index) const {
     return position(index) + ": " + name(steps()[static_cast<std::size_t>(index)]);
@@ -182,7 +251,9 @@ private:
       guards_.before(step);
     buffer const memory = slots().message(step);
     int const count = static_cast<int>(bytes_of(step));
-    int const tag = step.sequence % 32768; // every MPI has tags up to 32767
+    // Every MPI has tags up to 32767. Ranks that run different plans wait for each other until the
+    // deadline, rather than take each other's messages.
+    int const tag = number_ % 8 * 4096 + step.sequence % 4096;
     MPI_Request& request = requests_[static_cast<std::size_t>(index)];
     int const code =
       step.what == operation::send
@@ -242,9 +313,12 @@ private:
   detail::mpi_patience<Clock>* patience_;
   MPI_Comm channel_;
   std::int64_t guard_;
-  std::unique_ptr<host_memory> memory_;
-  std::unique_ptr<host_memory> host_;
+  int number_;
+  detail::mpi_memory* memory_;
   slot_guards guards_;
+  std::vector<double> starts_; // [items], seconds
+  std::vector<double> ends_;
+  typename Clock::time_point step_start_{};
   std::vector<MPI_Request> requests_; // [items]
   std::vector<int> completed_;        // [lanes], items of a lane known to be complete
   int at_ = nothing;                  // the item that was started last

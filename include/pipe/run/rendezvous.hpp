@@ -4,6 +4,7 @@
 //! @file
 //! @brief Messages between threads without a buffer in between. Header for pipelining::rendezvous.
 
+#include <pipe/config.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -14,11 +15,76 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace pipelining::inline v0_1 {
+
+namespace detail {
+
+//! Looks at something that another thread will change, without sleep, for a while. Between looks it
+//! gives way to threads that have no core: the other one may be among them.
+//! @return whether it has come.
+template <class Come>
+[[nodiscard]] bool spin_until(std::chrono::nanoseconds length, Come come) {
+  if (length <= std::chrono::nanoseconds::zero())
+    return come();
+  using clock = std::chrono::steady_clock;
+  constexpr int looks = 64; // between two looks at the clock
+  auto const end = clock::now() + length;
+  for (;;) {
+    for (int i = 0; i < looks; ++i) {
+      if (come())
+        return true;
+      PIPELINING_RELAX();
+    }
+    if (clock::now() >= end)
+      return false;
+    std::this_thread::yield();
+  }
+}
+
+//! Where one thread sleeps until others have changed something that it looks at. Whoever changes it
+//! (with sequentially consistent stores) opens the door, which costs one load unless somebody sleeps
+//! behind it.
+class sleeping_place {
+public:
+  //! @brief Sleeps until `come()`, which reads with sequential consistency.
+  template <class Come>
+  void wait(Come come) {
+    std::unique_lock lock(guard_);
+    // From here on, whoever changes what `come` looks at sees that somebody sleeps, or it is seen.
+    asleep_.store(true, std::memory_order_seq_cst);
+    opened_.wait(lock, come);
+    asleep_.store(false, std::memory_order_relaxed);
+  }
+  //! @brief The same, until a time.
+  //! @return false when the time has passed before.
+  template <class Come>
+  bool wait_until(std::chrono::steady_clock::time_point end, Come come) {
+    std::unique_lock lock(guard_);
+    asleep_.store(true, std::memory_order_seq_cst);
+    bool const woken = opened_.wait_until(lock, end, come);
+    asleep_.store(false, std::memory_order_relaxed);
+    return woken;
+  }
+  //! @brief Wakes who sleeps.
+  void open() {
+    if (!asleep_.load(std::memory_order_seq_cst))
+      return;
+    // Taking the lock once keeps the wake-up from falling between the sleeper's look and its sleep.
+    { std::lock_guard const lock(guard_); }
+    opened_.notify_all();
+  }
+
+private:
+  std::mutex guard_;
+  std::condition_variable opened_;
+  std::atomic<bool> asleep_ = false;
+};
+
+} // namespace detail
 
 //! @brief The meeting points of all messages of a plan: sender and receiver post, the second of
 //! them copies.
@@ -35,12 +101,15 @@ public:
         doors_(static_cast<std::size_t>(work.extents.devices)) {}
 
   //! @brief Forgets all posts. No thread may be in any other member.
+  //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
   void reset() noexcept {
-    for (meeting& point : meetings_) {
-      point.posts.store(0, std::memory_order_relaxed);
-      point.done.store(false, std::memory_order_relaxed);
+    if (aborted()) {
+      for (meeting& point : meetings_)
+        point.posts.store(0, std::memory_order_relaxed);
+      round_ = 0;
+      aborted_.store(false, std::memory_order_relaxed);
     }
-    aborted_.store(false, std::memory_order_relaxed);
+    round_ += posts_of_a_round;
   }
 
   //! @brief Posts one end of a message; copies when the other end is there.
@@ -49,51 +118,52 @@ public:
     meeting& point = at(step);
     bool const sends = step.what == operation::send;
     (sends ? point.from : point.to) = memory;
-    if (point.posts.fetch_add(1, std::memory_order_acq_rel) == 0)
+    if (point.posts.fetch_add(1, std::memory_order_acq_rel) == round_ - posts_of_a_round)
       return;
     std::int64_t const bytes = sends ? step.in_bytes : step.out_bytes;
     if (bytes > 0)
       std::memcpy(point.to, point.from, static_cast<std::size_t>(bytes));
-    point.done.store(true, std::memory_order_release);
-    open(step.peer);
+    point.posts.store(round_, std::memory_order_seq_cst);
+    doors_[static_cast<std::size_t>(step.peer)].open();
   }
 
   //! @brief True when a message has been copied.
   [[nodiscard]] bool done(item const& step) const noexcept {
-    return meetings_[index(step)].done.load(std::memory_order_acquire);
+    return meetings_[index(step)].posts.load(std::memory_order_seq_cst) == round_;
   }
 
   //! @brief Blocks device `device` until a message has been copied.
+  //! @param awake how long it looks before it sleeps. @param deadline how long it sleeps.
   //! @return false when the run was aborted or the deadline has passed.
-  [[nodiscard]] bool
-  wait(item const& step, int device, std::chrono::steady_clock::time_point deadline) {
-    if (done(step))
-      return true;
-    door& mine = doors_[static_cast<std::size_t>(device)];
-    std::unique_lock lock(mine.guard);
-    mine.opened.wait_until(lock, deadline, [&] { return done(step) || aborted(); });
+  [[nodiscard]] bool wait(item const& step,
+                          int device,
+                          std::chrono::nanoseconds awake,
+                          std::chrono::nanoseconds deadline) {
+    auto const over = [&] { return done(step) || aborted(); };
+    if (!detail::spin_until(awake, over))
+      doors_[static_cast<std::size_t>(device)].wait_until(
+        std::chrono::steady_clock::now() + deadline, over);
     return done(step);
   }
 
   //! @brief Ends all waits, now and until `reset`.
   void abort() {
-    aborted_.store(true, std::memory_order_release);
-    for (std::size_t device = 0; device < doors_.size(); ++device)
-      open(static_cast<int>(device));
+    aborted_.store(true, std::memory_order_seq_cst);
+    for (detail::sleeping_place& door : doors_)
+      door.open();
   }
   //! Whether a device has given up.
-  [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
 
 private:
-  struct meeting {
+  // Both ends, and the copy.
+  static constexpr std::uint32_t posts_of_a_round = 3;
+
+  // On a cache line of its own: neighbours belong to other messages, which other cores write.
+  struct alignas(64) meeting {
     std::byte* from = nullptr;
     std::byte* to = nullptr;
-    std::atomic<int> posts = 0;
-    std::atomic<bool> done = false;
-  };
-  struct door {
-    std::mutex guard;
-    std::condition_variable opened;
+    std::atomic<std::uint32_t> posts = 0; // of all rounds
   };
 
   [[nodiscard]] std::size_t index(item const& step) const noexcept {
@@ -101,16 +171,10 @@ private:
   }
   [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 
-  void open(int device) {
-    door& theirs = doors_[static_cast<std::size_t>(device)];
-    // Taking the lock once keeps the wake-up from falling between the waiter's check and its sleep.
-    { std::lock_guard const lock(theirs.guard); }
-    theirs.opened.notify_all();
-  }
-
   plan_view work_;
   std::vector<meeting> meetings_;
-  std::vector<door> doors_;
+  std::vector<detail::sleeping_place> doors_;
+  std::uint32_t round_ = 0; // what `posts` of a complete message is
   std::atomic<bool> aborted_ = false;
 };
 

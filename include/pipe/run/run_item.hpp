@@ -2,12 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item.
+//! @brief One pass of a plan on the user's stages. Header for pipelining::run_item and
+//! pipelining::run_composite.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/stage.hpp>
+
+#include <span>
 
 namespace pipelining::inline v0_1 {
 
@@ -30,6 +33,22 @@ void run_hook(Stage& stage, arena const& memory, item const& step, context const
       stage.optimizer_step(where, memory.all_totals());
 }
 
+//! Both halves of a composite pass, where the stages can.
+template <class Stage, class Other>
+bool run_halves(Stage& stage,
+                Other& other,
+                composite_half const& forward,
+                composite_half const& backward,
+                bool completes_other) {
+  if constexpr (can_overlap<Stage, Other>) {
+    stage.forward_backward(forward, backward, other);
+    if constexpr (can_announce_gradients<Other>)
+      if (completes_other)
+        other.gradients_ready(backward.where);
+  }
+  return can_overlap<Stage, Other>;
+}
+
 } // namespace detail
 
 //! @brief Runs the pass of an item on its stage, and tells the stage when its weight gradients are
@@ -44,7 +63,7 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
   if (is_copy(step))
     return memory.copy(step);
   context const where = memory.context_of(step, stream);
-  visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
+  (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass)
       return detail::run_hook(stage, memory, step, where);
     run_pass(stage,
@@ -57,6 +76,41 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
       if (step.completes_stage)
         stage.gradients_ready(where);
   });
+}
+
+//! @brief Runs a composite pass, where its stages can do its halves at once, and tells a stage when
+//! its weight gradients are complete.
+//!
+//! @param pair the two items, in either order. @param stream as for run_item.
+//! @return false where they cannot, or where these are not a forward pass and a backward pass with
+//! both gradients: nothing has run then.
+//! @throws what the stage throws.
+template <class Stages>
+bool run_composite(Stages& stages,
+                   arena const& memory,
+                   std::span<item const> pair,
+                   void* stream = nullptr) {
+  auto const call = [&](item const& step) {
+    return (*memory.work.declared)[step.work.kind].calls;
+  };
+  if (pair.size() != 2)
+    return false;
+  bool const in_order = call(pair[0]) == stage_call::forward;
+  item const& forward = pair[in_order ? 0 : 1];
+  item const& backward = pair[in_order ? 1 : 0];
+  if (call(forward) != stage_call::forward || call(backward) != stage_call::backward)
+    return false;
+  auto const half_of = [&](item const& step) -> composite_half {
+    return {memory.context_of(step, stream), memory.input_of(step), memory.output_of(step)};
+  };
+  bool ran = false;
+  (void)visit_stage(stages, forward.work.stage, [&]<class Stage>(Stage& stage) {
+    (void)visit_stage(stages, backward.work.stage, [&]<class Other>(Other& other) {
+      ran = detail::run_halves(
+        stage, other, half_of(forward), half_of(backward), backward.completes_stage);
+    });
+  });
+  return ran;
 }
 
 } // namespace pipelining::inline v0_1

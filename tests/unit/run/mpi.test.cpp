@@ -14,14 +14,18 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/training.hpp>
+#include <utility>
 #include <vector>
 
 namespace pp = pipelining;
@@ -153,16 +157,110 @@ TEST_CASE("processes train as one device does, with tied weights, clipping and s
     meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
+TEST_CASE("training, evaluation and another number of microbatches share ranks, memory and "
+          "communicator, without a barrier") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = [](int microbatches) {
+    return pp::make_timetable<pp::OneFOneB>({4, microbatches});
+  };
+  // Only the stage of this rank is there.
+  std::vector<std::unique_ptr<support::arithmetic_stage>> model(4);
+  auto const own = static_cast<std::size_t>(this_rank());
+  model[own] = std::make_unique<support::arithmetic_stage>();
+  model[own]->weight = own + 3;
+  pp::mpi_runner runner(pp::lower(table(6), words),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .guarded = true});
+  pp::plan_number const rest = runner.add(pp::lower(table(3), large));
+  pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table(5), words));
+  pp::plan_number const halves =
+    runner.add(pp::lower(pp::make_timetable<pp::ZeroBubbleH1>({4, 8}), words));
+  std::uint64_t gradient = 0;
+  std::uint64_t losses = 0;
+  for (int epoch = 0; epoch < 10; ++epoch)
+    for (auto const& [which, microbatches] :
+         {std::pair{pp::plan_number{}, 6}, {evaluation, 5}, {rest, 3}, {halves, 8}, {{}, 6}}) {
+      runner.step(which);
+      auto const expected = support::run_sequentially(4, microbatches, 1);
+      gradient += which == evaluation ? 0 : expected.gradients[own];
+      losses += expected.losses;
+      CHECK(model[own]->gradient == gradient);
+      CHECK(model[own]->losses == (own == 3 ? losses : 0));
+    }
+  pp::dynamic_timetable const trace = runner.trace();
+  CHECK(trace.extents.microbatches == 6);
+  CHECK(trace.passes == table(6).passes);
+  double longest = 0;
+  for (std::size_t i = 0; i < trace.passes.size(); ++i) {
+    CHECK(trace.ends[i] >= trace.starts[i]);
+    CHECK(trace.starts[i] > 0);
+    longest = std::max(longest, trace.ends[i]);
+  }
+  CHECK(longest < 20);
+  CHECK_THROWS_AS(runner.step({4}), std::invalid_argument);
+}
+
+namespace {
+
+//! Its row of the totals is what it has seen.
+struct counting_stage : support::arithmetic_stage {
+  std::uint64_t evaluated = 0;
+  int updates = 0;
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    evaluated += where.evaluating ? 1 : 0;
+    support::arithmetic_stage::forward(where, in, out);
+  }
+  void contribute(pp::context const& where, pp::output row) {
+    row.as<std::uint64_t>()[0] = where.evaluating ? evaluated : 77;
+  }
+  void optimizer_step(pp::context const&, pp::totals const&) { ++updates; }
+};
+
+} // namespace
+
+TEST_CASE("every rank reads the totals of an evaluation") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  constexpr pp::uniform_sizes sizes{
+    .message = 24, .activation = 8, .weight_input = 8, .totals_bytes = 8};
+  auto const table = pp::make_timetable<pp::VHalf>({4, 6});
+  auto model = make_model<counting_stage>(table.extents);
+  pp::mpi_runner runner(pp::lower(table, sizes),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .guarded = true});
+  pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, sizes));
+  for (std::uint64_t epoch = 1; epoch < 4; ++epoch) {
+    runner.step(evaluation);
+    REQUIRE(runner.totals().rows == 8);
+    for (int s = 0; s < 8; ++s)
+      CHECK(runner.totals().row<std::uint64_t>(s)[0] == epoch * 6);
+    runner.step();
+    for (int s = 0; s < 8; ++s)
+      CHECK(runner.totals().row<std::uint64_t>(s)[0] == 77);
+  }
+  for (int s = 0; s < 8; ++s)
+    CHECK(model[static_cast<std::size_t>(s)].updates ==
+          (pp::device_of(table.extents, s) == runner.rank() ? 3 : 0));
+}
+
 TEST_CASE("steps allocate nothing") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::Seq1F1B<2>>({4, 6});
   auto model = make_model(table.extents);
   pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
+  pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, words));
   runner.step();
+  runner.step(evaluation);
   long const before = support::allocations();
   CHECK(before > 0);
-  for (int step = 0; step < 200; ++step)
+  for (int step = 0; step < 200; ++step) {
     runner.step();
+    if (step % 4 == 0)
+      runner.step(evaluation);
+  }
   long const after = support::allocations();
   MPI_Barrier(MPI_COMM_WORLD); // a rank that ends its runner tells the store, which rank 0 serves
   CHECK(after - before == 0);
@@ -316,6 +414,59 @@ TEST_CASE("ranks with different plans do not start") {
           "ranks with the same program and options");
     CHECK(error.device() == 2);
   }
+}
+
+TEST_CASE("ranks that add different plans, or run them, end") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const lowered = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::OneFOneB>({4, microbatches}), words);
+  };
+  auto model = make_model(pp::make_timetable<pp::OneFOneB>({4, 2}).extents);
+  {
+    pp::mpi_runner runner(lowered(4), model, meeting.line());
+    try {
+      (void)runner.add(lowered(this_rank() == 2 ? 5 : 6));
+      FAIL("the plan must be refused");
+    } catch (pp::run_error const& error) {
+      CHECK(std::string(error.what())
+              .find("run: rank 2 could not add a plan: devices 0 and 2 disagree: microbatches 6 vs "
+                    "5; start all ranks with the same program and options") == 0);
+    }
+    CHECK_THROWS_AS(runner.step(), pp::run_error);
+    CHECK_THROWS_AS((void)runner.trace(), pp::run_error);
+  }
+}
+
+TEST_CASE("a rank that runs another plan than the others stalls, and is told to") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
+  auto model = make_model(table.extents);
+  pp::mpi_runner runner(pp::lower(table, words),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = std::chrono::seconds(5)});
+  pp::plan_number const again = runner.add(pp::lower(table, words)); // the same sizes
+  runner.step();
+  try {
+    runner.step(this_rank() == 1 ? again : pp::plan_number{});
+    FAIL("the step must throw");
+  } catch (pp::run_error const& error) {
+    std::string const text = error.what();
+    CHECK(text.find("run: no progress before the deadline") == 0);
+  }
+}
+
+TEST_CASE("a plan that places stages on other ranks is refused") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const loops = pp::make_timetable<pp::Interleaved<2>>({4, 4});
+  auto model = make_model(loops.extents);
+  pp::mpi_runner runner(pp::lower(loops, words), model, meeting.line());
+  CHECK_THROWS_WITH_AS(
+    (void)runner.add(pp::lower(pp::make_timetable<pp::VHalf>({4, 4}), words)),
+    "run: the plans of a runner keep each stage on the same rank, but this one places them "
+    "elsewhere; make another runner for it",
+    std::invalid_argument);
 }
 
 TEST_CASE("a plan for another number of ranks is refused") {

@@ -52,6 +52,7 @@ struct hook_placement {
   event* placed;        //!< [count + hook_capacity(extents)]
   int written = 0;      //!< of placed
   int messages = 0;     //!< placed that no pass makes
+  bool updates = true; //!< steps of the optimizer come last; an evaluation has none
 };
 
 //! @brief The most events that `place_hooks` adds.
@@ -167,7 +168,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
   }
   for (int device = 0; device + 1 < extents.devices; ++device)
     push_message(work, subject::spread, device, device + 1, 0, rows);
-  for (int stage = 0; stage < rows; ++stage)
+  for (int stage = 0; stage < rows && work.updates; ++stage)
     push_step(work, subject::update, stage);
 }
 

@@ -130,7 +130,7 @@ struct slot_check {
       at = step.completes_stage ? complete : at;
       return;
     case subject::contribution:
-      if (at != (tied ? added : complete))
+      if (!work.evaluates && at != (tied ? added : complete))
         return fail(plan_rule::incomplete, i, nothing);
       return;
     case subject::tied_gradient:

@@ -85,7 +85,8 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
     for (subject const about : other_steps) {
       bool const tied = about == subject::tied_gradient || about == subject::add_tied;
       bool const wanted =
-        tied ? work.tied_bytes > 0 && holds_tied(extents, stage) : work.totals_bytes > 0;
+        tied ? work.tied_bytes > 0 && holds_tied(extents, stage)
+             : work.totals_bytes > 0 && !(work.evaluates && about == subject::update);
       item step;
       step.about = about;
       step.work.stage = static_cast<std::uint16_t>(stage);

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a stage may have beside its passes. Header for the concepts of hooks, such as
+//! pipelining::can_update.
+
+#include <pipe/plan/item.hpp>
+#include <pipe/run/context.hpp>
+
+#include <type_traits>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
+//! last pass that adds
+//!        to the stage's weight gradients, while other stages still run. The place to start a
+//!        data-parallel reduction or the optimizer's step of this stage.
+template <class Stage>
+concept can_announce_gradients = requires(Stage& stage, context const& where) {
+  stage.gradients_ready(where);
+};
+
+//! @brief `stage.tied_gradient(context, output)`: writes the gradient of the weight that the first
+//! and the last stage share into the output; `stage.add_tied(context, first, last)`: makes the sum
+//! of both its gradient. Both stages are handed the same two inputs in the same order, so their
+//! copies stay equal bit for bit.
+template <class Stage>
+concept can_tie = requires(Stage& stage, context const& where, input in, output out) {
+  stage.tied_gradient(where, out);
+  stage.add_tied(where, in, in);
+};
+
+//! @brief `stage.contribute(context, output)`: writes the stage's row of the totals. Called once
+//! per iteration, behind all passes of the device, when the stage's gradients are complete, tied
+//! ones included; in an evaluation (`context.evaluating`) behind its forward passes.
+template <class Stage>
+concept can_contribute = requires(Stage& stage, context const& where, output out) {
+  stage.contribute(where, out);
+};
+
+//! @brief `stage.optimizer_step(context, totals)`: called once at the end of the iteration. The
+//! totals lie where the stage runs: on a GPU, kernels read them.
+template <class Stage>
+concept can_update = requires(Stage& stage, context const& where, totals const& all) {
+  stage.optimizer_step(where, all);
+};
+
+//! @brief `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
+//! of this stage and a backward pass (both gradients) of `other`, in any order or at once: neither
+//! needs what the other makes. Composite passes of stages without it run as two passes in turn.
+template <class Stage, class Other>
+concept can_overlap = requires(
+  Stage& stage, composite_half const& forward, composite_half const& backward, Other& other) {
+  stage.forward_backward(forward, backward, other);
+};
+
+//! @brief True when a stage can do what a step is about that follows complete gradients.
+template <class Stage>
+[[nodiscard]] constexpr bool can_follow(subject about) noexcept {
+  switch (about) {
+  case subject::tied_gradient:
+  case subject::add_tied: return can_tie<Stage>;
+  case subject::contribution: return can_contribute<Stage>;
+  case subject::update: return can_update<Stage>;
+  default: return true;
+  }
+}
+
+namespace detail {
+
+// A name that two base classes have is ambiguous: that is how a member is found whatever it is.
+struct hook_names {
+  int gradients_ready;
+  int tied_gradient;
+  int add_tied;
+  int contribute;
+  int optimizer_step;
+  int forward_backward;
+};
+template <class Stage>
+struct with_hook_names : Stage, hook_names {};
+
+template <class Stage>
+inline constexpr bool can_be_base = std::is_class_v<Stage> && !std::is_final_v<Stage>;
+
+template <class Stage>
+concept names_gradients_ready =
+  can_be_base<Stage> && !requires { &with_hook_names<Stage>::gradients_ready; };
+template <class Stage>
+concept names_tied_gradient =
+  can_be_base<Stage> && !requires { &with_hook_names<Stage>::tied_gradient; };
+template <class Stage>
+concept names_add_tied = can_be_base<Stage> && !requires { &with_hook_names<Stage>::add_tied; };
+template <class Stage>
+concept names_contribute = can_be_base<Stage> && !requires { &with_hook_names<Stage>::contribute; };
+template <class Stage>
+concept names_optimizer_step =
+  can_be_base<Stage> && !requires { &with_hook_names<Stage>::optimizer_step; };
+
+//! One readable sentence for each hook that has its name and nothing else.
+template <class Stage>
+struct check_hook_names {
+  static_assert(!names_gradients_ready<Stage> || can_announce_gradients<Stage>,
+                "run: the stage has a member gradients_ready, but it would never be called; declare "
+                "it as gradients_ready(pipelining::context const&)");
+  static_assert((!names_tied_gradient<Stage> && !names_add_tied<Stage>) || can_tie<Stage>,
+                "run: the stage has a member tied_gradient or add_tied, but they would never be "
+                "called; declare both, as tied_gradient(pipelining::context const&, "
+                "pipelining::output) and add_tied(context const&, input first, input last)");
+  static_assert(!names_contribute<Stage> || can_contribute<Stage>,
+                "run: the stage has a member contribute, but it would never be called; declare it "
+                "as contribute(pipelining::context const&, pipelining::output)");
+  static_assert(!names_optimizer_step<Stage> || can_update<Stage>,
+                "run: the stage has a member optimizer_step, but it would never be called; declare "
+                "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
+  static constexpr bool good = true;
+};
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_1

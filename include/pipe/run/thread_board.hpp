@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the threads of a runner share. Header for pipelining::threads and
+//! pipelining::detail::thread_board.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/describe.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/guards.hpp>
+#include <pipe/run/rendezvous.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief How threads run a plan.
+struct threads {
+  //! The longest that a device waits for one message. After that, the step fails and says who waits
+  //! for whom.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  //! The checked mode, for debugging: guard bytes around every slot, poison (not a number) in slots
+  //! before their first write, outputs that must be written to their end, and a sentence before an
+  //! access through a null buffer ends the process. Costs memory, time and allocations.
+  bool guarded = false;
+  //! Called once by the thread of each device, with the number of the device, before anything else:
+  //! the place to pin it to a core (`pin_in_turn`), to name it, to set its rounding or its number of
+  //! OpenMP threads. The thread touches its memory after that, so it lies near the core.
+  std::function<void(int device)> on_start{};
+  //! How long a device looks for a message before it sleeps; waking up takes about as long. Where the
+  //! process has fewer cores than the plan has devices, devices sleep at once.
+  std::chrono::nanoseconds spin = std::chrono::microseconds(50);
+};
+
+namespace detail {
+
+using steady = std::chrono::steady_clock;
+
+//! Thrown inside a device thread to leave its program; the first failure has been noted already.
+struct stopped {};
+
+//! A plan of the runner, and what its steps write down.
+struct thread_plan {
+  plan work;
+  plan_view view;
+  rendezvous messages;
+  std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
+  std::vector<std::vector<double>> starts; // [P][items], seconds
+  std::vector<std::vector<double>> ends;
+
+  explicit thread_plan(plan lowered)
+      : work(std::move(lowered)), view(work.view()), messages(view) {
+    for (int device = 0; device < view.extents.devices; ++device) {
+      completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
+      starts.emplace_back(view.program_of(device).size());
+      ends.emplace_back(view.program_of(device).size());
+    }
+  }
+};
+
+//! What the threads are woken for.
+enum class errand { start, touch, step, end };
+
+//! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
+struct alignas(64) device_standing {
+  std::atomic<int> position = 0;        // the item that the device is at
+  std::atomic<int> waits_on = nothing;  // the item that it waits for, or nothing
+  std::atomic<bool> at_home = true;     // it has ended its errand
+  sleeping_place home;
+};
+
+//! What all threads of a runner share. It outlives the runner if a stage never returns.
+struct thread_board {
+  threads options;
+  int devices;
+  std::chrono::nanoseconds spin_in_step;
+  std::chrono::nanoseconds spin_between_steps;
+  std::vector<std::unique_ptr<thread_plan>> plans;
+  thread_plan* now = nullptr; // the plan of the step
+  std::vector<host_memory> memories;
+  std::vector<host_memory> host_memories; // of what goes to the host and back
+  std::vector<slot_guards> guards;        // [P], those of the plan of the step
+  std::vector<device_standing> standings; // [P]
+  steady::time_point step_start;
+
+  std::atomic<long> generation = 0; // errands begun
+  errand what = errand::start;
+  std::atomic<int> running = 0; // devices that have not ended the errand
+  sleeping_place caller;
+
+  std::mutex guard; // of the failure
+  std::atomic<int> failed_device = nothing;
+  std::exception_ptr failure;
+  std::string failure_text;
+
+  thread_board(int device_count, threads chosen)
+      : options(std::move(chosen)), devices(device_count),
+        memories(static_cast<std::size_t>(device_count)),
+        host_memories(static_cast<std::size_t>(device_count)),
+        standings(static_cast<std::size_t>(device_count)) {
+    auto const cores = static_cast<int>(std::thread::hardware_concurrency()); // 0: unknown
+    constexpr std::chrono::nanoseconds none{0};
+    spin_in_step = cores >= devices ? options.spin : none;
+    // Between two steps the caller wants a core as well.
+    spin_between_steps = cores > devices ? options.spin : none;
+  }
+
+  [[nodiscard]] std::int64_t guard_size() const noexcept {
+    return options.guarded ? guard_bytes : 0;
+  }
+  [[nodiscard]] arena slots(thread_plan const& of, int device) const noexcept {
+    auto const d = static_cast<std::size_t>(device);
+    return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
+  }
+
+  //! Makes room for a plan. No errand may run.
+  void add(plan lowered) {
+    auto added = std::make_unique<thread_plan>(std::move(lowered));
+    plan_view const& view = added->view;
+    for (int device = 0; device < devices; ++device) {
+      auto const d = static_cast<std::size_t>(device);
+      memories[d].reserve(arena{view, device, nullptr, nullptr, guard_size()}.bytes());
+      host_memories[d].reserve(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
+    }
+    plans.push_back(std::move(added));
+    now = nullptr; // memory may have moved
+  }
+
+  void begin_step(thread_plan& next) {
+    if (now != &next) {
+      now = &next;
+      guards.clear();
+      for (int device = 0; device < devices; ++device)
+        guards.emplace_back(slots(next, device));
+    }
+    next.messages.reset();
+    for (auto& lanes : next.completed)
+      for (int& item_index : lanes)
+        item_index = nothing;
+    for (device_standing& device : standings)
+      device.position.store(0, std::memory_order_relaxed);
+    step_start = steady::now();
+  }
+
+  //! Sends all threads on an errand.
+  void send(errand why) {
+    failed_device.store(nothing, std::memory_order_relaxed);
+    failure = nullptr;
+    failure_text.clear();
+    what = why;
+    for (device_standing& device : standings)
+      device.at_home.store(false, std::memory_order_relaxed);
+    running.store(devices, std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_seq_cst);
+    for (device_standing& device : standings)
+      device.home.open();
+  }
+
+  //! Ends the threads: those at home now, others when they come home.
+  void dismiss() {
+    what = errand::end;
+    generation.fetch_add(1, std::memory_order_seq_cst);
+    for (device_standing& device : standings)
+      device.home.open();
+  }
+
+  //! Waits until all are back; once one has failed, until the deadline.
+  //! @return whether they are back.
+  bool gather() {
+    auto const back = [this] { return running.load(std::memory_order_seq_cst) == 0; };
+    auto const failed = [this] { return failed_device.load(std::memory_order_seq_cst) != nothing; };
+    caller.wait([&] { return back() || failed(); });
+    return back() || caller.wait_until(steady::now() + options.deadline, back);
+  }
+
+  //! A thread comes back.
+  void come_home(int device) {
+    standings[static_cast<std::size_t>(device)].at_home.store(true, std::memory_order_relaxed);
+    if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
+      caller.open();
+  }
+
+  //! Notes the first failure and ends the step on all devices.
+  void fail(int device, std::string text, std::exception_ptr cause) {
+    {
+      std::lock_guard const lock(guard);
+      if (failed_device.load(std::memory_order_relaxed) != nothing)
+        return;
+      failure_text = std::move(text);
+      failure = std::move(cause);
+      failed_device.store(device, std::memory_order_seq_cst);
+    }
+    if (now != nullptr)
+      now->messages.abort();
+    caller.open();
+  }
+
+  //! A device that has not ended the step.
+  [[nodiscard]] int unreturned() const {
+    int device = 0;
+    while (device + 1 < devices && standings[static_cast<std::size_t>(device)].at_home.load())
+      ++device;
+    return device;
+  }
+
+  [[nodiscard]] std::string name(int device, int index) const {
+    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)],
+                    now->view.extents.chunks > 1);
+  }
+
+  //! Who waits for whom, one line per device.
+  [[nodiscard]] std::string standing() const {
+    std::string text;
+    for (int device = 0; device < devices; ++device) {
+      device_standing const& its = standings[static_cast<std::size_t>(device)];
+      int const at = its.position.load(std::memory_order_relaxed);
+      int const waited = its.waits_on.load(std::memory_order_relaxed);
+      auto const steps = now->view.program_of(device);
+      text += "\n  device " + std::to_string(device);
+      if (waited != nothing) {
+        text += " waits for device " +
+                std::to_string(steps[static_cast<std::size_t>(waited)].peer) + ": " +
+                name(device, waited);
+      } else if (static_cast<std::size_t>(at) >= steps.size()) {
+        text += " has ended its program";
+      } else {
+        text += " is at item " + std::to_string(at) + ": " + name(device, at);
+      }
+    }
+    return text;
+  }
+};
+
+} // namespace detail
+} // namespace pipelining::inline v0_1

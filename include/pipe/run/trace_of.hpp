@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What ran, as a timetable. Header for pipelining::trace_of.
+
+#include <pipe/core/pipeline.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+
+namespace pipelining::inline v0_1 {
+
+//! @brief The passes of a plan with the times at which they ran. Hooks are not among them.
+//! @param time `time(device, item, end)` is when the item of that number of the device began, or
+//! ended where `end` is true.
+//! @complexity O(n E) for n items and E engines.
+template <class Time>
+[[nodiscard]] dynamic_timetable trace_of(plan const& ran, Time time) {
+  dynamic_timetable result;
+  plan_view const view = ran.view();
+  result.extents = view.extents;
+  result.offsets.push_back(0);
+  for (int row = 0; row < row_count(view.over()); ++row) {
+    int const device = row % view.extents.devices;
+    auto const steps = view.program_of(device);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].what != operation::run || steps[i].about != subject::pass ||
+          row_of(view.over(), steps[i].work) != row)
+        continue;
+      result.passes.push_back(steps[i].work);
+      result.starts.push_back(time(device, i, false));
+      result.ends.push_back(time(device, i, true));
+    }
+    result.offsets.push_back(static_cast<int>(result.passes.size()));
+  }
+  result.tables = ran.tables;
+  return result;
+}
+
+} // namespace pipelining::inline v0_1
