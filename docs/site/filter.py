@@ -121,7 +121,7 @@ def main(path):
     if path.suffix == ".md":
         text = as_page(path, text)
     else:
-        text = with_words(re.sub(r"\bnamespace pipelining::inline v0_1\b", "namespace pipelining", text))
+        text = with_words(re.sub(r"\bnamespace pipelining::inline v\d+_\d+\b", "namespace pipelining", text))
     sys.stdout.write(text)
 
 

@@ -41,6 +41,11 @@ def problems(root):
                 yield f"{name}: names pipelining/{found}, but version.hpp has {version}"
     if wanted == 0:
         yield "no find_package(pipelining VERSION) found: test_package must ask for the version"
+    namespace = "v" + short.replace(".", "_")
+    for path in sorted([*root.glob("include/pipe/**/*.hpp"), *root.glob("include/pipe/**/*.cuh")]):
+        for found in re.findall(r"^namespace pipelining::inline (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            if found != namespace:
+                yield f"{path.relative_to(root)}: the inline namespace is {found}, but version.hpp has {version}: {namespace}"
     if "version.hpp" not in text("conanfile.py") or re.search(r"^\s+version = ", text("conanfile.py"), re.MULTILINE):
         yield "conanfile.py must read the version from include/pipe/version.hpp"
 

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -89,4 +89,4 @@ void backward_on_device(parameters const& p,
   }
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -225,4 +225,4 @@ void backward(parameters const& p,
   backward(p, t, m, f, space);
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -164,4 +164,4 @@ void backward_on_hopper(parameters const& p,
   detail::start_on_hopper<Dim, Built>(p, t, mean, m, f, stream);
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

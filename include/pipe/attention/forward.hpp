@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -194,4 +194,4 @@ void forward(parameters const& p,
   forward(p, t, m, f, space);
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 //! @brief The one argument of the forward kernels.
 template <class Element, mask Mask, score Score>
@@ -108,4 +108,4 @@ void check_for_kernels(parameters const& p,
   detail::check_pieces("value gradient", t.value_gradient);
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

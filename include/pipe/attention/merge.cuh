@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 //! @brief The one argument of the merge kernel.
 template <class Element>
@@ -121,4 +121,4 @@ void merge_on_device(tensor_view<Element> output,
   }
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -148,4 +148,4 @@ void reference_backward(parameters const& p,
   }
 }
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief A kind under its number.
 struct numbered_kind {
@@ -298,4 +298,4 @@ private:
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What of a device a kind of pass occupies. A device has a row of passes for each engine
 //! that its flow uses; each row runs in order.
@@ -191,4 +191,4 @@ struct flow {
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

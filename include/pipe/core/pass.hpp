@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What a pass computes.
 //!
@@ -48,4 +48,4 @@ struct pass {
 
 static_assert(sizeof(pass) == 8);
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

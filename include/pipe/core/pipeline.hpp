@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What functions on timetables and plans ask about a pipeline. Owns nothing: tables and
 //! plans do.
@@ -224,4 +224,4 @@ struct dependency_list {
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

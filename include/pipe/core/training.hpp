@@ -8,7 +8,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
 //! These are the pools of the flows of training, in order.
@@ -245,4 +245,4 @@ inline constexpr flow frugal_training =
   return index_of(kind) < most_kinds ? frugal_training[kind].word.c_str() : "unknown";
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief A thread that ends the communicators of a rank, all together in one group of NCCL: when
@@ -215,4 +215,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

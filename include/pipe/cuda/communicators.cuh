@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief The devices that share one communicator.
@@ -124,4 +124,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

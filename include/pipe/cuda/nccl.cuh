@@ -29,7 +29,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief Runs the program of one device of a plan on the GPU of this process; one process per
@@ -190,4 +190,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief Why a rank has stopped.
@@ -116,4 +116,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief A communicator of the program that uses the runner.
@@ -115,4 +115,4 @@ inline void check_environment() {
 
 } // namespace detail
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

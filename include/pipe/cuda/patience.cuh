@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 namespace detail {
@@ -59,4 +59,4 @@ struct patience {
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
@@ -164,4 +164,4 @@ public:
 #endif
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

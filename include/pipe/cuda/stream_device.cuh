@@ -23,7 +23,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace cuda {
 
 //! @brief How a device lays its plan out on streams.
@@ -300,4 +300,4 @@ struct stream_device {
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Anything that text can be appended to: std::string, or a file behind a member `append`.
 template <class Sink>
@@ -72,4 +72,4 @@ void append(Sink& out, Part const&... parts) {
   (one(parts), ...);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Writes one line per pass, device after device, under the heading
 //!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter: F, B, I or W.
@@ -28,4 +28,4 @@ void write_csv(Sink& out, timetable_view table) {
   }
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Facts about a timetable that its passes do not show.
 struct timetable_details {
@@ -99,4 +99,4 @@ void append_device_share(Sink& out, shape const& extents, double peak) {
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

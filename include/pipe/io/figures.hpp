@@ -14,7 +14,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief True for the kinds at whose end what a plain forward pass has kept is free again.
 [[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
@@ -110,4 +110,4 @@ void append_peaks(Sink& out, shape const& extents, timetable_figures const& foun
   append(out, ", in microbatches of one stage");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

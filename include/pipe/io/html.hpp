@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief One schedule of a page: its order, its costs and, where it has run, when its passes ran.
 struct html_timeline {
@@ -262,4 +262,4 @@ void write_html(Sink& out,
   append(out, "</script>\n</body>\n</html>\n");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -264,4 +264,4 @@ start();
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

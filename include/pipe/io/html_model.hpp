@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -249,4 +249,4 @@ function critical_path(t, times) {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

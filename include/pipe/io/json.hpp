@@ -13,7 +13,7 @@
 
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Appends a text in double quotes, with what JSON forbids inside escaped.
 template <text_sink Sink>
@@ -92,4 +92,4 @@ void write_json(Sink& out, timetable_view table, timetable_details const& about)
   append(out, "]}\n");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

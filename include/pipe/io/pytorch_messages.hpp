@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -235,4 +235,4 @@ private:
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

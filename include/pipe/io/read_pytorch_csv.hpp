@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What a file says.
 struct pytorch_schedule {
@@ -198,4 +198,4 @@ template <cost_model Cost = uniform_cost>
   detail::reject(verdict.device + 1, file.cells[entry], reason);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Red, green and blue, 0 to 255.
 struct colour {
@@ -101,4 +101,4 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   return "";
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How large a picture may become.
 struct svg_options {
@@ -407,4 +407,4 @@ void write_svg(Sink& out,
   append(out, "</svg>\n");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How wide a text may be and whether the terminal understands colours.
 struct text_options {
@@ -238,4 +238,4 @@ void write_text(Sink& out,
   detail::write_text_legend(out, grid);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief A pass that has run: on which device, from when to when.
 struct measured_pass {
@@ -238,4 +238,4 @@ void write_trace(Sink& out,
   append(out, "\n]}\n");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Whether a file has the messages between devices.
 enum class pytorch_content : std::uint8_t { passes, passes_and_messages };
@@ -200,4 +200,4 @@ void write_pytorch_csv(Sink& out,
   write_pytorch_csv(out, view, content, release);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

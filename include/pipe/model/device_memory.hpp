@@ -7,7 +7,7 @@
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The most bytes of activations that a device holds at once, as the flow says which pass
 //! takes and which gives back: in training from the start of a forward pass to the end of
@@ -20,4 +20,4 @@ peak_activation_bytes(timetable_view table, int device, BytesOf const& bytes_of)
   return detail::peak_of<double>(table, device, slot_class::activation, bytes_of);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The rates of one GPU. Bytes are decimal: 80 GB are 80e9.
 struct gpu {
@@ -93,4 +93,4 @@ constexpr void check_gpu(gpu const& rates) {
                               "'; the known ones are " + all);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

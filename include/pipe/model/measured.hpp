@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -130,4 +130,4 @@ template <cost_model Cost>
   return simulate({table.extents, table.passes, table.offsets, table.tables}, cost);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How a model is trained, beside its pipeline.
 struct training_setup {
@@ -218,4 +218,4 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
 //! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
 inline constexpr band chunk_tax_band{0.88, 0.93};
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! The members of a JSON object whose values are numbers, booleans (0 or 1) or words. Nested
@@ -204,4 +204,4 @@ whole_number(flat_json const& file, std::initializer_list<char const*> names, in
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Some tokens of each sequence: `length` of them behind `prefix` earlier ones.
 struct token_range {
@@ -275,4 +275,4 @@ inline constexpr named_transformer transformers[] = {
                               "'; the known ones are " + all);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

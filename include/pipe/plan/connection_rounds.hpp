@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Two devices that exchange messages: in round `round` both make their connections, in both
 //! directions that are in use, and wait for them.
@@ -158,4 +158,4 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
   return connect_rounds(device_pairs(work), work.extents.devices);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied gradients and totals, are not for flows.
@@ -149,4 +149,4 @@ struct item {
   return static_cast<int>(end);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The global order of a timetable: entries of its flat arrays, each after all that it waits
 //! for.
@@ -283,4 +283,4 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
     table, true, hooks, detail::write_programs(table, events), sizes, options);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Where the slots of one class lie in the arena of a device.
 struct slot_layout {
@@ -137,4 +137,4 @@ struct plan {
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

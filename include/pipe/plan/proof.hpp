@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
 enum class plan_rule : std::uint8_t {
@@ -92,4 +92,4 @@ namespace detail {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

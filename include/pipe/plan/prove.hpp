@@ -15,7 +15,7 @@
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief True when two pipelines have the same devices, each with the same stages.
 //! @complexity O(S).
@@ -149,4 +149,4 @@ constexpr proof prove_slots(plan_view work) {
   return {};
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -11,7 +11,7 @@
 #include <concepts>
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of what the pass
 //! makes or keeps.
@@ -76,4 +76,4 @@ template <class Sizes>
     return 0;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

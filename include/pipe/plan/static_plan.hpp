@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Buffers of no bytes as a type: the default of `lower_static`. A type of sizes has a
 //! member `value`.
@@ -111,4 +111,4 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The cores that the calling thread may run on, ascending.
 //! @throws std::runtime_error where the system does not say.
@@ -50,4 +50,4 @@ struct pin_in_turn {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

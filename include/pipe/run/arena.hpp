@@ -14,7 +14,7 @@
 #include <cstring>
 #include <new>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
@@ -179,4 +179,4 @@ private:
   std::int64_t bytes_ = 0;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

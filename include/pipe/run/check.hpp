@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -129,4 +129,4 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   return order;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -31,7 +31,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Where a rank keeps its checkpoints, and of what.
 struct checkpoint_place {
@@ -273,4 +273,4 @@ template <run_store Store>
   }
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The steady clock of the machine, a sleep between polls, and the threads that runners
 //! start beside their own. Tests give runners a clock of their own.
@@ -54,4 +54,4 @@ struct polling_clock : std::chrono::steady_clock {
   };
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

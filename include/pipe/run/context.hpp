@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief A buffer of the plan: its slot number and, where the size functions gave it bytes, its
 //! memory.
@@ -107,4 +107,4 @@ struct composite_half {
   output out;    //!< what it writes
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

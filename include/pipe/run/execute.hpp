@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What the loop asks of a device and its transport.
 //!
@@ -73,4 +73,4 @@ void execute(plan_view const& work, int device_number, Device& device) {
   device.finish();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -23,7 +23,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The bytes of a guard. A write that jumps over it is not found.
 inline constexpr std::int64_t guard_bytes = slot_alignment;
@@ -254,4 +254,4 @@ bool run_guarded(Stages& stages,
   return true;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 
 #include <type_traits>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
 //! last pass that adds
@@ -119,4 +119,4 @@ struct check_hook_names {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -35,7 +35,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How MPI processes run a plan.
 struct mpi_ranks {
@@ -423,4 +423,4 @@ private:
   mpi_plan* now_running_ = nullptr; // the plan of the last step
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -29,7 +29,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -325,4 +325,4 @@ private:
   int awaited_ = nothing;             // the message that is waited for
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

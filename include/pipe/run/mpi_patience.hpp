@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -88,4 +88,4 @@ struct mpi_patience {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

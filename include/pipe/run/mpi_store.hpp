@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -242,4 +242,4 @@ private:
   std::unique_ptr<store> line_;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <string>
 #include <unistd.h>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -107,4 +107,4 @@ private:
   std::string text_;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

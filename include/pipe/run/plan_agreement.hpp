@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Compares the plan of this rank with that of rank 0, through the store.
 //! @param elements the user's word for the types of the elements in messages, such as "bf16".
@@ -44,4 +44,4 @@ void agree_on_plan(Store& line,
     throw std::runtime_error(difference + "; start all ranks with the same program and options");
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

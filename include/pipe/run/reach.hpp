@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -208,4 +208,4 @@ reach(std::string const& host, int port, typename Clock::time_point end, std::st
   return std::nullopt;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -178,4 +178,4 @@ private:
   std::atomic<bool> aborted_ = false;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

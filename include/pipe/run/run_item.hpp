@@ -12,7 +12,7 @@
 
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -113,4 +113,4 @@ bool run_composite(Stages& stages,
   return ran;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -96,4 +96,4 @@ template <class Stages>
     return stages.size();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief A wait for another rank that has lasted too long.
 class deadline_error : public std::runtime_error {
@@ -318,4 +318,4 @@ private:
 
 using store = basic_store<>; //!< The store of a run, with the clock of the machine.
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

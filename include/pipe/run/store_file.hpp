@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Rank 0 says where its store is, and its secret. The file appears whole or not at all, and
 //! can be read by its owner alone.
@@ -70,4 +70,4 @@ template <class Clock = polling_clock>
   }
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Serves the store from a thread of rank 0. Knows a process that ends without a goodbye by
 //! its connection, which the kernel closes however the process ended, and tells all others.
@@ -311,4 +311,4 @@ private:
   std::thread thread_;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How threads run a plan.
 struct threads {
@@ -245,4 +245,4 @@ struct thread_board {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -19,7 +19,7 @@
 #include <span>
 #include <string>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! One device during one step.
@@ -145,4 +145,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -224,4 +224,4 @@ void run(plan work, Stages& stages, threads options = {}) {
   runner.step();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The structure of a building block: how far apart one microbatch's passes lie, in slots.
 //!
@@ -357,4 +357,4 @@ struct fixed_block {
           .gap = {0, gap(plan.forward_turn), gap(plan.loss_turn), gap(plan.backward_turn)}};
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

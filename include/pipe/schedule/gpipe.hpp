@@ -6,7 +6,7 @@
 
 #include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief All forward passes, then all backward passes, both in microbatch order.
 //!
@@ -27,4 +27,4 @@ struct GPipe {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -8,7 +8,7 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/walk.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 //! @brief Interleaved 1F1B: V stages per device, stage s on device s mod P; microbatches run in
 //! groups, each group through all stages of a device before the next group.
 //!
@@ -56,4 +56,4 @@ struct Interleaved {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How a block becomes an order.
 enum class effort : std::uint8_t {
@@ -278,4 +278,4 @@ struct Repeat {
   using slices = detail::repeated_slices<Repeat, Devices, Microbatches, Cost>;
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

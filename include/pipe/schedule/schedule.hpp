@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Stands for a schedule parameter that is known only at run time: `Seq1F1B<dynamic>{.chunks
 //! = c}`.
@@ -244,4 +244,4 @@ concept counts_chunks = requires(Schedule const schedule, shape const extents) {
 template <class Schedule>
 concept schedule = closed_form_schedule<Schedule> || generated_schedule<Schedule>;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -8,7 +8,7 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/walk.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief 1F1B over units (microbatch, chunk): sequences are cut into `Chunks` chunks; forward
 //! passes take them first to last, backward passes last to first, sequences in order.
@@ -68,4 +68,4 @@ using Seq1F1BZeroBubbleH1 = Walk<walk{.lag = 1}, Chunks>;
 template <int Chunks = dynamic>
 using Seq1F1BZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}, Chunks>;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -9,7 +9,7 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/walk.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Seq1F1B with V stages per device: `Interleaved` over the units (microbatch, chunk) of
 //! groups of whole sequences.
@@ -83,4 +83,4 @@ struct Seq1F1BInterleaved {
 template <int StagesPerDevice = dynamic, int Chunks = dynamic>
 using Seq1F1BZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, Chunks>;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! What a timeline is about.
@@ -421,4 +421,4 @@ constexpr void sweep_both(timeline& line, deadline keep) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief How much a search may do: passes placed, counted over all its attempts. A pass takes
 //! about 25 ns.
@@ -428,4 +428,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Which way a walk goes: forward passes take stages and chunks first to last, backward
 //! passes last to first.
@@ -209,4 +209,4 @@ struct LoopedWalk {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 
 #include <concepts>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Says which forward passes keep their input alone: `rule(extents, pass)`.
 template <class Rule>
@@ -126,4 +126,4 @@ struct with_recompute {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

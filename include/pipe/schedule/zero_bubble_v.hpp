@@ -12,7 +12,7 @@
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 struct zero_bubble_v_block {
   static constexpr int stages_per_device = 2;
@@ -49,4 +49,4 @@ using ZeroBubbleV = ZeroBubbleVChunked<>; //!< @brief The same without chunks of
 //! @brief Without a search for real costs.
 using SweptZeroBubbleV = ZeroBubbleVChunked<1, effort::sweeps>;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! Passes of a device with one head and one tail: nothing of it starts before, all of it is
@@ -322,4 +322,4 @@ template <cost_model Cost>
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

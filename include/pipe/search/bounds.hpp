@@ -25,7 +25,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What a bound may presume of the orders that it is for.
 struct bound_options {
@@ -194,4 +194,4 @@ least_times(shape const& extents, Cost const& cost, bound_options const& options
   return least_times(pipeline{extents}, cost, options);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Times of passes and messages in steps of a grid, the same on every device.
 struct grid_times {
@@ -324,4 +324,4 @@ plan_continuous_block(int devices, grid_times const& times, int interval) {
   return detail::block_planner(devices, times, interval).plan();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -21,7 +21,7 @@
 #include <tuple>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What an exact search may use.
 struct exact_options {
@@ -270,4 +270,4 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

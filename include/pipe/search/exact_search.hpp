@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 struct exact_hash {
@@ -389,4 +389,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

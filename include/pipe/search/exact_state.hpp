@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The kinds of steps that the exact search orders: passes, and what adapters add to them.
 enum class exact_kind : std::uint8_t {
@@ -272,4 +272,4 @@ inline void put_arrivals(bit_writer& out, exact_arrivals const& list) noexcept {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Times of one layer.
 struct layer_cost {
@@ -222,4 +222,4 @@ template <schedule Schedule>
   return best;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -22,7 +22,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1::detail {
+namespace pipelining::inline v0_2::detail {
 
 //! Numbers without a pattern, the same on every machine.
 struct random_numbers {
@@ -224,4 +224,4 @@ template <cost_model Cost>
   return result;
 }
 
-} // namespace pipelining::inline v0_1::detail
+} // namespace pipelining::inline v0_2::detail

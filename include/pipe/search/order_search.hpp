@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What a search makes least.
 enum class search_goal : std::uint8_t { makespan, span };
@@ -327,4 +327,4 @@ template <cost_model Cost>
   return search_order(starts, cost, options, [](order_search_progress const&) { return true; });
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

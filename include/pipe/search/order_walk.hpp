@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1::detail {
+namespace pipelining::inline v0_2::detail {
 
 class order_walk {
 public:
@@ -392,4 +392,4 @@ private:
   bool timed_ = false;
 };
 
-} // namespace pipelining::inline v0_1::detail
+} // namespace pipelining::inline v0_2::detail

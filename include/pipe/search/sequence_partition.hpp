@@ -20,7 +20,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The time of a chunk: `time(kind, length, prefix)` of `length` tokens that follow `prefix`
 //! earlier ones, for the kinds forward, backward_input and backward_weight, on one stage.
@@ -286,4 +286,4 @@ template <chunk_time Time>
   return shares;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

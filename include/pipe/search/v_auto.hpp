@@ -14,7 +14,7 @@
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The V shape with the smallest bubble that a limit on activations allows, for the costs at
 //! hand.
@@ -91,4 +91,4 @@ private:
 template <int MemoryLimit = dynamic, int Chunks = 1>
 using SweptVAuto = VAuto<MemoryLimit, Chunks, effort::sweeps>;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <numeric>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! The largest times of any device, on a grid of at most `steps` steps per microbatch; exact where
@@ -104,4 +104,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

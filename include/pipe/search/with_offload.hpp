@@ -20,7 +20,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief An activation of a device: who makes it, and when it is there without being used.
 struct idle_activation {
@@ -236,4 +236,4 @@ struct with_offload {
   }
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief One time per kind, the same on every stage and for every chunk. The default is the
 //! papers' unit cost.
@@ -166,4 +166,4 @@ constexpr void check_cost(pipeline const& over, Cost const& cost) {
       }
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -7,7 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/timetable/verify.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
@@ -79,4 +79,4 @@ struct diagnosis : timetable_breaks<Verdict.broken,
                                                    chunk<Verdict.other.chunk>>> {};
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

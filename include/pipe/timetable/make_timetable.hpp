@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The two extents that every schedule is given.
 struct pipeline_size {
@@ -134,4 +134,4 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
   return make_timetable(Schedule{}, size, cost);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -12,7 +12,7 @@
 
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief When the first pass of a device starts.
 [[nodiscard]] constexpr double first_start(timetable_view table, int device) noexcept {
@@ -113,4 +113,4 @@ peak_activations(timetable_view table, int device, std::span<double const> share
   });
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -9,7 +9,7 @@
 #include <pipe/core/training.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
@@ -107,4 +107,4 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
 enum class rule : std::uint8_t {
@@ -43,4 +43,4 @@ struct report {
 //! @brief No limit on the activations of a device.
 inline constexpr int unlimited = 0x7fffffff;
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

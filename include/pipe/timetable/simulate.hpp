@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -263,4 +263,4 @@ template <cost_model Cost>
   return result;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! What `Work` has made after `Steps` steps, each step a constant evaluation of its own.
@@ -136,4 +136,4 @@ struct static_order {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

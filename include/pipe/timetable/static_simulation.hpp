@@ -18,7 +18,7 @@
 
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! Entries that one constant evaluation times, of all devices together. Compilers limit the steps
@@ -383,4 +383,4 @@ struct static_arrays {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -15,7 +15,7 @@
 
 #include <type_traits>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a
 //! member `value`.
@@ -142,4 +142,4 @@ verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
     return detail::verdict_on<MemoryLimit, detail::timed<Schedule, Devices, Microbatches, Cost>>();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
@@ -138,4 +138,4 @@ struct dynamic_timetable {
   } // NOLINT(google-explicit-constructor): owning to view
 };
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

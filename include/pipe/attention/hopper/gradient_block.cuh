@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
@@ -287,4 +287,4 @@ __device__ __forceinline__ void make_hopper_gradients(std::uint32_t (&to)[Count 
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -17,7 +17,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention::detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! A tile of keys of one key head.
 struct hopper_key_work {
@@ -285,4 +285,4 @@ __device__ inline void key_gradient_hopper_block(backward_call<Element, Mask, Sc
     });
 }
 
-} // namespace pipelining::inline v0_1::attention::detail
+} // namespace pipelining::inline v0_2::attention::detail

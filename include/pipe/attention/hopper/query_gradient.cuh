@@ -23,7 +23,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention::detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! The copying thread.
 template <int Dim, class Element, mask Mask, score Score>
@@ -222,4 +222,4 @@ __device__ inline void query_gradient_hopper_block(backward_call<Element, Mask, 
     });
 }
 
-} // namespace pipelining::inline v0_1::attention::detail
+} // namespace pipelining::inline v0_2::attention::detail

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention::detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
 //! @param at     of the lane's first row and column
@@ -79,4 +79,4 @@ struct row_pair {
   }
 };
 
-} // namespace pipelining::inline v0_1::attention::detail
+} // namespace pipelining::inline v0_2::attention::detail

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention::detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! A tile of keys that the mask does not skip, or index = count where there is none.
 struct next_tile {
@@ -80,4 +80,4 @@ find_query_tile(parameters const& p, Mask const& m, tile_position at, int head, 
   return {head, 0, tile_cover::skip};
 }
 
-} // namespace pipelining::inline v0_1::attention::detail
+} // namespace pipelining::inline v0_2::attention::detail

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 //! @brief Tile sizes of the kernel of dQ.
 template <int Dim>
@@ -372,4 +372,4 @@ __device__ inline void key_gradient_block(backward_call<Element, Mask, Score> co
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

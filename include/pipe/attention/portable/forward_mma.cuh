@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_1::attention {
+namespace pipelining::inline v0_2::attention {
 
 //! @brief Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
 //! spills. Scores beside plain need some registers themselves.
@@ -341,4 +341,4 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_1::attention
+} // namespace pipelining::inline v0_2::attention

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1::attention::detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! Bytes from the start of a tile to one piece of one row.
 template <int Dim>
@@ -148,4 +148,4 @@ __device__ inline void store_rows(
   }
 }
 
-} // namespace pipelining::inline v0_1::attention::detail
+} // namespace pipelining::inline v0_2::attention::detail

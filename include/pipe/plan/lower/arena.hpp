@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Slots start at multiples of this many bytes, which suits every copy engine and vector
 //! load.
@@ -161,4 +161,4 @@ lay_out(pipeline const& over, program& work, Sizes const& sizes, slot_layout* la
   return total;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -21,7 +21,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! What the devices of a plan share while they are lowered, on arrays of the caller.
@@ -124,4 +124,4 @@ constexpr lowered_device lower_device(lowering const& shared,
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

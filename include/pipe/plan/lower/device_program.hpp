@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The items of one device, in storage of the caller.
 struct program {
@@ -223,4 +223,4 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
   }
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -7,7 +7,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals.
 struct slot_uses {
@@ -96,4 +96,4 @@ constexpr void assign_given_slots(
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -159,4 +159,4 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
   return appended;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief True when a stage is one of the two that share a tied weight. A pipeline of one stage
 //! shares nothing.
@@ -186,4 +186,4 @@ constexpr void place_hooks(hook_placement& work) noexcept {
     detail::place_totals(work);
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

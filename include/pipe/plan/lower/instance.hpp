@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! Where an instance of a datum is on a device.
@@ -156,4 +156,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! An array that lives as long as its scope; without a value its elements are not initialised.
@@ -26,4 +26,4 @@ struct scratch {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

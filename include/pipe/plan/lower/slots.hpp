@@ -15,7 +15,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The slots of one class: those free again, in the order in which they became free.
 //!
@@ -346,4 +346,4 @@ assign_slots(slot_state& state, program& work, int* needs, int* need_counts) noe
   detail::slot_walk(state, work, needs, need_counts).run();
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

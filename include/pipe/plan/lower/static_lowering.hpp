@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! Passes or items that one constant evaluation of a plan works through: an item takes more steps
@@ -313,4 +313,4 @@ struct static_lowering {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

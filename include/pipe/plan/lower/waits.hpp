@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The most waits per item, on average: without copies an item needs at most two items of
 //! other streams, since all slots but those of messages go from pass to pass.
@@ -144,4 +144,4 @@ constexpr int assign_waits(program& work,
   return out.count;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

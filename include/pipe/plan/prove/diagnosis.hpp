@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
@@ -179,4 +179,4 @@ struct budget_diagnosis {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -135,4 +135,4 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   } while (device != start);
   return count;
 }
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

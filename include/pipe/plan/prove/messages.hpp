@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The most messages of one group. NCCL cuts very large groups into several launches, each
 //! rank at another place.
@@ -168,4 +168,4 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

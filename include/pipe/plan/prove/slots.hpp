@@ -22,7 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -262,4 +262,4 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 
 #include <utility>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! The verdict on a plan, some devices or items per constant.
@@ -163,4 +163,4 @@ struct static_proof {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! The subjects of steps that run beside passes.
@@ -143,4 +143,4 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief What the host asks of CUDA and NCCL in one iteration, beside what stages launch
 //! themselves. One stream for passes and one for every lane; one thread per device.
@@ -80,4 +80,4 @@ struct call_count {
   return sum;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

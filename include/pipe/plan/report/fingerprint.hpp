@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief 128 bits that differ when plans do. The same for a plan on all compilers and machines.
 struct fingerprint {
@@ -227,4 +227,4 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   return {summary[summary_field::fingerprint_high], summary[summary_field::fingerprint_low]};
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

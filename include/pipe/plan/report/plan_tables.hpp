@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 namespace detail {
 
@@ -81,4 +81,4 @@ namespace detail {
   return text;
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2

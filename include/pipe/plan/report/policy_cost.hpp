@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_1 {
+namespace pipelining::inline v0_2 {
 
 //! @brief The bill of a policy for one plan.
 struct bill {
@@ -77,4 +77,4 @@ struct bill {
          " passes";
 }
 
-} // namespace pipelining::inline v0_1
+} // namespace pipelining::inline v0_2
