@@ -155,7 +155,7 @@ def rename(text, number):
     tag = f"m{number}"
     text = re.sub(r"<pipe/cuda/", f"<{tag}/", text)
     text = text.replace("<pipe/run/execute.hpp>", f"<{tag}/execute.hpp>")
-    text = re.sub(r"\b(execute_item|execute|execution_device)\b(?!\.hpp)", rf"\1_{tag}", text)
+    text = re.sub(r"\b(execute_item|execute|execution_device|composing_device)\b(?!\.hpp)", rf"\1_{tag}", text)
     text = re.sub(r"\bnamespace cuda\b", f"namespace cuda_{tag}", text)
     return re.sub(r"(?<!<pipe/)\bcuda::", f"cuda_{tag}::", text)
 
@@ -166,17 +166,34 @@ def driver(text, number):
     return text.replace("namespace {", f"namespace m{number} {{").replace("namespace pp = pipelining;", "")
 
 
+def headers_behind(text, files):
+    """The headers among `files` that a source includes, directly or not."""
+    found, left = set(), [text]
+    while left:
+        for path in re.findall(r"<pipe/(?:cuda|run)/([^>]+)>", left.pop()):
+            if path in files and path not in found:
+                found.add(path)
+                left.append(files[path])
+    return found
+
+
 def main():
     root, out, parts = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
     files = headers_of(root)
     tests = root / "tests" / "cuda"
     sources = [(tests / name).read_text(encoding="utf-8") for name in ("streams.cu", "nccl.cu")]
+    # Which driver a bug can change; the other is that of the executors without one.
+    behind = [headers_behind(text, files) for text in sources]
+    planted = [[number if not mutant[2] or mutant[1] in headers else 0 for headers in behind]
+               for number, mutant in enumerate(MUTANTS)]
     bodies = [[] for _ in range(parts)]
     for number, mutant in enumerate(MUTANTS):
         for name, text in mutate(files, mutant).items():
             write(out / f"m{number}" / name, rename(text, number))
         includes, code = [], []
-        for source in sources:
+        for source, own in zip(sources, planted[number]):
+            if own != number:
+                continue
             text = driver(source, number)
             includes += re.findall(r"^#include .*$", text, re.MULTILINE)
             code.append(re.sub(r"^(#include .*|// SPDX.*)$", "", text, flags=re.MULTILINE))
@@ -191,8 +208,8 @@ def main():
         table += f"streams_result run_on_streams_m{number}(streams_case const&);\n"
         table += f"nccl_result run_on_ranks_m{number}(nccl_case const&);\n"
     table += "\nstd::vector<mutant> all_mutants() {\n  return {\n"
-    for number, mutant in enumerate(MUTANTS):
-        table += f'    {{"{mutant[0]}", run_on_streams_m{number}, run_on_ranks_m{number}}},\n'
+    for mutant, (streams, ranks) in zip(MUTANTS, planted):
+        table += f'    {{"{mutant[0]}", run_on_streams_m{streams}, run_on_ranks_m{ranks}}},\n'
     write(out / "table.cpp", table + "  };\n}\n")
 
 
