@@ -93,11 +93,11 @@ struct spinning_pipeline {
   std::vector<spinning_stage> model;
   pp::cuda::stream_runner<std::vector<spinning_stage>, machine::clock> runner;
 
-  spinning_pipeline(spin_case const& what, pp::uniform_cost const& cost)
+  spinning_pipeline(spin_case const& what, pp::uniform_cost const& cost, int run_ahead)
       : memory(pp::pass_indices(pp::plan_view(what.work).over()) * static_cast<std::int64_t>(sizeof(stamp))),
         model(static_cast<std::size_t>(pp::stages(what.work.extents)),
               spinning_stage{what.work.extents, cost, reinterpret_cast<stamp*>(memory.data())}),
-        runner(what.work, model, {.graph = what.graph, .warm_up = warm_up}) {
+        runner(what.work, model, {.graph = what.graph, .warm_up = warm_up, .run_ahead = run_ahead}) {
     for (int i = 0; i < warm_up + 2; ++i)
       runner.step();
   }
@@ -108,7 +108,7 @@ struct spinning_pipeline {
 spin_times run_spinning(spin_case const& what) {
   spin_times times;
   {
-    spinning_pipeline spinning(what, what.cost);
+    spinning_pipeline spinning(what, what.cost, pp::cuda::streams{}.run_ahead);
     std::vector<stamp> read(static_cast<std::size_t>(pp::pass_indices(pp::plan_view(what.work).over())));
     for (int repeat = 0; repeat < what.repeats; ++repeat) {
       spinning.runner.step();
@@ -119,8 +119,9 @@ spin_times run_spinning(spin_case const& what) {
       times.passes.push_back(read);
     }
   }
-  // The host alone: kernels that end at once never fill the queue of launches.
-  spinning_pipeline empty(what, {.forward = 0, .backward_input = 0, .backward_weight = 0});
+  // The host alone: it waits for nothing, since kernels that end at once never fill the queue of
+  // launches.
+  spinning_pipeline empty(what, {.forward = 0, .backward_input = 0, .backward_weight = 0}, 0);
   for (int repeat = 0; repeat < what.repeats; ++repeat) {
     auto const begin = machine::clock::now();
     empty.runner.launch();

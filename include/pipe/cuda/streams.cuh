@@ -56,7 +56,7 @@ struct streams {
   //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds
   //! about a thousand launches, and a host that finds it full sits in a call that no deadline ends:
   //! choose it so that as many items launch fewer kernels. 0: any number.
-  int run_ahead = 16;
+  int run_ahead = 64;
   //! The longest that one iteration may take.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };

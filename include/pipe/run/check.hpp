@@ -93,37 +93,42 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
 }
 
 //! @brief One order of all items of all devices in which both ends of a group come one right after
-//! the other: for each
-//!        item or group, the device whose turn it is.
+//! the other: for each item or group, the device whose turn it is.
+//!
+//! Devices take turns of one pass each, so that none is far behind the others: a host that enqueues
+//! in this order, and only so far ahead, lets no device run dry while it waits for another.
+//!
 //! @pre prove(work)
-//! @complexity O(n) for n items.
+//! @complexity O(n P) for n items.
 [[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
-  auto const devices = static_cast<std::size_t>(work.extents.devices);
   std::vector<int> order;
-  std::vector<int> at(devices);
-  std::vector<int> stack;
-  for (int device = work.extents.devices - 1; device >= 0; --device)
-    stack.push_back(device);
-  while (!stack.empty()) {
-    int const device = stack.back();
-    stack.pop_back();
-    int& next = at[static_cast<std::size_t>(device)];
-    auto const steps = work.program_of(device);
-    while (static_cast<std::size_t>(next) < steps.size()) {
-      item const& step = steps[static_cast<std::size_t>(next)];
-      if (step.what == operation::run) {
+  std::vector<int> at(static_cast<std::size_t>(work.extents.devices));
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int device = 0; device < work.extents.devices; ++device) {
+      int& next = at[static_cast<std::size_t>(device)];
+      auto const steps = work.program_of(device);
+      bool ran = false;
+      while (static_cast<std::size_t>(next) < steps.size()) {
+        item const& step = steps[static_cast<std::size_t>(next)];
+        if (step.what == operation::run) {
+          if (ran)
+            break;
+          ran = true;
+          order.push_back(device);
+          next = end_of_group(steps, next);
+          moved = true;
+          continue;
+        }
+        int& peer_next = at[static_cast<std::size_t>(step.peer)];
+        if (!detail::groups_meet(work, device, next, step.peer, peer_next))
+          break;
         order.push_back(device);
+        order.push_back(step.peer);
         next = end_of_group(steps, next);
-        continue;
+        peer_next = end_of_group(work.program_of(step.peer), peer_next);
+        moved = true;
       }
-      int& peer_next = at[static_cast<std::size_t>(step.peer)];
-      if (!detail::groups_meet(work, device, next, step.peer, peer_next))
-        break;
-      order.push_back(device);
-      order.push_back(step.peer);
-      next = end_of_group(steps, next);
-      peer_next = end_of_group(work.program_of(step.peer), peer_next);
-      stack.push_back(step.peer);
     }
   }
   return order;
