@@ -255,14 +255,16 @@ verdict after_waiting_group(mutant const& what) {
 
 //! Messages lie in buffers of their senders until they are received.
 verdict closed_early(mutant const& what) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
-    standin::configure(
-      {.execution = standin::order::random, .seed = seed, .buffered_bytes = std::size_t{1} << 20});
-    (void)what.on_ranks(two_short_steps(three_devices(3)[1], false));
-    verdict const found = first_finding();
-    if (!found.empty())
-      return found;
-  }
+  for (named_plan const& plan : three_devices(3))
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      standin::configure({.execution = standin::order::random,
+                          .seed = seed,
+                          .buffered_bytes = std::size_t{1} << 20});
+      (void)what.on_ranks(two_short_steps(plan, false));
+      verdict const found = first_finding();
+      if (!found.empty())
+        return found;
+    }
   return {};
 }
 
