@@ -437,8 +437,6 @@ std::vector<killer> killers() {
 std::string alike(std::string const& name) {
   if (name == "keep half a message of a step that failed")
     return "both ends of a message are enqueued one right after the other";
-  if (name == "start devices before the origin")
-    return "step() waits for the end of the step before";
   if (name == "wait far beyond the deadline")
     return "the thread beside the one that waits ends the step at its deadline";
   return {};
