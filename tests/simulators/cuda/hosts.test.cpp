@@ -81,6 +81,27 @@ TEST_CASE("a condition that never holds is a deadlock, and is named") {
   CHECK(somebody_waits({"rank 1 waits in a miracle"}));
 }
 
+// After a deadlock a thread that joins another leaves the model, and the other may be the last in it.
+TEST_CASE("the last thread in the model may end while another has not yet come back") {
+  for (auto const execution :
+       {standin::order::lazy, standin::order::eager, standin::order::random})
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      standin::configuration how;
+      how.execution = execution;
+      how.seed = seed;
+      standin::configure(how);
+      bool joined = false;
+      standin::run_ranks(1, [&](int) {
+        standin::clock::thread helper = standin::clock::start(
+          [] { CHECK(!standin::wait_until([] { return false; }, "a miracle")); });
+        helper.join();
+        joined = true;
+      });
+      CHECK(joined);
+      CHECK(somebody_waits({"waits in a miracle"}));
+    }
+}
+
 TEST_CASE("threads that nobody has announced take part too") {
   standin::configuration how;
   how.expect_more_threads = true;

@@ -87,13 +87,14 @@ bool model::can_run(host const& h) const {
   return false;
 }
 
-bool model::hand_to_someone(host& me) {
+// Another thread that can go on, or null.
+host* model::choose_other(host const& me) {
   std::vector<host*> able;
   for (auto const& h : hosts)
     if (h.get() != &me && can_run(*h))
       able.push_back(h.get());
   if (able.empty())
-    return false;
+    return nullptr;
   std::size_t which = 0;
   if (config.execution == order::random) {
     which = static_cast<std::size_t>(choose(able.size()));
@@ -103,8 +104,14 @@ bool model::hand_to_someone(host& me) {
       ++which;
     which %= able.size();
   }
-  hand_to(me, *able[which]);
-  return true;
+  return able[which];
+}
+
+bool model::hand_to_someone(host& me) {
+  host* other = choose_other(me);
+  if (other != nullptr)
+    hand_to(me, *other);
+  return other != nullptr;
 }
 
 // Returns when the turn has come back.
@@ -152,7 +159,7 @@ host* model::releasable() {
   return first;
 }
 
-// A thread whose turn was taken because it was busy elsewhere.
+// A thread that has given up its turn, or lost it because it was busy elsewhere.
 bool model::somebody_is_outside(host const& me) const {
   return std::any_of(hosts.begin(), hosts.end(), [&](auto const& h) {
     return h.get() != &me && h->state == host_state::running && !h->wants_turn;
@@ -280,9 +287,10 @@ void model::sleep_until(nanoseconds when) {
 
 // For a thread that goes on outside of the model.
 void model::give_up_turn() {
-  if (turn != &self())
+  host const& me = self();
+  if (turn != &me)
     return;
-  turn = nullptr;
+  turn = choose_other(me);
   for (auto const& h : hosts)
     h->turn_came.notify_all();
 }
@@ -374,7 +382,8 @@ void model::end_host() {
       hand_to(me, *next);
       return;
     }
-    if (config.expect_more_threads)
+    // One that is outside takes the turn, which is nobody's now, when it comes back.
+    if (config.expect_more_threads || somebody_is_outside(me))
       return;
     declare_deadlock();
   }

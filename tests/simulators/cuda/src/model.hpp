@@ -392,6 +392,7 @@ private:
     operation_ptr op{};
   };
   void turn_over(host& me);
+  host* choose_other(host const& me);
   bool hand_to_someone(host& me);
   void hand_to(host& me, host& other);
   [[nodiscard]] bool can_run(host const& h) const;
