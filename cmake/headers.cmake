@@ -16,6 +16,7 @@ set(PIPELINING_HEADERS_CORE
   core/pipeline.hpp
   core/ratio.hpp
   core/shape.hpp
+  core/stage_graph.hpp
   core/training.hpp
 )
 
@@ -38,6 +39,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_shape.hpp
   schedule/walk.hpp
   schedule/with_recompute.hpp
+  schedule/with_stage_graph.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
@@ -121,7 +123,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/lower/given_slots.hpp
   plan/lower/global_order.hpp
   plan/lower/hooks.hpp
-  plan/lower/instance.hpp
+  plan/lower/data_uses.hpp
   plan/lower/scratch.hpp
   plan/lower/slots.hpp
   plan/lower/static_lowering.hpp

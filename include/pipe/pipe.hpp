@@ -15,6 +15,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>
@@ -44,12 +45,12 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/budget.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/static_lowering.hpp>
@@ -122,6 +123,7 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/walk.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>

@@ -39,19 +39,25 @@ struct pass_memory {
   word unit;
   int chunk;
   int chunks;
+  word const* second_in; //!< of the second stage before or after it, as large as the first
+  word* second_out;
 };
 
-__device__ inline void fill(pass_memory const& m, word value) {
-  for (int i = 0; i < m.out_words; ++i)
-    m.out[i] = value;
+__device__ inline void fill(word* to, int words, word value) {
+  for (int i = 0; i < words; ++i)
+    to[i] = value;
 }
 
 //! Every word of a message counts: they are equal, and their number is odd.
-__device__ inline word read(pass_memory const& m) {
+__device__ inline word read(word const* from, int words) {
   word value = 0;
-  for (int i = 0; i < m.in_words; ++i)
-    value ^= m.in[i];
+  for (int i = 0; i < words; ++i)
+    value ^= from[i];
   return value;
+}
+__device__ inline word read(pass_memory const& m) {
+  word const value = read(m.in, m.in_words);
+  return m.second_in == nullptr ? value : mix(value, read(m.second_in, m.in_words));
 }
 
 static __global__ void forward_kernel(pass_memory m) {
@@ -65,7 +71,7 @@ static __global__ void forward_kernel(pass_memory m) {
     *m.state = mix(*m.state, x);
   }
   if (m.out != nullptr)
-    fill(m, y);
+    fill(m.out, m.out_words, y);
   else
     *m.losses += y;
 }
@@ -84,7 +90,9 @@ __device__ inline void pass_on(pass_memory const& m, word dy) {
     carry = mix(carry, dy);
   }
   if (m.out != nullptr)
-    fill(m, dx);
+    fill(m.out, m.out_words, dx);
+  if (m.second_out != nullptr)
+    fill(m.second_out, m.out_words, mix(dx, 1));
 }
 
 static __global__ void backward_kernel(pass_memory m) {
@@ -186,6 +194,9 @@ private:
             weight,
             host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
             where.chunk,
-            chunks};
+            chunks,
+            where.inputs.size() < 2 ? nullptr
+                                    : reinterpret_cast<word const*>(where.inputs[1].data),
+            where.outputs.size() < 2 ? nullptr : words(where.outputs[1])};
   }
 };

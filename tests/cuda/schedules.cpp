@@ -7,15 +7,51 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <tests/cuda/schedules.hpp>
 #include <utility>
 #include <vector>
 
 namespace pp = pipelining;
+
+namespace {
+
+//! Two stages into a third, and a skip from the second to the last.
+pp::with_stage_graph<pp::OneFOneB> const crossed{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
+
+//! What one device computes on that graph with the numbers of support::arithmetic_stage.
+support::sequential_result run_crossed(int microbatches) {
+  auto const mix = support::arithmetic_stage::mix;
+  support::sequential_result result{std::vector<std::uint64_t>(4), 0};
+  auto const weight = [](std::size_t stage) { return std::uint64_t{stage} + 3; };
+  for (int m = 0; m < microbatches; ++m) {
+    pp::context where;
+    where.microbatch = m;
+    std::uint64_t const unit = support::arithmetic_stage::unit(where);
+    std::uint64_t const y0 = mix(unit, weight(0)); // of stages 0 and 1, which differ in weight
+    std::uint64_t const y1 = mix(unit, weight(1));
+    std::uint64_t const x2 = mix(y0, y1);
+    std::uint64_t const x3 = mix(mix(x2, weight(2)), y1);
+    result.losses += mix(x3, weight(3));
+    std::uint64_t const dy3 = mix(x3, 7);
+    std::uint64_t const to_2 = mix(dy3, weight(3) ^ x3);
+    std::uint64_t const to_0 = mix(to_2, weight(2) ^ x2);
+    std::uint64_t const dy1 = mix(mix(to_0, 1), mix(to_2, 1));
+    result.gradients[0] += mix(to_0, unit);
+    result.gradients[1] += mix(dy1, unit);
+    result.gradients[2] += mix(to_2, x2);
+    result.gradients[3] += mix(dy3, x3);
+  }
+  return result;
+}
+
+} // namespace
 
 std::vector<named_plan> test_plans() {
   std::vector<named_plan> plans;
@@ -31,6 +67,10 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
+  std::size_t const chains = plans.size();
+  add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}));
+  for (std::size_t i = chains; i < plans.size(); ++i)
+    plans[i].expected = run_crossed(5);
   return plans;
 }
 

@@ -64,7 +64,7 @@ struct kind_reads {
 //! that is made is freed once, if anybody ever frees it.
 [[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
   for (int of = 0; of < declared.data_count; ++of) {
-    if (declared.data[of].instance != per::unit)
+    if (declared.data[of].instance == per::microbatch)
       continue;
     flow_set const all_freers = kinds_that(declared, does::frees, of);
     auto const makers = static_cast<unsigned>(kinds_that(declared, does::makes, of) & kinds);
@@ -144,9 +144,12 @@ private:
         flow_.reader_step[one.of] = one.stage == of_stage::before ? 1 : -1;
         pool_step[flow_.data[one.of].pool] = flow_.reader_step[one.of];
       }
-    for (int of = 0; of < flow_.data_count; ++of)
+    for (int of = 0; of < flow_.data_count; ++of) {
       if (flow_.data[of].lives != residence::nowhere)
         flow_.reader_step[of] = pool_step[flow_.data[of].pool];
+      if (flow_.data[of].instance == per::reader && flow_.reader_step[of] == 0)
+        throw std::invalid_argument("flow: no other stage reads what there is for each reader");
+    }
   }
 
   constexpr void read_effects(int kind) {

@@ -20,8 +20,9 @@ enum class engine : std::uint8_t { compute, copy_out, copy_in };
 //! gradients.
 enum class residence : std::uint8_t { device, host, nowhere };
 
-//! @brief What a datum has an instance for.
-enum class per : std::uint8_t { unit, microbatch };
+//! @brief What a datum has an instance for: a unit of a stage, a microbatch of a stage, or, of what
+//! other stages read, each of them (the gradient of an input is for the stage that made it).
+enum class per : std::uint8_t { unit, microbatch, reader };
 
 //! @brief What a pass does with a datum.
 enum class does : std::uint8_t {

@@ -2,12 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief What flows through which devices: extents, flow, placement and chunks of one pipeline.
+//! @brief What flows through which devices: extents, flow, placement, chunks and stage graph of one
+//! pipeline.
 //! Header for pipelining::pipeline.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
 
 #include <cstdint>
@@ -23,7 +25,25 @@ struct pipeline {
   std::uint16_t const* holders = nullptr;
   //! For microbatches of unequal numbers of chunks: the first unit of each, [M + 1].
   int const* first_units = nullptr;
+  //! For stages that are no chain: the table of their edges.
+  int const* edges = nullptr;
 };
+
+//! @brief How many stages are before (step -1) or after (step +1) a stage.
+[[nodiscard]] constexpr int neighbours(pipeline const& over, int stage, int step) noexcept {
+  return neighbours(over.edges, stages(over.extents), stage, step);
+}
+
+//! @brief One of them. @pre 0 <= number < neighbours(over, stage, step)
+[[nodiscard]] constexpr stage_neighbour
+neighbour(pipeline const& over, int stage, int step, int number) noexcept {
+  return neighbour(over.edges, stages(over.extents), stage, step, number);
+}
+
+//! @brief The most neighbours that a stage has on one side: 1 for a chain.
+[[nodiscard]] constexpr int graph_width(pipeline const& over) noexcept {
+  return over.edges == nullptr ? 1 : over.edges[0];
+}
 
 //! @brief The device that holds `stage` for `microbatch`.
 [[nodiscard]] constexpr int
@@ -72,7 +92,9 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
 //! @brief What a pass waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline const& over,
                                                    pass const& what) noexcept {
-  return over.declared->links[index_of(what.kind)][what.stage + 1 < stages(over.extents) ? 1 : 0];
+  bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)
+                                               : neighbours(over, what.stage, 1) > 0;
+  return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
 }
 
 //! @brief Lines: rows of the flow, by stages, by routes.
@@ -160,38 +182,77 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
   return row_capacity(pipeline{extents});
 }
 
-//! @brief The stage that reads what a pass makes for other stages, or `kind_links::none`: in
-//! training, the last stage's forward, the first stage's gradient and weight gradients are read by
-//! nobody else.
-[[nodiscard]] constexpr int reader_stage(pipeline const& over, pass const& maker) noexcept {
+//! @brief How many stages read what a pass makes for other stages: in training, none reads the last
+//! stage's forward, the first stage's gradient and weight gradients.
+[[nodiscard]] constexpr int readers(pipeline const& over, pass const& maker) noexcept {
+  int const product = links_of(over, maker).product;
+  return product == kind_links::none
+           ? 0
+           : neighbours(over, maker.stage, over.declared->reader_step[product]);
+}
+
+//! @brief One of these stages, or `kind_links::none` where there are not so many.
+[[nodiscard]] constexpr int
+reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
   int const product = links_of(over, maker).product;
   if (product == kind_links::none)
     return kind_links::none;
-  int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
+  int const step = over.declared->reader_step[product];
+  return number < neighbours(over, maker.stage, step)
+           ? neighbour(over, maker.stage, step, number).stage
+           : kind_links::none;
 }
 
-//! @brief The device that a message from `maker` goes to, or `kind_links::none` when nothing leaves
-//! the device.
-[[nodiscard]] constexpr int receiver(pipeline const& over, pass const& maker) noexcept {
-  int const reader = reader_stage(over, maker);
+namespace detail {
+
+//! True where another reader before the `number`-th gets the same on the same device.
+[[nodiscard]] constexpr bool
+is_sent_before(pipeline const& over, pass const& maker, int number, int to) noexcept {
+  int const product = links_of(over, maker).product;
+  if (over.declared->data[product].instance == per::reader)
+    return false;
+  for (int before = 0; before < number; ++before)
+    if (device_of(over, reader_stage(over, maker, before), maker.microbatch) == to)
+      return true;
+  return false;
+}
+
+} // namespace detail
+
+//! @brief The device that the message for a reader of `maker` goes to, or `kind_links::none` where
+//! there is no such reader, or it has what it reads already: on its device it is made, or another
+//! reader there gets the same.
+[[nodiscard]] constexpr int
+receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  int const reader = reader_stage(over, maker, number);
   if (reader == kind_links::none)
     return kind_links::none;
   int const to = device_of(over, reader, maker.microbatch);
-  return to == device_of(over, maker) ? kind_links::none : to;
+  return to == device_of(over, maker) ||
+             (number > 0 && detail::is_sent_before(over, maker, number, to))
+           ? kind_links::none
+           : to;
+}
+
+//! @brief True where nothing leaves the device of `maker`.
+[[nodiscard]] constexpr bool stays_on_device(pipeline const& over, pass const& maker) noexcept {
+  for (int number = 0; number < readers(over, maker); ++number)
+    if (receiver(over, maker, number) != kind_links::none)
+      return false;
+  return true;
 }
 
 //! @brief The passes that a pass waits for, as their `pass_index`, and the stages that run them.
 struct dependency_list {
-  int index[4]; //!< by pass_index
-  int stage[4]; //!< the stage of each
+  int index[3 + most_neighbours]; //!< by pass_index
+  int stage[3 + most_neighbours]; //!< the stage of each
   int count;    //!< how many there are
 };
 
 //! @brief What `what` waits for: who made what it reads on another stage and on its own, and the
 //! pass of the chunk before or after it.
 //!
-//! In training: a forward pass waits for the stage before it and for the chunk before it (whose
+//! In training: a forward pass waits for the stages before it and for the chunk before it (whose
 //! keys and values it reads). The gradient of the input waits for the stage after it (on the last
 //! stage: for its own forward) and for the chunk after it (whose gradients of keys and values it
 //! takes over). The gradient of the weights waits for the gradient of the input of the same unit.
@@ -205,8 +266,10 @@ struct dependency_list {
   int const stage_count = stages(over.extents);
   int const unit_count = units(over);
   int const unit = unit_of(over, what);
-  int const input_stage = what.stage + links.input_step;
-  if (links.input != kind_links::none && input_stage >= 0 && input_stage < stage_count) {
+  int const inputs =
+    links.input == kind_links::none ? 0 : neighbours(over, what.stage, links.input_step);
+  for (int k = 0; k < inputs; ++k) {
+    int const input_stage = neighbour(over, what.stage, links.input_step, k).stage;
     result.index[result.count] = (links.input * stage_count + input_stage) * unit_count + unit;
     result.stage[result.count++] = input_stage;
   }

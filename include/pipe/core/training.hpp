@@ -62,7 +62,7 @@ inline constexpr datum gradient_datum{"input_gradient",
                                       pool(slot_class::input_gradient),
                                       pool(slot_class::received_gradient),
                                       residence::device,
-                                      per::unit,
+                                      per::reader,
                                       true};
 inline constexpr datum weight_gradient_datum{
   "weight_gradient", 0, 0, residence::nowhere, per::unit, true};

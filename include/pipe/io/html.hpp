@@ -162,13 +162,20 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& u
   timetable_view const& table = line.table;
   shape const& extents = table.extents;
   std::vector<int> const locals = local_stages(table);
+  int stage_edges = 0;
   append(out, "{\"name\":");
   append_html_text(out, line.about.schedule);
   append(out, ",\"heading\":");
   append_html_text(out, html_heading(line));
   append(out, ",\"devices\":", extents.devices, ",\"stages\":", stages(extents));
   append(out, ",\"microbatches\":", extents.microbatches, ",\"chunks\":", extents.chunks);
-  append(out, ",\"bidirectional\":");
+  for (int stage = 0; table.edges != nullptr && stage < stages(extents); ++stage)
+    for (int k = 0; k < neighbours(table.over(), stage, -1); ++k) {
+      append(out, stage_edges == 0 ? ",\"edges\":[[" : ",[");
+      append(out, neighbour(table.over(), stage, -1, k).stage, ",", stage, "]");
+      ++stage_edges;
+    }
+  append(out, stage_edges == 0 ? "" : "]", ",\"bidirectional\":");
   append(out, extents.where == placement::bidirectional ? "true" : "false", ",");
   append_list(out, "locals", locals);
   append(out, ",\"local_count\":", most_local_stages(extents, locals), ",\"shares\":[");

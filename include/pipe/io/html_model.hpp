@@ -47,14 +47,19 @@ function build(raw) {
   }
   t.find = (l, s, m, c) =>
     s < 0 || s >= t.stages || c < 0 || c >= t.chunks ? -1 : t.place.get(t.key(l, s, m, c)) ?? -1;
+  const stages = [...Array(t.stages).keys()];
+  t.before = stages.map(s => t.edges ? t.edges.filter(e => e[1] == s).map(e => e[0]) : [s - 1]);
+  t.after = stages.map(s => t.edges ? t.edges.filter(e => e[0] == s).map(e => e[1])
+                                    : s + 1 < t.stages ? [s + 1] : []);
   t.needs = [];
   t.users = Array.from({length: t.size}, () => []);
   for (let i = 0; i < t.size; ++i) {
     const [s, m, c] = [t.stage[i], t.microbatch[i], t.chunk[i]];
-    const last = s + 1 == t.stages;
-    const all = t.kind[i] == F ? [t.find(0, s - 1, m, c), t.find(0, s, m, c - 1)]
+    const gradients = t.after[s].length > 0 ? t.after[s].map(u => t.find(1, u, m, c))
+      : [t.find(0, s, m, c)];
+    const all = t.kind[i] == F ? [...t.before[s].map(u => t.find(0, u, m, c)), t.find(0, s, m, c - 1)]
       : t.kind[i] == W ? [t.find(1, s, m, c)]
-      : [last ? t.find(0, s, m, c) : t.find(1, s + 1, m, c), t.find(1, s, m, c + 1)];
+      : [...gradients, t.find(1, s, m, c + 1)];
     t.needs.push(all.filter(j => j >= 0));
     t.needs[i].forEach(j => t.users[j].push(i));
   }
@@ -137,12 +142,14 @@ function slot_changes(t, times) {
       hold(d, 5, start[t.find(1, s, m, c)], end[i]);
       continue;
     }
-    const reader = forward ? t.find(0, s + 1, m, c) : t.find(1, s - 1, m, c);
-    if (reader >= 0) {
-      const to = t.device[reader];
-      hold(d, forward ? 2 : 4, start[i], to == d ? end[reader] : next_end(i));
-      if (to != d)
-        hold(to, forward ? 1 : 3, end[i], end[reader]);
+    const readers = (forward ? t.after[s].map(u => t.find(0, u, m, c))
+      : t.before[s].map(u => t.find(1, u, m, c))).filter(j => j >= 0);
+    // An output for all that read it, a gradient for each.
+    for (const those of !forward ? readers.map(j => [j]) : readers.length > 0 ? [readers] : []) {
+      const last = to => Math.max(...those.filter(j => t.device[j] == to).map(j => end[j]));
+      const away = new Set(those.map(j => t.device[j]).filter(to => to != d));
+      hold(d, forward ? 2 : 4, start[i], Math.max(last(d), away.size > 0 ? next_end(i) : 0));
+      away.forEach(to => hold(to, forward ? 1 : 3, end[i], last(to)));
     }
     if (forward)
       hold(d, 0, start[i], end[t.find(2, s, m, c)]);

@@ -155,7 +155,7 @@ private:
 //!
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, microbatches
-//! from both ends.
+//! from both ends, stages that are no chain.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
@@ -168,6 +168,8 @@ void write_pytorch_csv(Sink& out,
     throw std::invalid_argument(
       "write_pytorch_csv: PyTorch's format has one device for every stage, so microbatches "
       "cannot enter at both ends");
+  if (order.edges != nullptr)
+    throw std::invalid_argument("write_pytorch_csv: PyTorch's stages are a chain");
   std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));
   if (content == pytorch_content::passes_and_messages) {
     rows = detail::pytorch_message_writer(order, release).write();
@@ -196,7 +198,8 @@ void write_pytorch_csv(Sink& out,
                             orders.offsets.data(),
                             over.declared,
                             over.holders,
-                            over.first_units};
+                            over.first_units,
+                            over.edges};
   write_pytorch_csv(out, view, content, release);
 }
 

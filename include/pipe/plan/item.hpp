@@ -47,6 +47,22 @@ struct slot {
   friend constexpr bool operator==(slot const&, slot const&) = default;
 };
 
+//! @brief A slot and what goes through it.
+struct sized_slot {
+  slot used{};            //!< which
+  std::int64_t bytes = 0; //!< of what is in it
+
+  friend constexpr bool operator==(sized_slot const&, sized_slot const&) = default;
+};
+
+//! @brief A part of a plan's list of further slots.
+struct slot_range {
+  int first = 0; //!< in the list
+  int count = 0; //!< how many
+
+  friend constexpr bool operator==(slot_range const&, slot_range const&) = default;
+};
+
 //! @brief What a step of a device's program does.
 enum class operation : std::uint8_t { run, send, receive };
 
@@ -94,8 +110,12 @@ struct item {
   std::int64_t in_bytes = 0;    //!< size of what is in `in`
   std::int64_t out_bytes = 0;   //!< size of what goes into `out`
   subject about = subject::pass; //!< what the step is about
-  int number = nothing; //!< of a message that no pass makes, the same at both ends
-  int rows = 0;         //!< of the totals that the step reads or writes, from its slot on
+  //! The same at both ends: of a message that a pass makes, which of the stages that read it the
+  //! message is for; of one that no pass makes, a number of its own.
+  int number = 0;
+  int rows = 0; //!< of the totals that the step reads or writes, from its slot on
+  slot_range further_inputs{};  //!< run: what it reads of the second neighbour, and of those behind
+  slot_range further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };

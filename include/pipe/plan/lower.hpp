@@ -82,7 +82,8 @@ struct placed_program {
 //! The global order of passes and messages.
 inline std::vector<event>
 place_messages(timetable_view table, std::vector<int> const& order, bool slots) {
-  std::vector<event> events(2 * order.size());
+  auto const width = static_cast<std::size_t>(graph_width(table.over()));
+  std::vector<event> events((1 + width) * order.size());
   int const count = static_cast<int>(order.size());
   message_placement placement{table, order.data(), count, slots, events.data()};
   advance(placement, count);
@@ -201,13 +202,24 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.items.reserve(total);
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
-  auto const waits_per_item = static_cast<std::size_t>(most_waits(*over.declared));
+  std::vector<int> readers(
+    uses.width == 1 ? 0 : held.size() * (static_cast<std::size_t>(uses.width) + 1));
+  auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
+  auto const further_per_item = 2 * static_cast<std::size_t>(uses.width - 1);
   for (std::size_t device = 0; device < programs.size(); ++device) {
     std::vector<item>& steps = programs[device].items;
     program work{steps.data(), static_cast<int>(steps.size())};
     std::size_t const before = result.waits.size();
     result.waits.resize(before + steps.size() * waits_per_item);
-    lowering const shared{uses, evaluates, held.data(), static_cast<int>(before), has_hooks};
+    std::size_t const further = result.further.size();
+    result.further.resize(further + steps.size() * further_per_item);
+    lowering const shared{uses,
+                          evaluates,
+                          held.data(),
+                          static_cast<int>(before),
+                          has_hooks,
+                          {result.further.data() + further, static_cast<int>(further)},
+                          readers.empty() ? nullptr : readers.data()};
     lowered_device const made_device =
       lower_device<Policy>(shared,
                            work,
@@ -218,6 +230,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
                            result.layouts.data() + device * slot_classes,
                            result.waits.data() + before);
     result.waits.resize(before + static_cast<std::size_t>(made_device.waits));
+    result.further.resize(further + static_cast<std::size_t>(made_device.further));
     result.arena_bytes.push_back(made_device.arenas.device);
     result.host_bytes.push_back(made_device.arenas.host);
     result.lanes.push_back(made_device.lanes);

@@ -50,10 +50,12 @@ struct plan_view {
   flow const* declared = &training;          //!< what passes do
   std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
   int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
+  int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
+  sized_slot const* further = nullptr;    //!< what items of such stages use beside `in` and `out`
 
   //! The pipeline that it is of.
   [[nodiscard]] constexpr pipeline over() const noexcept {
-    return {extents, declared, holders, first_units};
+    return {extents, declared, holders, first_units, edges};
   }
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
   //! copies.
@@ -69,6 +71,18 @@ struct plan_view {
   [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
     return {waits + step.first_wait, static_cast<std::size_t>(step.wait_count)};
   }
+  //! What an item reads of the second stage before or after it, and of those behind.
+  [[nodiscard]] constexpr std::span<sized_slot const>
+  further_inputs(item const& step) const noexcept {
+    return {further + step.further_inputs.first,
+            static_cast<std::size_t>(step.further_inputs.count)};
+  }
+  //! What an item makes for the second stage before or after it, and for those behind.
+  [[nodiscard]] constexpr std::span<sized_slot const>
+  further_outputs(item const& step) const noexcept {
+    return {further + step.further_outputs.first,
+            static_cast<std::size_t>(step.further_outputs.count)};
+  }
   //! Where the slots of a class lie.
   [[nodiscard]] constexpr slot_layout const& layout(int device, slot_class of) const noexcept {
     return layouts[device * slot_classes + static_cast<int>(of)];
@@ -77,14 +91,16 @@ struct plan_view {
 
 //! @brief The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
-  return pass_indices(work.over()) + work.other_messages;
+  return pass_indices(work.over()) * graph_width(work.over()) + work.other_messages;
 }
 
 //! @brief A dense number for a message, the same at both of its ends.
-//! @param step one end; of a step that runs, the number of the message that it makes, if any.
+//! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  return step.about == subject::pass ? pass_index(work.over(), step.work)
-                                     : pass_indices(work.over()) + step.number;
+  pipeline const over = work.over();
+  int const width = graph_width(over);
+  return step.number + (step.about == subject::pass ? pass_index(over, step.work) * width
+                                                    : pass_indices(over) * width);
 }
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.
@@ -111,28 +127,31 @@ struct plan {
   std::vector<slot_layout> layouts;      //!< [P][slot_classes]
   std::vector<std::int64_t> arena_bytes; //!< [P]
   std::vector<std::int64_t> host_bytes;  //!< [P], of the arenas on the host
+  std::vector<sized_slot> further;       //!< what items use beside `in` and `out`
   pipeline_tables tables{};              //!< what else the pipeline has
 
   [[nodiscard]] plan_view view() const noexcept {
     pipeline const over = tables.over(extents);
     return {extents,
-                     policy,
-                     key,
-                     duplex_groups,
-                     evaluates,
-                     items.data(),
-                     offsets.data(),
-                     waits.data(),
-                     lanes.data(),
-                     layouts.data(),
-                     arena_bytes.data(),
-                     tied_bytes,
-                     totals_bytes,
-                     other_messages,
-                     host_bytes.empty() ? nullptr : host_bytes.data(),
-                     over.declared,
-                     over.holders,
-                     over.first_units};
+            policy,
+            key,
+            duplex_groups,
+            evaluates,
+            items.data(),
+            offsets.data(),
+            waits.data(),
+            lanes.data(),
+            layouts.data(),
+            arena_bytes.data(),
+            tied_bytes,
+            totals_bytes,
+            other_messages,
+            host_bytes.empty() ? nullptr : host_bytes.data(),
+            over.declared,
+            over.holders,
+            over.first_units,
+            over.edges,
+            further.data()};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };

@@ -107,7 +107,8 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
                                nullptr,
                                work.declared,
                                work.holders,
-                               work.first_units});
+                               work.first_units,
+                               work.edges});
   return result;
 }
 

@@ -118,7 +118,8 @@ struct arena {
             (*work.declared)[step.work.kind].calls == stage_call::recompute,
             work.extents,
             chunks_of(work.over(), step.work.microbatch),
-            work.evaluates};
+            work.evaluates,
+            work.edges};
   }
 
 private:

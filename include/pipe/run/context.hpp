@@ -6,6 +6,7 @@
 //! pipelining::output, pipelining::totals and pipelining::composite_half.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/core/stage_graph.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -31,8 +32,7 @@ struct buffer {
 };
 
 //! @brief What a pass reads: the activation of the stage before it or the gradient of the stage
-//! after it. Empty, with
-//!        slot -1, on the first and last stage.
+//! after it. Empty, with slot -1, where there is no such stage.
 struct input {
   int slot = -1;                   //!< its number in its class; -1: there is none
   std::byte const* data = nullptr; //!< the first byte, null where the plan has no sizes
@@ -45,8 +45,8 @@ struct input {
   }
 };
 
-//! @brief What a pass writes: its activation or its gradient. Empty, with slot -1, on the last and
-//! first stage.
+//! @brief What a pass writes: its activation or its gradient. Empty, with slot -1, where no stage
+//! reads it.
 using output = buffer;
 
 //! @brief The rows of numbers that the stages have contributed, the same bits on every device. Row
@@ -83,11 +83,24 @@ struct context {
   shape extents{};         //!< of the plan: M is `extents.microbatches`, S is `stages(extents)`
   int chunks = 1;          //!< of the sequence of this microbatch
   bool evaluating = false; //!< the plan has no backward passes: nothing will be asked for again
+  //! Where stages are no chain: the table of their edges.
+  int const* edges = nullptr;
+  //! What the pass reads, an input for each stage before it (forward) or after it (backward), in
+  //! the order of the edges. The first is what the pass is handed as its input. Valid during the
+  //! call.
+  std::span<input const> inputs{};
+  //! What it writes: its activation, or a gradient for each stage before it. The first is what the
+  //! pass is handed as its output. Valid during the call.
+  std::span<output const> outputs{};
 
-  //! The stage that has no input: it reads the data.
-  [[nodiscard]] constexpr bool first_stage() const noexcept { return stage == 0; }
-  //! The stage that has no output: it makes the loss.
-  [[nodiscard]] constexpr bool last_stage() const noexcept { return stage + 1 == stages(extents); }
+  //! A stage that has no input: it reads the data.
+  [[nodiscard]] constexpr bool first_stage() const noexcept {
+    return neighbours(edges, stages(extents), stage, -1) == 0;
+  }
+  //! A stage whose output nobody reads: it makes the loss.
+  [[nodiscard]] constexpr bool last_stage() const noexcept {
+    return neighbours(edges, stages(extents), stage, 1) == 0;
+  }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
   //! The last chunk of its sequence: backward passes begin with it.

@@ -9,7 +9,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
-#include <pipe/plan/lower/instance.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/null_access.hpp>
@@ -46,6 +46,8 @@ template <class Visit>
 void visit_opened(plan_view const& work, int device, item const& step, Visit visit) {
   if (step.out.index != nothing && step.about != subject::gather && step.about != subject::spread)
     visit(step.out, step.out_bytes);
+  for (sized_slot const& further : work.further_outputs(step))
+    visit(further.used, further.bytes);
   if (step.what != operation::run || step.about != subject::pass)
     return;
   kind_of_pass const& kind = (*work.declared)[step.work.kind];
@@ -73,6 +75,9 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
       visit(step.in, step.in_bytes);
     if (step.out.index != nothing)
       visit(step.out, step.out_bytes);
+    for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
+      for (sized_slot const& one : further)
+        visit(one.used, one.bytes);
   }
   for (auto const [of, index] : {slot{slot_class::activation, step.activation},
                                  slot{slot_class::weight_input, step.weight_input},
@@ -89,6 +94,10 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
   if (which == step.in)
     return "input";
   switch (which.of) {
+  case slot_class::output:
+  case slot_class::input_gradient: return "outputs";
+  case slot_class::received_input:
+  case slot_class::received_gradient: return "inputs";
   case slot_class::sequence: return "state";
   case slot_class::sequence_gradient: return "state_gradient";
   default: return word(which.of);
@@ -152,8 +161,11 @@ public:
           throw guard_error(detail::describe_overrun(detail::name_of(which, step), bytes, byte));
       });
     bool const recomputes = (*memory_.work.declared)[step.work.kind].calls == stage_call::recompute;
-    if (step.about == subject::pass && step.out.index != nothing && !recomputes)
-      check_filled(step);
+    if (step.about != subject::pass || recomputes)
+      return;
+    check_filled(memory_.output_of(step));
+    for (sized_slot const& further : memory_.work.further_outputs(step))
+      check_filled(memory_.at(further.used, further.bytes));
   }
 
   //! @brief At the end of a step: also guards of slots that no pass had in its hands.
@@ -198,8 +210,7 @@ private:
   }
 
   //! Poison at the end of an output has been there before the pass.
-  void check_filled(item const& step) const {
-    buffer const out = memory_.output_of(step);
+  static void check_filled(buffer const& out) {
     if (out.data == nullptr || out.bytes == 0)
       return;
     std::byte const* end = out.data + out.bytes;

@@ -33,6 +33,37 @@ void run_hook(Stage& stage, arena const& memory, item const& step, context const
       stage.optimizer_step(where, memory.all_totals());
 }
 
+//! What a pass is handed: its context, with all that it reads and writes.
+class handed {
+public:
+  handed(arena const& memory, item const& step, void* stream)
+      : where_(memory.context_of(step, stream)) {
+    auto const inputs = memory.work.further_inputs(step);
+    auto const outputs = memory.work.further_outputs(step);
+    inputs_[0] = memory.input_of(step);
+    outputs_[0] = memory.output_of(step);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      buffer const in = memory.at(inputs[i].used, inputs[i].bytes);
+      inputs_[i + 1] = {in.slot, in.data, in.bytes};
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      outputs_[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
+    where_.inputs = {inputs_, step.in.index == nothing ? 0 : inputs.size() + 1};
+    where_.outputs = {outputs_, step.out.index == nothing ? 0 : outputs.size() + 1};
+  }
+  handed(handed const&) = delete;
+  handed& operator=(handed const&) = delete;
+
+  [[nodiscard]] context const& where() const noexcept { return where_; }
+  [[nodiscard]] input const& in() const noexcept { return inputs_[0]; }
+  [[nodiscard]] output const& out() const noexcept { return outputs_[0]; }
+
+private:
+  context where_;
+  input inputs_[most_neighbours];
+  output outputs_[most_neighbours];
+};
+
 //! Both halves of a composite pass, where the stages can.
 template <class Stage, class Other>
 bool run_halves(Stage& stage,
@@ -62,7 +93,8 @@ template <class Stages>
 void run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
   if (is_copy(step))
     return memory.copy(step);
-  context const where = memory.context_of(step, stream);
+  detail::handed const given(memory, step, stream);
+  context const& where = given.where();
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass)
       return detail::run_hook(stage, memory, step, where);
@@ -70,8 +102,8 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
              (*memory.work.declared)[step.work.kind].calls,
              step.work.kind,
              where,
-             memory.input_of(step),
-             memory.output_of(step));
+             given.in(),
+             given.out());
     if constexpr (can_announce_gradients<Stage>)
       if (step.completes_stage)
         stage.gradients_ready(where);
@@ -100,14 +132,16 @@ bool run_composite(Stages& stages,
   item const& backward = pair[in_order ? 1 : 0];
   if (call(forward) != stage_call::forward || call(backward) != stage_call::backward)
     return false;
-  auto const half_of = [&](item const& step) -> composite_half {
-    return {memory.context_of(step, stream), memory.input_of(step), memory.output_of(step)};
+  detail::handed const given_forward(memory, forward, stream);
+  detail::handed const given_backward(memory, backward, stream);
+  auto const half_of = [](detail::handed const& given) -> composite_half {
+    return {given.where(), given.in(), given.out()};
   };
   bool ran = false;
   (void)visit_stage(stages, forward.work.stage, [&]<class Stage>(Stage& stage) {
     (void)visit_stage(stages, backward.work.stage, [&]<class Other>(Other& other) {
       ran = detail::run_halves(
-        stage, other, half_of(forward), half_of(backward), backward.completes_stage);
+        stage, other, half_of(given_forward), half_of(given_backward), backward.completes_stage);
     });
   });
   return ran;

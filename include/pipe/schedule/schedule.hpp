@@ -9,13 +9,17 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
 
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace pipelining::inline v0_2 {
 
@@ -214,6 +218,25 @@ template <class Schedule>
     return training;
 }
 
+//! @brief A schedule made of another, its member `of`. Placement and chunks are those of the other,
+//! and the edges too where it gives none itself.
+template <class Schedule>
+concept adapts_schedule = arranges<Schedule> && requires(Schedule const schedule) {
+  requires arranges<std::remove_cvref_t<decltype(schedule.of)>>;
+};
+
+//! @brief The schedule at the bottom of adapters, which places the stages.
+template <class Schedule>
+[[nodiscard]] constexpr auto const& adapted(Schedule const& plan) noexcept {
+  if constexpr (adapts_schedule<Schedule>)
+    return adapted(plan.of);
+  else
+    return plan;
+}
+//! @brief Its type.
+template <class Schedule>
+using adapted_type = std::remove_cvref_t<decltype(adapted(std::declval<Schedule const&>()))>;
+
 namespace detail {
 //! Where that flow is, for constants.
 template <class Schedule>
@@ -237,6 +260,13 @@ concept places_stages = requires(Schedule const schedule, shape const extents) {
 template <class Schedule>
 concept counts_chunks = requires(Schedule const schedule, shape const extents) {
   { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
+};
+
+//! @brief A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`.
+//! For timetables that the program makes.
+template <class Schedule>
+concept joins_stages = requires(Schedule const schedule, shape const extents) {
+  { *std::begin(schedule.edges_of(extents)) } -> std::convertible_to<stage_edge>;
 };
 
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on

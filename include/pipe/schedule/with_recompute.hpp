@@ -103,14 +103,6 @@ struct with_recompute {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return of.arrange(devices, microbatches);
   }
-  [[nodiscard]] constexpr int
-  device_of(shape const& extents, int stage, int route) const requires places_stages<Schedule> {
-    return of.device_of(extents, stage, route);
-  }
-  [[nodiscard]] constexpr int chunks_of(shape const& extents,
-                                        int microbatch) const requires counts_chunks<Schedule> {
-    return of.chunks_of(extents, microbatch);
-  }
   constexpr void order(shape const& extents,
                        int device,
                        row_writer& row) const requires closed_form_schedule<Schedule> {

@@ -135,8 +135,9 @@ least_span_in_memory(bound_device const& device, double limit, bool pairs) {
 
 //! @brief The span and the makespan that no order of this pipeline can beat.
 //!
-//! @param over any placement, as many chunks in every microbatch; under a memory limit without
-//! recomputation and copies, which free memory in between. @param cost any cost model.
+//! @param over any placement, stages in a chain, as many chunks in every microbatch; under a memory
+//! limit without recomputation and copies, which free memory in between. @param cost any cost
+//! model.
 //! @throws std::invalid_argument for extents that cannot be, a limit at which nothing runs, or
 //! shares that are not one per chunk.
 //! @complexity O(n) for n passes to look at all costs; on top of it, for each run of microbatches
@@ -150,6 +151,8 @@ least_times(pipeline const& over, Cost const& cost, bound_options const& options
   check_extents(extents);
   if (over.first_units != nullptr)
     throw std::invalid_argument("least_times: every microbatch must have as many chunks");
+  if (over.edges != nullptr)
+    throw std::invalid_argument("least_times: stages must be a chain; leave out edges_of");
   if (extents.where == placement::custom && over.holders == nullptr)
     throw std::invalid_argument(
       "least_times: a custom placement has its devices in a table; give the pipeline of it");

@@ -277,7 +277,8 @@ template <cost_model Cost, class Watch>
   for (device_orders const& each : starts) {
     if (!(each.extents == like.extents) || !(each.tables.declared == like.tables.declared) ||
         each.tables.holders != like.tables.holders ||
-        each.tables.first_units != like.tables.first_units)
+        each.tables.first_units != like.tables.first_units ||
+        each.tables.edges != like.tables.edges)
       throw std::invalid_argument("search_order: the orders to start from are of different "
                                   "pipelines; search each pipeline by itself");
     rows.push_back(detail::plain_rows(each, options.split_backward));
@@ -291,7 +292,7 @@ template <cost_model Cost, class Watch>
   bound_options bounds;
   if (options.memory_limit != unlimited)
     bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
-  if (over.first_units == nullptr) {
+  if (over.first_units == nullptr && over.edges == nullptr) {
     time_bounds const least = least_times(over, cost, bounds);
     result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
   }

@@ -209,14 +209,6 @@ struct with_offload {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return of.arrange(devices, microbatches);
   }
-  [[nodiscard]] constexpr int
-  device_of(shape const& extents, int stage, int route) const requires places_stages<Schedule> {
-    return of.device_of(extents, stage, route);
-  }
-  [[nodiscard]] constexpr int chunks_of(shape const& extents,
-                                        int microbatch) const requires counts_chunks<Schedule> {
-    return of.chunks_of(extents, microbatch);
-  }
   template <cost_model Cost>
   void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
     dynamic_timetable const plain =

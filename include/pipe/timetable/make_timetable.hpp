@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -32,25 +33,40 @@ struct pipeline_size {
 
 namespace detail {
 
+//! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
+template <class Schedule>
+[[nodiscard]] std::vector<int> edges_by(Schedule const& plan, shape const& extents) {
+  if constexpr (joins_stages<Schedule>) {
+    auto const& edges = plan.edges_of(extents);
+    return edge_table({std::data(edges), std::size(edges)}, stages(extents));
+  } else if constexpr (adapts_schedule<Schedule>) {
+    return edges_by(plan.of, extents);
+  } else {
+    return {};
+  }
+}
+
 //! What a schedule says of its pipeline beside the extents.
-//! @throws std::invalid_argument for a device or a number of chunks that cannot be.
+//! @throws std::invalid_argument for a device, a number of chunks or an edge that cannot be.
 template <class Schedule>
 [[nodiscard]] pipeline_tables tables_of(Schedule const& plan, shape const& extents) {
-  pipeline_tables result{flow_of<Schedule>(), {}, {}};
-  if constexpr (places_stages<Schedule>) {
+  using placing = adapted_type<Schedule>;
+  placing const& placed = adapted(plan);
+  pipeline_tables result{flow_of<Schedule>(), {}, {}, edges_by(plan, extents)};
+  if constexpr (places_stages<placing>) {
     for (int route = 0; route < routes(extents); ++route)
       for (int stage = 0; stage < stages(extents); ++stage) {
-        int const device = plan.device_of(extents, stage, route);
+        int const device = placed.device_of(extents, stage, route);
         check_holder(extents, stage, device);
         result.holders.push_back(static_cast<std::uint16_t>(device));
       }
   } else {
     check_named_placement(extents);
   }
-  if constexpr (counts_chunks<Schedule>) {
+  if constexpr (counts_chunks<placing>) {
     result.first_units.push_back(0);
     for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
-      int const chunks = plan.chunks_of(extents, microbatch);
+      int const chunks = placed.chunks_of(extents, microbatch);
       check_chunk_count(extents, microbatch, chunks);
       result.first_units.push_back(result.first_units.back() + chunks);
     }

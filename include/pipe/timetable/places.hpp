@@ -31,10 +31,10 @@ inline constexpr place_code entry_mask = (place_code{1} << place_bits) - 1;
 //! No line, or no such unit.
 inline constexpr int nothing_before = -1;
 
-//! True where each device has one row, and all microbatches have as many chunks. Loops over passes
-//! are compiled for such pipelines apart: they look at less per pass.
+//! True where each device has one row, all microbatches have as many chunks, and stages are a
+//! chain. Loops over passes are compiled for such pipelines apart: they look at less per pass.
 [[nodiscard]] constexpr bool is_plain(pipeline const& over) noexcept {
-  return over.declared->engines == 1 && over.first_units == nullptr;
+  return over.declared->engines == 1 && over.first_units == nullptr && over.edges == nullptr;
 }
 
 //! The place that every pass has, by line and unit.
@@ -54,6 +54,23 @@ struct place_row {
   input_line const* inputs; //!< what each pass waits for on another device
   input_line const* others; //!< what it waits for on another engine; null where there is one engine
   entry_number count;
+};
+
+//! Where stages are no chain: the lines of which a pass reads of other stages.
+struct graph_inputs {
+  input_line line[most_neighbours];
+  int count = 0;
+
+  constexpr graph_inputs(pipeline const& over, pass const& what) noexcept : line{} {
+    kind_links const& links = links_of(over, what);
+    if (over.edges == nullptr || links.input == kind_links::none)
+      return;
+    int const stage_count = stages(over.extents);
+    int const route = route_of(over.extents, what.microbatch);
+    int const first = (route * over.declared->rows + links.input) * stage_count;
+    for (; count < neighbours(over, what.stage, links.input_step); ++count)
+      line[count] = first + neighbour(over, what.stage, links.input_step, count).stage;
+  }
 };
 
 //! What is wrong with a row by itself.
@@ -129,7 +146,7 @@ struct entry_rules {
             result.own[k] = links.own[k] * stage_count;
         }
         bool const there = links.input_step < 0 ? where % 2 == 1 : where / 2 == 1;
-        if (links.input != kind_links::none && there)
+        if (links.input != kind_links::none && there && over.edges == nullptr)
           result.input = links.input * stage_count + links.input_step;
       }
     }
@@ -174,8 +191,11 @@ constexpr row_findings enter_row(place_map const& map,
     int const chunk = what.chunk;
     bool const known =
       static_cast<int>(what.kind) < most_kinds && stage <= last_stage && microbatch < microbatches;
-    entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0]
-                                       [(stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0)];
+    int const where = Plain || map.over.edges == nullptr || !known
+                        ? (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0)
+                        : (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
+                            (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
+    entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0][where];
     bool const equal = Plain || first_units == nullptr || !known;
     int const first = equal ? microbatch * chunks : first_units[microbatch];
     int const count = equal ? chunks : first_units[microbatch + 1] - first;

@@ -25,7 +25,7 @@ struct pool_effect {
       effect const& one = declared.kinds[kind].effects[i];
       datum const& of = declared.data[one.of];
       if (one.stage != of_stage::own || of.lives == residence::nowhere ||
-          of.pool != static_cast<int>(pool) || of.instance != per::unit)
+          of.pool != static_cast<int>(pool) || of.instance == per::microbatch)
         continue;
       result.taken[kind] += one.what == does::makes ? 1 : 0;
       result.freed[kind] += one.what == does::frees ? 1 : 0;

@@ -84,20 +84,40 @@ struct simulation {
   entry_number room; //!< entries of each row in `part`
 };
 
-//! When what a pass waits for on another engine of its device is there, or `never`: then `row` is
-//! told what it waits for.
+//! When what an entry waits for on a line is there, or `never`: then its row is told what it waits
+//! for.
 [[nodiscard]] constexpr double
-ready_beside(simulation& state, int row, input_line line, int unit) noexcept {
+ready_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
+  int const devices = state.map.over.extents.devices;
   place_code const at = state.map.places[line][unit];
-  int const source =
-    static_cast<int>(at >> place_bits) * state.map.over.extents.devices + state.map.holders[line];
+  int const holder = state.map.holders[line];
+  int const source = static_cast<int>(at >> place_bits) * devices + holder;
   entry_number const wanted = (at & entry_mask) - 1;
+  if (at != 0 && source == row && wanted < entry)
+    return 0; // the row has come past it
   if (at == 0 || wanted >= state.next[source]) {
     state.waits_for_row[row] = source;
     state.waits_for[row] = at == 0 ? no_entry : wanted;
     return never;
   }
-  return state.part.end_of(source, wanted);
+  return state.part.end_of(source, wanted) + (holder == row % devices ? 0 : state.latency);
+}
+
+//! When what an entry waits for on other engines of its device, and of several stages, is there, or
+//! `never`.
+[[nodiscard]] constexpr double
+ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept {
+  place_row const& of = state.rows[row];
+  double latest = 0;
+  if (of.others != nullptr && of.others[entry] != nothing_before)
+    latest = ready_on(state, row, entry, of.others[entry], unit);
+  graph_inputs const inputs(state.map.over, of.passes[entry]);
+  entry_number const behind = of.passes[entry].overlapped ? entry - 1 : entry;
+  for (int k = 0; k < inputs.count && latest != never; ++k) {
+    double const ready = ready_on(state, row, behind, inputs.line[k], unit);
+    latest = ready == never || ready > latest ? ready : latest;
+  }
+  return latest;
 }
 
 //! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
@@ -147,8 +167,8 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
       if (ready > start)
         start = ready;
     }
-    if (!Plain && row.others != nullptr && row.others[entry] != nothing_before) {
-      double const ready = ready_beside(state, number, row.others[entry], unit);
+    if (!Plain) {
+      double const ready = ready_beside(state, number, entry, unit);
       if (ready == never)
         break;
       if (ready > start)

@@ -11,6 +11,7 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 namespace pipelining::inline v0_2 {
@@ -31,21 +32,39 @@ template <class Schedule>
   return extents;
 }
 
+//! True for a schedule that gives edges, or adapts one that does.
+template <class Schedule>
+[[nodiscard]] constexpr bool has_edges() noexcept {
+  if constexpr (joins_stages<Schedule>)
+    return true;
+  else if constexpr (adapts_schedule<Schedule>)
+    return has_edges<std::remove_cvref_t<decltype(Schedule::of)>>();
+  else
+    return false;
+}
+
 //! The order of passes, made by the compiler: one constant per device for closed forms.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct static_order {
+  static_assert(
+    !has_edges<Schedule>(),
+    "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
+    "graph with make_timetable");
   static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
+  using placing = adapted_type<Schedule>;
+  static constexpr bool places = places_stages<placing>;
+  static constexpr bool counts = counts_chunks<placing>;
 
   //! The tables of a placement or of numbers of chunks of the schedule's own.
   struct holder_table {
-    array_of<std::uint16_t, places_stages<Schedule> ? stages(extents) * routes(extents) : 1> of;
+    array_of<std::uint16_t, places ? stages(extents) * routes(extents) : 1> of;
   };
   static constexpr holder_table holders = [] {
     holder_table result{};
-    if constexpr (places_stages<Schedule>) {
+    if constexpr (places) {
       for (int i = 0; i < stages(extents) * routes(extents); ++i) {
         int const stage = i % stages(extents);
-        int const device = Schedule{}.device_of(extents, stage, i / stages(extents));
+        int const device = placing{}.device_of(extents, stage, i / stages(extents));
         check_holder(extents, stage, device);
         result.of[i] = static_cast<std::uint16_t>(device);
       }
@@ -55,13 +74,13 @@ struct static_order {
     return result;
   }();
   struct unit_table {
-    array_of<int, counts_chunks<Schedule> ? Microbatches + 1 : 1> of;
+    array_of<int, counts ? Microbatches + 1 : 1> of;
   };
   static constexpr unit_table first_units = [] {
     unit_table result{};
-    if constexpr (counts_chunks<Schedule>)
+    if constexpr (counts)
       for (int microbatch = 0; microbatch < Microbatches; ++microbatch) {
-        int const chunks = Schedule{}.chunks_of(extents, microbatch);
+        int const chunks = placing{}.chunks_of(extents, microbatch);
         check_chunk_count(extents, microbatch, chunks);
         result.of[microbatch + 1] = result.of[microbatch] + chunks;
       }
@@ -69,8 +88,8 @@ struct static_order {
   }();
   static constexpr pipeline over{extents,
                                  flow_pointer<Schedule>,
-                                 places_stages<Schedule> ? holders.of : nullptr,
-                                 counts_chunks<Schedule> ? first_units.of : nullptr};
+                                 places ? holders.of : nullptr,
+                                 counts ? first_units.of : nullptr};
   static constexpr int capacity = row_capacity(over);
   static constexpr int row_total = row_count(over);
 

@@ -39,6 +39,7 @@ struct timetable_view {
   flow const* declared = &training;       //!< what passes do
   std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
   int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
+  int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
 
   //! Engines of all devices, each with an order of its own.
   [[nodiscard]] constexpr int rows() const noexcept {
@@ -57,7 +58,7 @@ struct timetable_view {
   }
   //! The pipeline that it is of.
   [[nodiscard]] constexpr pipeline over() const noexcept {
-    return {extents, declared, holders, first_units};
+    return {extents, declared, holders, first_units, edges};
   }
 };
 
@@ -76,25 +77,29 @@ struct pipeline_tables {
   flow declared = training;           //!< what passes do
   std::vector<std::uint16_t> holders; //!< of a custom placement: [routes][S], else empty
   std::vector<int> first_units;       //!< of unequal numbers of chunks: [M + 1], else empty
+  std::vector<int> edges;             //!< of stages that are no chain: `edge_table`, else empty
 
   //! The pipeline of these extents, valid as long as this is.
   [[nodiscard]] pipeline over(shape const& extents) const noexcept {
     return {extents,
             &declared,
             holders.empty() ? nullptr : holders.data(),
-            first_units.empty() ? nullptr : first_units.data()};
+            first_units.empty() ? nullptr : first_units.data(),
+            edges.empty() ? nullptr : edges.data()};
   }
 };
 
 //! @brief The tables of a view, in memory of their own.
 [[nodiscard]] inline pipeline_tables copy_tables(timetable_view const& table) {
-  pipeline_tables result{*table.declared, {}, {}};
+  pipeline_tables result{*table.declared, {}, {}, {}};
   int const holders = stages(table.extents) * routes(table.extents);
   if (table.holders != nullptr)
     result.holders.assign(table.holders, table.holders + holders);
   if (table.first_units != nullptr)
     result.first_units.assign(table.first_units,
                               table.first_units + table.extents.microbatches + 1);
+  if (table.edges != nullptr)
+    result.edges.assign(table.edges, table.edges + table_size(table.edges, stages(table.extents)));
   return result;
 }
 
@@ -131,7 +136,8 @@ struct dynamic_timetable {
             offsets.data(),
             mine.declared,
             mine.holders,
-            mine.first_units};
+            mine.first_units,
+            mine.edges};
   }
   operator timetable_view() const noexcept {
     return view();

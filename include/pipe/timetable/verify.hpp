@@ -23,26 +23,55 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The end of what a pass waits for on another engine of its device, or `never` for what nobody
+//! True when what an entry waits for on a line is there when the entry starts; not for what nobody
 //! makes, or only a pass that stands behind it in its own row.
-[[nodiscard]] constexpr double end_beside(place_map const& map,
-                                          timed_part const& part,
-                                          int number,
-                                          entry_number entry,
-                                          input_line line,
-                                          int unit) noexcept {
+[[nodiscard]] constexpr bool is_ready(place_map const& map,
+                                      timed_part const& part,
+                                      double latency,
+                                      int number,
+                                      entry_number entry,
+                                      input_line line,
+                                      int unit,
+                                      double start) noexcept {
+  int const devices = map.over.extents.devices;
   place_code const at = map.places[line][unit];
-  int const source =
-    map.holders[line] + static_cast<int>(at >> place_bits) * map.over.extents.devices;
+  int const holder = map.holders[line];
+  int const source = holder + static_cast<int>(at >> place_bits) * devices;
   entry_number const wanted = (at & entry_mask) - 1;
-  return at == 0 || (source == number && wanted >= entry) ? never : part.end_of(source, wanted);
+  if (at == 0 || (source == number && wanted >= entry))
+    return false;
+  double const ended = part.end_of(source, wanted);
+  return ended >= 0 && start >= (holder == number % devices ? ended : ended + latency);
+}
+
+//! Which of its dependencies, of several stages or else on another engine, is not there when an
+//! entry starts; `nothing_before` where all are.
+[[nodiscard]] constexpr int find_late_beside(place_map const& map,
+                                             place_row const& row,
+                                             timed_part const& part,
+                                             double latency,
+                                             int number,
+                                             entry_number entry,
+                                             int unit,
+                                             double start) noexcept {
+  graph_inputs const inputs(map.over, row.passes[entry]);
+  entry_number const behind = row.passes[entry].overlapped ? entry - 1 : entry;
+  for (int k = 0; k < inputs.count; ++k)
+    if (!is_ready(map, part, latency, number, behind, inputs.line[k], unit, start))
+      return k;
+  bool const waits = row.others != nullptr && row.others[entry] != nothing_before;
+  return waits && !is_ready(map, part, latency, number, entry, row.others[entry], unit, start)
+           ? inputs.count
+           : nothing_before;
 }
 
 //! The report on an entry that starts before a pass that it waits for has ended and arrived.
+//! @param late which of its dependencies that is, as far as is known.
 [[nodiscard]] constexpr report starts_too_early(place_map const& map,
                                                 place_row const& row,
                                                 int number,
-                                                entry_number entry) noexcept {
+                                                entry_number entry,
+                                                int late = 0) noexcept {
   pipeline const& over = map.over;
   pass const what = row.passes[entry];
   report found{
@@ -52,7 +81,7 @@ namespace detail {
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   int const one_way = over.declared->rows * stages(over.extents);
   dependency_list const needed = dependencies(over, what);
-  int blamed = 0;
+  int blamed = late;
   for (int k = needed.count - 1; k >= 0; --k) {
     int const line =
       needed.index[k] / units(over) + route_of(over.extents, what.microbatch) * one_way;
@@ -117,11 +146,10 @@ constexpr report check_times(place_map const& map,
       if (!(ended >= 0 && start >= (holder == device ? ended : ended + latency)))
         return starts_too_early(map, row, number, i);
     }
-    if (!Plain && row.others != nullptr && row.others[i] != nothing_before) {
-      double const ended = end_beside(map, part, number, i, row.others[i], unit);
-      if (!(ended >= 0 && start >= ended))
-        return starts_too_early(map, row, number, i);
-    }
+    if constexpr (!Plain)
+      if (int const late = find_late_beside(map, row, part, latency, number, i, unit, start);
+          late != nothing_before)
+        return starts_too_early(map, row, number, i, late);
   }
   return {};
 }

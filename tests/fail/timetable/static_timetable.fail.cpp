@@ -17,8 +17,10 @@
 // case 8: expected-error {{timetable: a pass starts before the pass before it on the same device has ended}}
 // case 9: expected-error {{timetable: a pass starts before a pass that it depends on has ended and arrived}}
 // case 10: expected-error {{timetable: a device holds more activations than the limit allows}}
+// case 11: expected-error {{timetable: the compiler makes timetables of stages in a chain; make those of a stage graph with make_timetable}}
 // clang-format on
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 
 namespace pp = pipelining;
@@ -67,6 +69,8 @@ template struct pp::detail::
 #elif FAIL_CASE == 10
 template struct pp::detail::
   diagnosis<pp::report{pp::rule::over_memory, 0, 1, {}, {}}, misplaced, 2, 4>;
+#elif FAIL_CASE == 11
+constexpr auto graph = pp::timetable<pp::with_stage_graph<pp::OneFOneB>, 2, 4>;
 #endif
 
 int main() {

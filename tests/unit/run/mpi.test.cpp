@@ -7,6 +7,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -20,10 +21,12 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
+#include <tests/support/stage_graphs.hpp>
 #include <tests/support/training.hpp>
 #include <utility>
 #include <vector>
@@ -112,6 +115,28 @@ TEST_CASE("four processes compute what one device computes, under every policy")
     meeting, "large messages", pp::make_timetable<pp::OneFOneB>({4, 7}), large);
   check_equal_to_sequential<pp::one_communicator>(
     meeting, "large in one lane", pp::make_timetable<pp::VHalf>({4, 8}), large);
+}
+
+TEST_CASE("four processes train a model that is a graph as one device does") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  std::mt19937 random(1);
+  for (int round = 0; round < 4; ++round) {
+    auto const edges = support::draw_graph(4, random);
+    auto const table = pp::make_timetable(pp::with_stage_graph<pp::OneFOneB>{{}, edges}, {4, 6});
+    std::vector<std::uint64_t> weights;
+    std::vector<support::joining_stage> model(4);
+    for (auto& stage : model)
+      weights.push_back(stage.weight = random() | 1u);
+    pp::mpi_runner runner(
+      pp::lower<pp::communicator_per_pair>(table, words),
+      model,
+      meeting.line(),
+      MPI_COMM_WORLD,
+      {.deadline = patience, .name = "graph " + std::to_string(round), .guarded = true});
+    runner.step();
+    auto const own = static_cast<std::size_t>(runner.rank());
+    CHECK(model[own].gradient == support::gradients_of(edges, weights, 6, 1)[own]);
+  }
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
@@ -288,3 +289,26 @@ TEST_CASE("what cannot be searched is said") {
 }
 
 } // namespace
+
+TEST_CASE("orders of a stage graph are searched along its edges") {
+  // Two encoders: 1F1B fills its pipeline as if the second waited for the first.
+  pp::with_stage_graph<pp::OneFOneB> const graph{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
+  orders_list const starts{pp::make_orders(graph, {4, 8})};
+  pp::order_search_options const options{
+    .memory_limit = 3, .split_backward = false, .most_moves = 20'000};
+  auto const found = pp::search_order(starts, pp::uniform_cost{}, options);
+  CHECK(pp::verify(found.table, 3));
+  CHECK(found.table.tables.edges == starts.front().tables.edges);
+  // What no order beats: two forward passes before the last stage's first, which has 24 to do, and
+  // two backward passes behind its last.
+  CHECK(found.time == 2 + 24 + 2 * 2);
+  auto const chain = pp::search_order(
+    orders_list{pp::make_orders(pp::OneFOneB{}, {4, 8})}, pp::uniform_cost{}, options);
+  CHECK(chain.time > found.time);
+
+  orders_list const mixed{pp::make_orders(graph, {4, 8}), pp::make_orders(pp::OneFOneB{}, {4, 8})};
+  CHECK_THROWS_WITH_AS((void)pp::search_order(mixed, pp::uniform_cost{}),
+                       "search_order: the orders to start from are of different pipelines; search "
+                       "each pipeline by itself",
+                       std::invalid_argument);
+}

@@ -8,9 +8,9 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
-#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 
@@ -45,16 +45,6 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
     layout.bytes = rounded;
 }
 
-//! The pass that made what `step` reads of another stage.
-[[nodiscard]] constexpr pass
-maker_of_input(pipeline const& over, item const& step, effect const& read) noexcept {
-  pass maker = step.work;
-  maker.kind = namer_of(*over.declared, over.declared->row_of[read.of]);
-  maker.stage = static_cast<std::uint16_t>(stage_of_effect(read, step.work));
-  maker.overlapped = false;
-  return maker;
-}
-
 //! The bytes of a step that is not about a pass: a row of the totals stands at the start of its
 //! slot, and several rows are several whole slots.
 constexpr void
@@ -68,37 +58,63 @@ size_other(item& step, std::int64_t tied, std::int64_t row, slot_layout* layouts
   (step.in.index != nothing ? step.in_bytes : step.out_bytes) = bytes;
 }
 
+//! The bytes of what there is for readers on other stages: by the pass that makes it and, of what
+//! each gets for itself, by the reader where the size functions look at it.
+template <buffer_sizes Sizes>
+[[nodiscard]] constexpr std::int64_t
+bytes_for(Sizes const& sizes, datum const& of, pass const& maker, int reader) {
+  auto const made_in = static_cast<slot_class>(of.pool);
+  if constexpr (requires { sizes.bytes(made_in, maker, reader); })
+    if (of.instance == per::reader)
+      return sizes.bytes(made_in, maker, reader);
+  return sizes.bytes(made_in, maker);
+}
+
 //! The bytes of what a pass reads, makes and keeps, and of the slots that hold them.
 template <buffer_sizes Sizes>
-constexpr void
-size_pass(pipeline const& over, item& step, Sizes const& sizes, slot_layout* layouts) {
-  flow const& declared = *over.declared;
-  kind_of_pass const& kind = declared[step.work.kind];
-  bool const copies = is_copy(step);
-  for (int e = 0; e < kind.effect_count; ++e) {
-    effect const& one = kind.effects[e];
-    datum const& of = declared.data[one.of];
-    int const stage = stage_of_effect(one, step.work);
-    if (of.lives == residence::nowhere || stage < 0 || stage >= stages(over.extents))
-      continue;
-    auto const made_in = static_cast<slot_class>(of.pool);
-    if (copies) {
+constexpr void size_pass(data_uses const& uses,
+                         item& step,
+                         Sizes const& sizes,
+                         slot_layout* layouts,
+                         further_slots const& further) {
+  pass const& work = step.work;
+  auto const set = [layouts](slot const& used, std::int64_t& to, std::int64_t bytes) {
+    to = bytes;
+    grow(layouts[static_cast<int>(used.of)], bytes);
+  };
+  for (data_use const& use : uses[work.kind]) {
+    datum const& of = uses.over.declared->data[use.of];
+    auto const made_in = static_cast<slot_class>(use.pool);
+    int const count = use.nowhere ? 0 : uses.count(use, work);
+    if (is_copy(step)) {
       if (of.lives == residence::device)
-        step.in_bytes = step.out_bytes = sizes.bytes(made_in, step.work);
-      continue;
-    }
-    if (one.stage != of_stage::own) {
-      step.in_bytes = sizes.bytes(made_in, maker_of_input(over, step, one));
-      grow(layouts[static_cast<int>(step.in.of)], step.in_bytes);
-    } else if (int const* const kept = kept_slot(step, of.pool)) {
-      if (*kept != nothing)
-        grow(layouts[of.pool], sizes.bytes(made_in, step.work));
-    } else if (step.out.index != nothing && one.what == does::makes) {
-      step.out_bytes = sizes.bytes(made_in, step.work);
-      grow(layouts[of.pool], step.out_bytes);
+        step.in_bytes = step.out_bytes = sizes.bytes(made_in, work);
+    } else if (use.stage != 0) {
+      for (int number = 0; number < count; ++number) {
+        auto const owner = static_cast<std::uint16_t>(uses.owner(use, work, number));
+        pass const maker{use.maker, false, owner, work.microbatch, work.chunk};
+        std::int64_t const bytes = bytes_for(sizes, of, maker, work.stage);
+        if (number == 0)
+          set(step.in, step.in_bytes, bytes);
+        else if (sized_slot& at = further.at(step.further_inputs, number - 1); true)
+          set(at.used, at.bytes, bytes);
+      }
+    } else if (int const* const kept = kept_slot(step, use.pool)) {
+      if (count > 0 && *kept != nothing)
+        grow(layouts[use.pool], sizes.bytes(made_in, work));
+    } else if (use.makes && step.out.index != nothing) {
+      for (int number = 0; number < count; ++number) {
+        int const reader =
+          use.reader == 0 ? nothing : neighbour(uses.over, work.stage, use.reader, number).stage;
+        std::int64_t const bytes = bytes_for(sizes, of, work, reader);
+        if (number == 0)
+          set(step.out, step.out_bytes, bytes);
+        else if (sized_slot& at = further.at(step.further_outputs, number - 1); true)
+          set(at.used, at.bytes, bytes);
+      }
     }
   }
-  if (copies)
+  if (is_copy(step))
     for (slot const& used : {step.in, step.out})
       grow(layouts[static_cast<int>(used.of)], step.in_bytes);
 }
@@ -107,9 +123,9 @@ size_pass(pipeline const& over, item& step, Sizes const& sizes, slot_layout* lay
 template <buffer_sizes Sizes>
 constexpr void
 size_message(pipeline const& over, item& step, Sizes const& sizes, slot_layout* layouts) {
-  int const product = links_of(over, step.work).product;
+  datum const& product = over.declared->data[links_of(over, step.work).product];
   std::int64_t const bytes =
-    sizes.bytes(static_cast<slot_class>(over.declared->data[product].pool), step.work);
+    bytes_for(sizes, product, step.work, reader_stage(over, step.work, step.number));
   bool const sends = step.what == operation::send;
   (sends ? step.in_bytes : step.out_bytes) = bytes;
   grow(layouts[static_cast<int>((sends ? step.in : step.out).of)], bytes);
@@ -138,17 +154,22 @@ struct arena_sizes {
 //! Sums that do not fit 62 bits stay at 2^62, which no limit allows. A negative size stays in its
 //! layout, for `check_sizes` to name.
 //!
-//! @param layouts [slot_classes], with `count` set.
+//! @param layouts [slot_classes], with `count` set. @param further what items use beside `in` and
+//! `out`.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>
-constexpr arena_sizes
-lay_out(pipeline const& over, program& work, Sizes const& sizes, slot_layout* layouts) {
+constexpr arena_sizes lay_out(detail::data_uses const& uses,
+                              program& work,
+                              Sizes const& sizes,
+                              slot_layout* layouts,
+                              detail::further_slots const& further) {
+  pipeline const& over = uses.over;
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.about != subject::pass)
       detail::size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
     else if (step.what == operation::run)
-      detail::size_pass(over, step, sizes, layouts);
+      detail::size_pass(uses, step, sizes, layouts, further);
     else
       detail::size_message(over, step, sizes, layouts);
   }

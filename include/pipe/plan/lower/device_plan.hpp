@@ -9,8 +9,8 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
@@ -31,21 +31,25 @@ struct lowering {
   held_datum* held;   // [instance_indices]
   int first_wait;     // waits of the devices before
   bool hooks = false; // steps that are not about passes
+  further_slots further{}; // to write
+  int* readers = nullptr;  // as in slot_state
 };
 
 struct lowered_device {
   int lanes = 0;
   int waits = 0;
   arena_sizes arenas{};
+  int further = 0; // slots that items use beside `in` and `out`
 };
 
 //! Gives the items of a device their slots, and lists what they need.
-constexpr void lower_slots(lowering const& shared,
-                           program& work,
-                           item_times const& times,
-                           slot_layout* layouts,
-                           int* needs,
-                           int* counts) {
+//! @return the further slots
+constexpr further_slots lower_slots(lowering const& shared,
+                                    program& work,
+                                    item_times const& times,
+                                    slot_layout* layouts,
+                                    int* needs,
+                                    int* counts) {
   bool used[slot_classes]{};
   pipeline const& over = shared.uses.over;
   flow const& declared = *over.declared;
@@ -63,12 +67,23 @@ constexpr void lower_slots(lowering const& shared,
   int const others = shared.hooks ? 2 + stages(over.extents) : 0;
   scratch<int> writer(others, nothing);
   scratch<int> reader(others, nothing);
-  slot_state state{
-    shared.uses, shared.evaluates, {}, shared.held, sent.data, {writer.data, reader.data}, times};
+  slot_state state{shared.uses,
+                   shared.evaluates,
+                   {},
+                   shared.held,
+                   sent.data,
+                   {writer.data, reader.data},
+                   times,
+                   shared.readers,
+                   shared.further};
+  int const beside = shared.readers == nullptr ? 0 : room * (shared.uses.width + 1);
+  scratch<int> readers(pools * beside);
   int at = 0;
   for (int of = 0; of < slot_classes; ++of)
     if (used[of]) {
-      state.pools[of] = {freed.data + at * room, released.data + at * room};
+      state.pools[of] = {freed.data + at * room,
+                         released.data + at * room,
+                         beside == 0 ? nullptr : readers.data + at * beside};
       ++at;
     }
   assign_slots(state, work, needs, counts);
@@ -76,6 +91,7 @@ constexpr void lower_slots(lowering const& shared,
     layouts[of].count = state.pools[of].count;
     layouts[of].peak_item = state.pools[of].peak;
   }
+  return state.further;
 }
 
 //! Marks the last pass of every stage that adds to its weight gradients.
@@ -112,15 +128,24 @@ constexpr lowered_device lower_device(lowering const& shared,
   number_messages(work, over.extents.devices, counters.data);
   assign_groups(work, position_at_peer, Policy::duplex_groups);
   mark_complete_stages(over, work);
-  scratch<int> needs(work.count * most_needs);
+  int const per_item = most_needs(over);
+  scratch<int> needs(work.count * per_item);
   scratch<int> need_counts(work.count);
-  lower_slots(shared, work, times, layouts, needs.data, need_counts.data);
+  further_slots const further =
+    lower_slots(shared, work, times, layouts, needs.data, need_counts.data);
   int const streams = lanes + over.declared->engines;
   scratch<int> clocks(work.count * streams);
   scratch<int> tail(streams);
-  int const written = assign_waits(
-    work, streams, needs.data, need_counts.data, waits, shared.first_wait, clocks.data, tail.data);
-  return {lanes, written, lay_out(over, work, sizes, layouts)};
+  int const written = assign_waits(work,
+                                   streams,
+                                   needs.data,
+                                   per_item,
+                                   need_counts.data,
+                                   waits,
+                                   shared.first_wait,
+                                   clocks.data,
+                                   tail.data);
+  return {lanes, written, lay_out(shared.uses, work, sizes, layouts, further), further.count};
 }
 
 } // namespace detail

@@ -21,6 +21,29 @@ struct program {
   int count = 0;         //!< of items
 };
 
+namespace detail {
+
+//! The further slots of the items of a device: where they are, and how many the plan has before
+//! them.
+struct further_slots {
+  sized_slot* of = nullptr;
+  int first = 0;
+  int count = 0;
+
+  [[nodiscard]] constexpr sized_slot& at(slot_range const& range, int number) const noexcept {
+    return of[range.first - first + number];
+  }
+  constexpr void push(slot_range& to, slot const& used) noexcept {
+    if (to.count == 0)
+      to.first = first + count;
+    of[count] = {used};
+    ++count;
+    ++to.count;
+  }
+};
+
+} // namespace detail
+
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
@@ -30,7 +53,7 @@ struct event {
   subject about = subject::pass; //!< what it is about
   int stage = 0;        //!< beside passes: the stage, or that of the first row
   int rows = 0;         //!< of totals
-  int number = nothing; //!< of a message that no pass makes
+  int number = 0;       //!< of the message, as that of an item
 };
 
 namespace detail {
@@ -78,7 +101,7 @@ struct message_placement {
   int const* order; //!< [count], a global order
   int count;        //!< of passes
   bool slots;       //!< with time slots, for groups of both directions
-  event* events; //!< [2 count]
+  event* events;    //!< [(1 + width of the graph) count]
   int next = 0;  //!< the pass to place next
   int written = 0; //!< of events
 };
@@ -90,6 +113,7 @@ struct message_placement {
 constexpr int advance(message_placement& work, int budget) noexcept {
   timetable_view const& table = work.table;
   pipeline const over = table.over();
+  int const width = graph_width(over);
   int const start = work.next;
   while (work.next < work.count && work.next - start < budget) {
     int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
@@ -102,15 +126,19 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     event* const first = passes + size;
     event* last = first;
     for (int i = 0; i < size; ++i) {
-      int const to = receiver(over, table.passes[passes[i].entry]);
-      if (to == nothing)
-        continue;
-      event const message{passes[i].entry, passes[i].device, to};
-      if (work.slots)
-        detail::insert_message(first, last, message);
-      else
-        *last = message;
-      ++last;
+      pass const& maker = table.passes[passes[i].entry];
+      for (int number = 0; number < width; ++number) {
+        int const to = receiver(over, maker, number);
+        if (to == nothing)
+          continue;
+        event message{passes[i].entry, passes[i].device, to};
+        message.number = number;
+        if (work.slots)
+          detail::insert_message(first, last, message);
+        else
+          *last = message;
+        ++last;
+      }
     }
     work.written += static_cast<int>(last - passes);
     work.next = end;
@@ -129,8 +157,8 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     step.work.stage = static_cast<std::uint16_t>(what.stage);
     step.about = what.about;
     step.rows = what.rows;
-    step.number = what.number;
   }
+  step.number = what.number;
   if (what.to == nothing)
     return step;
   step.work.overlapped = false;

@@ -132,6 +132,7 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
   pipeline const over = table.over();
   int const devices = table.extents.devices;
   int const rows = table.rows();
+  int const width = graph_width(over);
   detail::row_heap heap{merge.heap, merge.key, merge.heap_count};
   int appended = 0;
   while (heap.count > 0 && appended < budget) {
@@ -145,9 +146,11 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
       ++appended;
       ++merge.next[row];
       detail::emit(merge, over, what);
-      int const consumer = receiver(over, what);
-      if (consumer != kind_links::none && merge.waiting[consumer])
-        detail::offer(merge, over, heap, consumer);
+      for (int number = 0; number < width; ++number) {
+        int const consumer = receiver(over, what, number);
+        if (consumer != kind_links::none && merge.waiting[consumer])
+          detail::offer(merge, over, heap, consumer);
+      }
       for (int other = row % devices; rows > devices && other < rows; other += devices)
         if (other != row && merge.waiting[other])
           detail::offer(merge, over, heap, other);

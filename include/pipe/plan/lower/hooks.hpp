@@ -118,7 +118,7 @@ constexpr void follow(hook_placement const& work, tied_end& end, int index) noex
   event const& what = work.events[index];
   if (index == end.completing) {
     end.complete = true;
-    end.sent = receiver(work.table.over(), work.table.passes[what.entry]) == nothing;
+    end.sent = stays_on_device(work.table.over(), work.table.passes[what.entry]);
   } else if (end.complete && what.to != nothing &&
              what.entry == work.events[end.completing].entry) {
     end.sent = true;

@@ -9,9 +9,9 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
-#include <pipe/plan/lower/instance.hpp>
 
 #include <cstddef>
 
@@ -25,6 +25,9 @@ struct slot_pool {
   int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
   int* released =
     nullptr;     //!< [2 items of the device], by slot: the item that released it last, or `nothing`
+  //! [items of the device][width + 1], by slot: who has read what was in it, where several streams
+  //! can; else null.
+  int* readers = nullptr;
   int first = 0; //!< of freed, the slot to take next
   int last = 0;  //!< one behind the last of freed
   int count = 0; //!< slots that exist
@@ -66,11 +69,17 @@ struct slot_state {
   int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
   slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
   item_times times{}; //!< when steps start and end
+  //! [instances][width + 1], who reads them: sends, then the last pass. Null for chains, where no
+  //! two streams read the same.
+  int* readers = nullptr;
+  detail::further_slots further{}; //!< [2 (width - 1) items], what items use beside `in` and `out`
 };
 
 //! @brief The most items that an item needs: the makers of what it reads, and who left the slots
 //! that it takes.
-inline constexpr int most_needs = 12;
+[[nodiscard]] constexpr int most_needs(pipeline const& over) noexcept {
+  return 12 * graph_width(over);
+}
 
 namespace detail {
 
@@ -80,7 +89,7 @@ public:
   constexpr slot_walk(slot_state& state, program& work, int* needs, int* need_counts) noexcept
       : state_(state), uses_(state.uses), over_(state.uses.over),
         declared_(*state.uses.over.declared), work_(work), needs_(needs),
-        need_counts_(need_counts) {}
+        most_needs_(most_needs(over_)), need_counts_(need_counts) {}
 
   constexpr void run() noexcept {
     for (int i = 0; i < work_.count; ++i) {
@@ -95,7 +104,7 @@ public:
                            pool(step_class(step)),
                            uses_.stage_count,
                            step,
-                           {work_, i, needs_ + i * most_needs, need_counts_[i]});
+                           {work_, i, needs_ + i * most_needs_, need_counts_[i]});
         ++i;
       } else if (step.what == operation::send) {
         send(step, i++);
@@ -114,19 +123,20 @@ private:
   [[nodiscard]] constexpr slot_pool& pool(slot_class of) noexcept {
     return state_.pools[static_cast<int>(of)];
   }
-  [[nodiscard]] constexpr held_datum& held(data_use const& use, pass const& work) noexcept {
-    return state_.held[uses_.index(use, work, unit_of(over_, work))];
+  [[nodiscard]] constexpr held_datum&
+  held(data_use const& use, pass const& work, int number = 0) noexcept {
+    return state_.held[uses_.index(use, work, unit_of(over_, work), number)];
   }
-  //! What a pass has made for other stages.
-  [[nodiscard]] constexpr held_datum& product_of(pass const& maker) noexcept {
-    return state_.held[uses_.product(maker)];
+  //! What a message carries.
+  [[nodiscard]] constexpr held_datum& product_of(item const& message) noexcept {
+    return state_.held[uses_.product(message.work, message.number)];
   }
 
   //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
   constexpr void need(int i, int earlier) noexcept {
     if (earlier == nothing || stream_of(work_.items[earlier]) == stream_of(work_.items[i]))
       return;
-    needs_[i * most_needs + need_counts_[i]] = earlier;
+    needs_[i * most_needs_ + need_counts_[i]] = earlier;
     ++need_counts_[i];
   }
 
@@ -135,22 +145,14 @@ private:
     if (step.about != subject::pass || step.what == operation::receive)
       return;
     if (step.what == operation::send) {
-      held_datum& made = product_of(step.work);
-      made.reads = made.maker == made_by_reader ? made.reads + 1 : 1;
-      made.maker = made_by_reader;
+      count_reader(product_of(step));
       return;
     }
     for (data_use const& use : uses_[step.work.kind]) {
-      if (use.stage == 0 || !stage_exists(use, step.work))
-        continue;
-      held_datum& read = held(use, step.work);
-      read.reads = read.maker == made_by_reader ? read.reads + 1 : 1;
-      read.maker = made_by_reader;
+      int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
+      for (int number = 0; number < count; ++number)
+        count_reader(held(use, step.work, number));
     }
-  }
-  [[nodiscard]] constexpr bool stage_exists(data_use const& use, pass const& work) const noexcept {
-    int const stage = work.stage + use.stage;
-    return stage >= 0 && stage < uses_.stage_count;
   }
 
   constexpr void take(held_datum& into, int pool_number, int i) noexcept {
@@ -159,26 +161,57 @@ private:
     into.pool = pool_number;
     into.maker = i;
     need(i, from.released[into.slot]);
+    if (from.readers != nullptr && from.released[into.slot] != nothing)
+      for (int k = 0; k <= uses_.width; ++k)
+        need(i, from.readers[into.slot * (uses_.width + 1) + k]);
   }
   constexpr void give_back(held_datum const& what, int i) noexcept {
-    state_.pools[what.pool].release(what.slot, i);
+    slot_pool& pool = state_.pools[what.pool];
+    pool.release(what.slot, i);
+    for (int k = 0; pool.readers != nullptr && k <= uses_.width; ++k)
+      pool.readers[what.slot * (uses_.width + 1) + k] = nothing;
   }
-  //! One reader less; the last one gives the slot back.
+  //! One reader less; the last one gives the slot back. Those on other streams may end behind it,
+  //! so whoever takes the slot waits for them too.
   constexpr void read_once(held_datum& what, int i) noexcept {
+    int* const readers = readers_of(what);
+    if (readers != nullptr) {
+      int k = uses_.width;
+      if (stream_of(work_.items[i]) != 0)
+        for (k = 0; readers[k] != nothing; ++k) {
+        }
+      readers[k] = i;
+    }
     --what.reads;
-    if (what.reads == 0)
-      give_back(what, i);
+    if (what.reads > 0)
+      return;
+    give_back(what, i);
+    for (int k = 0; readers != nullptr && k <= uses_.width; ++k)
+      state_.pools[what.pool].readers[what.slot * (uses_.width + 1) + k] = readers[k];
+  }
+  [[nodiscard]] constexpr int* readers_of(held_datum const& what) noexcept {
+    return state_.readers == nullptr ? nullptr
+                                     : state_.readers + (&what - state_.held) * (uses_.width + 1);
+  }
+  //! One reader more of what may leave a device.
+  constexpr void count_reader(held_datum& what) noexcept {
+    bool const first = what.maker != made_by_reader;
+    what.reads = first ? 1 : what.reads + 1;
+    what.maker = made_by_reader;
+    if (int* const readers = readers_of(what); readers != nullptr && first)
+      for (int k = 0; k <= uses_.width; ++k)
+        readers[k] = nothing;
   }
 
   constexpr void send(item& step, int i) noexcept {
-    held_datum const& made = product_of(step.work);
+    held_datum const& made = product_of(step);
     step.in = {static_cast<slot_class>(made.pool), made.slot};
     need(i, made.maker);
     state_.sent[sent_count_] = i;
     ++sent_count_;
   }
   constexpr void receive(item& step, int i) noexcept {
-    held_datum& arrives = product_of(step.work);
+    held_datum& arrives = product_of(step);
     take(arrives, declared_.data[links_of(over_, step.work).product].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
@@ -186,7 +219,7 @@ private:
   //! Passes of the compute engine that start together.
   constexpr void compute(int first, int end) noexcept {
     for (; first_sent_ < sent_before_run_; ++first_sent_)
-      read_once(product_of(work_.items[state_.sent[first_sent_]].work), state_.sent[first_sent_]);
+      read_once(product_of(work_.items[state_.sent[first_sent_]]), state_.sent[first_sent_]);
     release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
       take_slots(work_.items[i], i);
@@ -275,19 +308,24 @@ private:
         continue;
       if (use.nowhere)
         order_by(held(use, work), use, i);
-      if (!uses_.is_there(use, work))
-        continue;
-      held_datum& what = held(use, work);
-      bool const made = uses_.brings(use, work);
-      if (made)
-        take(what, use.pool, i);
-      else
-        need(i, what.maker);
-      if (int* const kept = kept_slot(step, what.pool))
-        *kept = what.slot;
-      else if (made || !use.works_in)
-        (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};
+      int const count = use.lies ? uses_.count(use, work) : 0;
+      for (int number = 0; number < count; ++number)
+        take_slot(step, use, held(use, work, number), number, i);
     }
+  }
+  constexpr void
+  take_slot(item& step, data_use const& use, held_datum& what, int number, int i) noexcept {
+    bool const made = uses_.brings(use, step.work);
+    if (made)
+      take(what, use.pool, i);
+    else
+      need(i, what.maker);
+    if (int* const kept = kept_slot(step, what.pool))
+      *kept = what.slot;
+    else if (number > 0)
+      state_.further.push(step.further_outputs, {static_cast<slot_class>(what.pool), what.slot});
+    else if (made || !use.works_in)
+      (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};
   }
 
   //! Releases what a pass is the last to read. Comes after all that start together have taken: no
@@ -296,12 +334,17 @@ private:
     pass const& work = step.work;
     for (data_use const& use : uses_[work.kind]) {
       if (use.stage != 0) {
-        if (!stage_exists(use, work))
-          continue;
-        held_datum& read = held(use, work);
-        step.in = {static_cast<slot_class>(read.pool), read.slot};
-        need(i, read.maker);
-        read_once(read, i);
+        int const count = uses_.count(use, work);
+        for (int number = 0; number < count; ++number) {
+          held_datum& read = held(use, work, number);
+          slot const at{static_cast<slot_class>(read.pool), read.slot};
+          if (number == 0)
+            step.in = at;
+          else
+            state_.further.push(step.further_inputs, at);
+          need(i, read.maker);
+          read_once(read, i);
+        }
       } else if ((use.frees || (state_.evaluates && use.left_alone)) && uses_.is_there(use, work) &&
                  (use.whole || uses_.ends_kind(work))) {
         give_back(held(use, work), i);
@@ -315,6 +358,7 @@ private:
   flow const& declared_;
   program& work_;
   int* needs_;
+  int most_needs_;
   int* need_counts_;
   int first_sent_ = 0;
   int sent_count_ = 0;

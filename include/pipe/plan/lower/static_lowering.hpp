@@ -7,11 +7,11 @@
 #include <pipe/core/array_of.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
@@ -196,7 +196,7 @@ struct static_device {
 
   struct lowered {
     array_of<item, length> items;
-    array_of<int, most_waits(*table.declared) * length> waits;
+    array_of<int, most_waits(table.over()) * length> waits;
     array_of<slot_layout, slot_classes> layouts;
     lowered_device sums;
   };

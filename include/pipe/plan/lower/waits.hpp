@@ -5,7 +5,7 @@
 //! @brief The waits between the streams of a device, without those that others imply. Header for
 //!        pipelining::assign_waits.
 
-#include <pipe/core/flow.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/slots.hpp>
@@ -15,9 +15,10 @@
 namespace pipelining::inline v0_2 {
 
 //! @brief The most waits per item, on average: without copies an item needs at most two items of
-//! other streams, since all slots but those of messages go from pass to pass.
-[[nodiscard]] constexpr int most_waits(flow const& declared) noexcept {
-  return declared.engines > 1 ? 6 : 2;
+//! other streams for each of its neighbours, since all slots but those of messages go from pass to
+//! pass.
+[[nodiscard]] constexpr int most_waits(pipeline const& over) noexcept {
+  return (over.declared->engines > 1 ? 6 : 2) * graph_width(over);
 }
 
 namespace detail {
@@ -78,6 +79,7 @@ constexpr void reduce_needs(program const& work,
                             int first,
                             int end,
                             int const* needs,
+                            int most_needs,
                             int const* need_counts,
                             wait_list& out) noexcept {
   int const stream = stream_of(work.items[first]);
@@ -108,7 +110,7 @@ constexpr void reduce_needs(program const& work,
 //!
 //! The waits of a group stand at its first item, since all of its items start together.
 //!
-//! @param needs, need_counts what assign_slots listed.
+//! @param needs, most_needs, need_counts what assign_slots listed, [items][most_needs].
 //! @param waits receives the waits of this device, all items together; `first_wait` counts from
 //! `first`.
 //! @param streams of the device.
@@ -120,6 +122,7 @@ constexpr void reduce_needs(program const& work,
 constexpr int assign_waits(program& work,
                            int streams,
                            int const* needs,
+                           int most_needs,
                            int const* need_counts,
                            int* waits,
                            int first,
@@ -133,7 +136,7 @@ constexpr int assign_waits(program& work,
     int const stream = stream_of(work.items[begin]);
     clock.start(begin, stream);
     int const written = out.count;
-    detail::reduce_needs(work, clock, begin, end, needs, need_counts, out);
+    detail::reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
     clock.share(begin, end, stream);
     for (int i = begin; i < end; ++i) {
       work.items[i].first_wait = first + (i == begin ? written : out.count);

@@ -43,6 +43,7 @@ namespace detail {
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
+  int const width = graph_width(work.over());
   scratch<bool> used(count, false);
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
@@ -65,6 +66,8 @@ constexpr proof check_form(plan_view work, int device) {
         return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
       if (!message)
         continue;
+      if (step.about == subject::pass && (step.number < 0 || step.number >= width))
+        return {plan_rule::unmatched, device, i};
       if (step.peer < 0 || step.peer >= work.extents.devices || step.peer == device)
         return {plan_rule::unmatched, device, i};
       if (step.peer != head.peer || step.lane != head.lane ||

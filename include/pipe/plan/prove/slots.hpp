@@ -11,8 +11,8 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/instance.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
@@ -26,11 +26,13 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! Who used a slot: the item that wrote what is in it, the last that read it, and what that is.
+//! Who used a slot: the item that wrote what is in it, those that read it, and what that is. Of
+//! readers that know of each other the last stands for all.
 struct slot_history {
   int writer = nothing;
-  int reader = nothing;
   int content = nothing;
+  int reader_count = 0;
+  int readers[most_neighbours + 1]{};
 };
 
 //! The walk over one device's program.
@@ -67,23 +69,30 @@ struct slot_check {
       return fail(plan_rule::wrong_content, item_index, nothing);
     if (!knows(item_index, past->writer))
       return fail(plan_rule::unordered, item_index, past->writer);
-    if (!knows(item_index, past->reader))
-      return fail(plan_rule::unordered, item_index, past->reader);
-    *past = {item_index, nothing, content};
+    for (int k = 0; k < past->reader_count; ++k)
+      if (!knows(item_index, past->readers[k]))
+        return fail(plan_rule::unordered, item_index, past->readers[k]);
+    past->writer = item_index;
+    past->content = content;
+    past->reader_count = 0;
   }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
   constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr || past->content != content)
       return fail(plan_rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
-    if (past->writer == item_index || past->reader == item_index)
-      return; // a pass may use what it has made, and read more than once
+    if (past->writer == item_index)
+      return; // a pass may use what it has made
     if (!knows(item_index, past->writer))
       return fail(plan_rule::unordered, item_index, past->writer);
-    // One last reader stands for all: two readers on different streams would need one each.
-    if (past->reader != nothing && !knows(item_index, past->reader))
-      return fail(plan_rule::unordered, item_index, past->reader);
-    past->reader = item_index;
+    int at = 0;
+    while (at < past->reader_count && !knows(item_index, past->readers[at]) &&
+           past->readers[at] != item_index)
+      ++at;
+    if (at > most_neighbours)
+      return fail(plan_rule::unordered, item_index, past->readers[0]);
+    past->readers[at] = item_index;
+    past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
   [[nodiscard]] constexpr bool follows_gradients() const noexcept {
     return work.tied_bytes + work.totals_bytes > 0;
@@ -142,11 +151,22 @@ struct slot_check {
     default: return; // the totals say that all have contributed
     }
   }
-  [[nodiscard]] constexpr int content_of_message(pass const& maker) const noexcept {
-    return links_of(uses.over, maker).product == kind_links::none ? nothing : uses.product(maker);
+  [[nodiscard]] constexpr int content_of_message(item const& step) const noexcept {
+    pipeline const& over = uses.over;
+    bool const is_read = over.edges == nullptr ? links_of(over, step.work).product != kind_links::none
+                                               : step.number < readers(over, step.work);
+    return is_read ? uses.product(step.work, step.number) : nothing;
   }
-  //! The slot that a step uses of the pool of a datum of its own stage.
-  [[nodiscard]] static constexpr slot used(item const& step, data_use const& use) noexcept {
+  //! The slot that a step uses of the pool of a datum; `number` counts readers or other stages.
+  [[nodiscard]] constexpr slot
+  used(item const& step, data_use const& use, int number) const noexcept {
+    if (number > 0) {
+      auto const further = use.stage != 0 ? work.further_inputs(step) : work.further_outputs(step);
+      auto const at = static_cast<std::size_t>(number) - 1;
+      return at < further.size() ? further[at].used : slot{};
+    }
+    if (use.stage != 0)
+      return step.in;
     if (int const* const kept = kept_slot(step, use.pool); kept != nullptr && !is_copy(step))
       return {static_cast<slot_class>(use.pool), *kept};
     return use.makes || use.works_in ? step.out : step.in;
@@ -157,20 +177,17 @@ struct slot_check {
     pass const& what = step.work;
     int const unit = unit_of(uses.over, what);
     for (data_use const& use : uses[what.kind]) {
-      if (!uses.is_there(use, what))
-        continue;
-      int const content = uses.index(use, what, unit);
-      if (use.stage != 0) {
-        read(i, step.in.of, step.in.index, content);
-        continue;
+      int const count = use.lies ? uses.count(use, what) : 0;
+      for (int number = 0; number < count; ++number) {
+        slot const at = used(step, use, number);
+        int const content = uses.index(use, what, unit, number);
+        if (use.stage == 0 && static_cast<int>(at.of) != use.pool)
+          return fail(plan_rule::wrong_content, i, nothing);
+        if (use.stage == 0 && uses.brings(use, what))
+          write(i, at.of, at.index, content);
+        else
+          read(i, at.of, at.index, content);
       }
-      slot const at = used(step, use);
-      if (static_cast<int>(at.of) != use.pool)
-        return fail(plan_rule::wrong_content, i, nothing);
-      if (uses.brings(use, what))
-        write(i, at.of, at.index, content);
-      else
-        read(i, at.of, at.index, content);
     }
   }
 };
@@ -206,7 +223,7 @@ constexpr proof check_slots(plan_view work,
         walk.other(i, at(i));
       else if (at(i).what == operation::run)
         walk.run(i, at(i));
-      else if (int const maker = walk.content_of_message(at(i).work); at(i).what == operation::send)
+      else if (int const maker = walk.content_of_message(at(i)); at(i).what == operation::send)
         walk.read(i, at(i).in.of, at(i).in.index, maker);
       else
         walk.write(i, at(i).out.of, at(i).out.index, maker);
@@ -230,12 +247,6 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device) {
   return check_slots(work, uses, device, clocks.data, tail.data, histories.data, progress.data);
 }
 
-//! A slot and what goes through it.
-struct sized_slot {
-  slot used;
-  std::int64_t bytes;
-};
-
 //! The classes lie one behind the other in the arena, and every slot holds what goes through it.
 constexpr proof check_layout(plan_view work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
@@ -252,11 +263,17 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
-    for (auto const [used, bytes] :
-         {sized_slot{step.in, step.in_bytes}, {step.out, step.out_bytes}})
-      if (used.index != nothing && bytes > times(work.layout(device, used.of).bytes,
-                                                 used.of == slot_class::totals ? step.rows : 1))
-        return {plan_rule::slots_overlap, device, static_cast<int>(i)};
+    auto const fits = [&](sized_slot const& of) {
+      int const slots = of.used.of == slot_class::totals ? step.rows : 1;
+      return of.used.index == nothing ||
+             of.bytes <= times(work.layout(device, of.used.of).bytes, slots);
+    };
+    bool all = fits({step.in, step.in_bytes}) && fits({step.out, step.out_bytes});
+    for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
+      for (sized_slot const& one : further)
+        all = all && fits(one);
+    if (!all)
+      return {plan_rule::slots_overlap, device, static_cast<int>(i)};
   }
   return {};
 }

@@ -132,6 +132,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   if (step.about != subject::pass)
     for (int const number : {static_cast<int>(step.about), step.number, step.rows})
       order.add(number);
+  if (work.edges != nullptr)
+    order.add(step.number);
   if (message) {
     bool const sends = step.what == operation::send;
     order.add(step.peer);
@@ -145,6 +147,9 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   hashes.slots.add(step.lane);
   for (int const number : {step.activation, step.weight_input, step.state, step.state_gradient})
     hashes.slots.add(number);
+  for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
+    for (sized_slot const& one : further)
+      hashes.slots.add(one.used);
   hashes.slots.add(step.wait_count);
   for (int const wait : work.waits_of(step))
     hashes.slots.add(wait);
@@ -191,6 +196,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   for (int stage = 0; stage < stages(extents); ++stage)
     for (int route = 0; route < routes(extents); ++route)
       hashes.passes.add(holder_of(work.over(), route * lines_of_a_route + stage));
+  for (int i = 0; work.edges != nullptr && i < table_size(work.edges, stages(extents)); ++i)
+    hashes.passes.add(work.edges[i]);
   set(field::version,
       PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
         PIPELINING_VERSION_PATCH);

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The instances of the data of a flow: one per unit of a stage, or one per microbatch. What
-//! the colouring of slots and their proof share.
+//! @brief What passes do with the instances of data: one per unit of a stage, per microbatch, or
+//! per reader. What the colouring of slots, their sizes, their proof and the checked mode share.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
@@ -26,11 +26,6 @@ struct held_datum {
 //! The maker of what has none yet, but whose readers have been counted.
 inline constexpr int made_by_reader = -2;
 
-//! The stage whose datum an effect is about; it may not exist.
-[[nodiscard]] constexpr int stage_of_effect(effect const& one, pass const& work) noexcept {
-  return work.stage + (one.stage == of_stage::before ? -1 : one.stage == of_stage::after ? 1 : 0);
-}
-
 //! True for the chunk that comes first in an order.
 [[nodiscard]] constexpr bool
 opens(pipeline const& over, chunk_order order, pass const& work) noexcept {
@@ -52,8 +47,10 @@ opens(pipeline const& over, chunk_order order, pass const& work) noexcept {
 struct data_use {
   std::uint8_t of = 0;     //!< the datum
   std::uint8_t pool = 0;   //!< where it lies
-  std::int8_t stage = 0;   //!< that of the pass, or the one before or after it
-  std::int8_t reader = 0;  //!< it is there where the stage so far from its own exists
+  std::int8_t stage = 0;   //!< of its own stage, of those before (-1) or after (+1)
+  std::int8_t reader = 0;  //!< it is there where stages before (-1) or after (+1) its own exist
+  bool per_reader = false; //!< there is one for each of them
+  pass_kind maker{};       //!< the kind that a pass that has made it is named after
   bool lies = false;       //!< in a slot, in this pipeline
   bool nowhere = false;    //!< lies where the library has no slots
   bool whole = false;      //!< one per unit
@@ -80,10 +77,12 @@ struct data_uses {
   pipeline over;
   int stage_count;
   int unit_count;
+  int width; //!< the most neighbours of a stage on one side
   list of[most_kinds]{};
 
   constexpr explicit data_uses(pipeline const& whose)
-      : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)) {
+      : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
+        width(graph_width(whose)) {
     flow const& declared = *over.declared;
     for (int number = 0; number < most_kinds; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
@@ -96,27 +95,55 @@ struct data_uses {
   [[nodiscard]] constexpr list const& operator[](pass_kind kind) const noexcept {
     return of[index_of(kind)];
   }
-  //! The number of the instance that a use is about.
-  [[nodiscard]] constexpr int
-  index(data_use const& use, pass const& work, int unit) const noexcept {
-    return (use.of * stage_count + work.stage + use.stage) * unit_count +
-           (use.whole ? unit : work.microbatch);
+  //! How many instances a use is about: of data of other stages one for each of these, of what
+  //! there is for each reader as many.
+  [[nodiscard]] constexpr int count(data_use const& use, pass const& work) const noexcept {
+    if (over.edges == nullptr) {
+      int const owner_stage = work.stage + use.stage;
+      int const reader = owner_stage + use.reader;
+      bool const both =
+        owner_stage >= 0 && owner_stage < stage_count && reader >= 0 && reader < stage_count;
+      return both ? 1 : 0;
+    }
+    if (use.stage != 0)
+      return neighbours(over, work.stage, use.stage);
+    if (use.reader == 0)
+      return 1;
+    int const reading = neighbours(over, work.stage, use.reader);
+    return use.per_reader || reading == 0 ? reading : 1;
   }
-  //! The number of the instance that a pass makes for other stages.
+  //! The number of the instance that a use is about, the `number`-th of `count`.
+  [[nodiscard]] constexpr int
+  index(data_use const& use, pass const& work, int unit, int number) const noexcept {
+    int const at = use.whole ? unit : work.microbatch;
+    if (over.edges == nullptr)
+      return (use.of * stage_count + work.stage + use.stage) * unit_count + at;
+    stage_neighbour const whose = use.stage == 0 ? stage_neighbour{work.stage, number}
+                                                 : neighbour(over, work.stage, use.stage, number);
+    return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
+             unit_count +
+           at;
+  }
+  //! The stage whose instance that is.
+  [[nodiscard]] constexpr int
+  owner(data_use const& use, pass const& work, int number) const noexcept {
+    return use.stage == 0 ? work.stage : neighbour(over, work.stage, use.stage, number).stage;
+  }
+  //! The number of the instance that a pass makes for a reader on another stage.
   //! @pre it makes one
-  [[nodiscard]] constexpr int product(pass const& maker) const noexcept {
-    return (links_of(over, maker).product * stage_count + maker.stage) * unit_count +
+  [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
+    int const made = links_of(over, maker).product;
+    int const number = over.declared->data[made].instance == per::reader ? reader : 0;
+    return ((made * stage_count + maker.stage) * width + number) * unit_count +
            unit_of(over, maker);
   }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept {
-    return over.declared->data_count * stage_count * unit_count;
+    return over.declared->data_count * stage_count * width * unit_count;
   }
-  //! Whether that instance has a slot.
+  //! Whether what a use is about has slots.
   [[nodiscard]] constexpr bool is_there(data_use const& use, pass const& work) const noexcept {
-    int const owner = work.stage + use.stage;
-    int const reader = owner + use.reader;
-    return use.lies && owner >= 0 && owner < stage_count && reader >= 0 && reader < stage_count;
+    return use.lies && count(use, work) > 0;
   }
   //! Whether a pass brings it to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
@@ -140,9 +167,11 @@ private:
                                          : one.stage == of_stage::after ? 1
                                                                         : 0);
     use.reader = static_cast<std::int8_t>(declared.reader_step[one.of]);
+    use.maker = namer_of(declared, declared.row_of[one.of]);
     use.nowhere = datum_of.lives == residence::nowhere;
     use.lies = !use.nowhere && (!datum_of.only_chunked || over.extents.chunks > 1);
-    use.whole = datum_of.instance == per::unit;
+    use.per_reader = datum_of.instance == per::reader;
+    use.whole = datum_of.instance != per::microbatch;
     use.makes = one.what == does::makes;
     use.adds = one.what == does::adds_to;
     use.frees = one.what == does::frees;

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Plans of stages that are no chain: messages counted by hand, and plans broken in every place.
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/plan/report/fingerprint.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <set>
+#include <tests/support/stage_graphs.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr pp::uniform_sizes words{
+  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+
+template <class Schedule>
+pp::dynamic_timetable
+on_graph(Schedule const& schedule, pp::pipeline_size size, support::edge_list const& edges) {
+  return pp::make_timetable(
+    pp::with_stage_graph<Schedule>{schedule, edges}, size, pp::uniform_cost{.communication = 0.25});
+}
+
+// An activation goes to every other device that reads it, once; a gradient to each stage that made
+// an input elsewhere.
+int messages_by_hand(pp::timetable_view const& table, support::edge_list const& edges) {
+  int count = 0;
+  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+    int const home = pp::device_of(table, stage);
+    std::set<int> readers;
+    for (int const to : support::after(edges, stage))
+      if (pp::device_of(table, to) != home)
+        readers.insert(pp::device_of(table, to));
+    count += static_cast<int>(readers.size());
+    for (int const from : support::before(edges, stage))
+      count += pp::device_of(table, from) != home ? 1 : 0;
+  }
+  return count * pp::units(table.over());
+}
+
+int sends_of(pp::plan const& work) {
+  int count = 0;
+  for (pp::item const& step : work.items)
+    count += step.what == pp::operation::send ? 1 : 0;
+  return count;
+}
+
+template <class Policy, class Schedule>
+void check_plans(Schedule const& schedule, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  for (int const devices : {1, 2, 3, 6})
+    for (int const microbatches : {2, 6}) {
+      pp::shape const extents = schedule.arrange(devices, microbatches);
+      auto const edges = support::draw_graph(pp::stages(extents), random);
+      auto const table = on_graph(schedule, {devices, microbatches}, edges);
+      pp::plan const work = pp::lower<Policy>(table, words); // throws where it is not proven
+      CHECK(sends_of(work) == messages_by_hand(table, edges));
+    }
+}
+
+template <class Schedule>
+void check_policies(Schedule const& schedule, std::uint32_t seed) {
+  check_plans<pp::communicator_per_pair>(schedule, seed);
+  check_plans<pp::communicator_per_edge>(schedule, seed);
+  check_plans<pp::one_communicator>(schedule, seed);
+}
+
+// Sizes by reader: what an encoder gets back is as large as what it has sent.
+struct own_sizes {
+  [[nodiscard]] static std::int64_t made_by(int stage) { return 256 * (stage + 1); }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class, pp::pass const& what) const {
+    return made_by(what.stage);
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class, pp::pass const&, int reader) const {
+    return made_by(reader);
+  }
+};
+
+} // namespace
+
+TEST_CASE("plans of graphs are proven, and have the messages that edges want") {
+  SUBCASE("gpipe") {
+    check_policies(pp::GPipe{}, 1);
+  }
+  SUBCASE("1f1b") {
+    check_policies(pp::OneFOneB{}, 2);
+  }
+  SUBCASE("seq1f1b") {
+    check_policies(pp::Seq1F1B<2>{}, 3);
+  }
+  SUBCASE("zb-h1") {
+    check_policies(pp::ZeroBubbleH1{}, 4);
+  }
+  SUBCASE("v-half") {
+    check_policies(pp::VHalf{}, 5);
+  }
+  SUBCASE("recompute") {
+    check_policies(pp::with_recompute<pp::OneFOneB>{}, 6);
+  }
+}
+
+TEST_CASE("copies to the host go with graphs") {
+  support::edge_list const edges{{0, 2}, {1, 2}, {2, 3}, {1, 3}};
+  pp::with_offload<pp::with_stage_graph<pp::OneFOneB>> const schedule{{{}, edges}, {}};
+  auto const table = pp::make_timetable(
+    schedule, {4, 8}, pp::uniform_cost{.communication = 0.25, .copy_out = 0.3, .copy_in = 0.3});
+  pp::plan const work = pp::lower(table, words);
+  CHECK(work.host_bytes[0] > 0);
+  CHECK(sends_of(work) == 8 * 8);
+}
+
+TEST_CASE("no wait of a plan of a graph can be left out") {
+  std::mt19937 random(7);
+  int left_out = 0;
+  for (int round = 0; round < 12; ++round) {
+    auto const edges = support::draw_graph(5, random);
+    auto const table = on_graph(pp::OneFOneB{}, {5, 4}, edges);
+    pp::plan const whole = pp::lower<pp::communicator_per_edge>(table, words);
+    for (std::size_t i = 0; i < whole.items.size(); ++i)
+      for (int k = 0; k < whole.items[i].wait_count; ++k) {
+        pp::plan broken = whole;
+        pp::item& step = broken.items[i];
+        auto const first = static_cast<std::size_t>(step.first_wait);
+        broken.waits[first + static_cast<std::size_t>(k)] =
+          broken.waits[first + static_cast<std::size_t>(step.wait_count) - 1];
+        --step.wait_count;
+        CHECK(pp::prove(broken).broken == pp::plan_rule::unordered);
+        ++left_out;
+      }
+  }
+  CHECK(left_out > 500);
+}
+
+TEST_CASE("a step that reads or writes the slot of another neighbour is found") {
+  support::edge_list const edges{{0, 2}, {1, 2}, {2, 3}, {1, 3}};
+  pp::plan const whole = pp::lower(on_graph(pp::OneFOneB{}, {4, 4}, edges), words);
+  REQUIRE(!whole.further.empty());
+  int swapped = 0;
+  for (std::size_t i = 0; i < whole.items.size(); ++i) {
+    pp::plan broken = whole;
+    pp::item& step = broken.items[i];
+    for (bool const reads : {true, false}) {
+      pp::slot_range const range = reads ? step.further_inputs : step.further_outputs;
+      if (range.count == 0)
+        continue;
+      std::swap((reads ? step.in : step.out),
+                broken.further[static_cast<std::size_t>(range.first)].used);
+      CHECK(pp::prove(broken).broken == pp::plan_rule::wrong_content);
+      CHECK(pp::summarise(broken) != pp::summarise(whole));
+      ++swapped;
+      broken = whole;
+    }
+  }
+  CHECK(swapped == 4 * 5); // two decoders read two activations each, encoder 1 two gradients, and
+                           // each decoder makes two
+}
+
+TEST_CASE("a message for a reader that does not exist, or for another one, is found") {
+  support::edge_list const edges{{0, 2}, {1, 2}, {2, 3}, {1, 3}};
+  pp::plan const whole = pp::lower(on_graph(pp::OneFOneB{}, {4, 4}, edges), words);
+  for (std::size_t i = 0; i < whole.items.size(); ++i) {
+    if (whole.items[i].what == pp::operation::run)
+      continue;
+    for (int const number : {-1, whole.items[i].number + 1, 2, 1000}) {
+      pp::plan broken = whole;
+      broken.items[i].number = number;
+      CHECK(!pp::prove(broken));
+    }
+  }
+}
+
+TEST_CASE("sizes may look at the reader") {
+  support::edge_list const edges{{0, 2}, {1, 2}, {2, 3}, {1, 3}};
+  pp::plan const work = pp::lower(on_graph(pp::OneFOneB{}, {4, 2}, edges), own_sizes{});
+  pp::plan_view const view = work;
+  int gradients = 0;
+  for (int device = 0; device < 4; ++device)
+    for (pp::item const& step : view.program_of(device)) {
+      if (step.what != pp::operation::send)
+        continue;
+      bool const forward = step.work.kind == pp::pass_kind::forward;
+      int const reader = pp::reader_stage(view.over(), step.work, step.number);
+      CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
+      gradients += forward ? 0 : 1;
+    }
+  CHECK(gradients == 2 * 4);
+}
