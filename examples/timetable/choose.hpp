@@ -5,11 +5,13 @@
 //! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/model/cost_file.hpp>
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/search/frontier.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,9 @@ struct choose_command {
   int microbatches = 0;
   double memory_gb = 0;
   double jitter = 0; //!< standard deviation of a pass over its time
-  bool all = false;  //!< every row of the table
+  std::string cost_file;
+  std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
+  bool all = false;                              //!< every row of the table
   std::string format = "text";
 };
 

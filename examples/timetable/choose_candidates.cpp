@@ -79,8 +79,11 @@ std::vector<pp::stage_content> content_of(candidate const& one) {
   return pp::stage_contents(one.layers);
 }
 
-//! Layers per stage such that no stage is slow for its embedding or output layer.
+//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
+//! are of stages of equal numbers of layers.
 std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents) {
+  if (asked.measured)
+    return pp::even_partition(asked.model.layers, pp::stages(extents));
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -101,6 +104,8 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
   int const tokens = static_cast<int>(asked.setup.sequence);
   if (chunks == 1)
     return {tokens};
+  if (asked.measured)
+    return pp::even_partition(tokens, chunks);
   pp::token_range const all{tokens, 0};
   double const linear =
     pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
@@ -218,6 +223,8 @@ void show_progress(std::size_t done, std::size_t all, std::string const& label) 
 } // namespace
 
 pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+  if (asked.measured)
+    return pp::costs_for(*asked.measured, one.extents);
   return pp::predict_costs(asked.model,
                            asked.setup,
                            asked.gpu,

@@ -62,6 +62,11 @@ void append_heading(std::string& out, choose_command const& asked) {
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
   pp::append(out, ", ", asked.microbatches, " microbatches of ", asked.setup.sequences, " x ");
   pp::append(out, asked.setup.sequence, " tokens, ", rounded(asked.memory_gb, 3), " GB per GPU\n");
+  if (asked.measured) {
+    pp::append(out, "measured: times from ", asked.cost_file, ", of ", asked.measured->stages);
+    pp::append(out, " stages and ", asked.measured->chunks, " chunks\n");
+    return;
+  }
   pp::append(out, "assumed: ", rounded(asked.gpu.peak_tflops, 1), " TFLOPS at ");
   pp::append(out, rounded(asked.reached.linear, 3), " in layers (published: 0.61 to 0.64), ");
   pp::append(out, rounded(asked.reached.vocabulary, 3), " in the output layer (0.31 to 0.48), ");
@@ -178,7 +183,8 @@ void append_reasons(std::string& out,
          rounded(band.most, 2) + " of the count, here " + rounded(pick.gigabytes * band.least, 1) +
          " to " + rounded(pick.gigabytes * band.most, 1) + " GB\n";
   if (pick.extents.chunks > 1) {
-    out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
+    if (!asked.measured)
+      out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
     candidate const* whole = nullptr;
     for (candidate const& each : found.all)
       if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 &&

@@ -142,6 +142,33 @@ class Choice(unittest.TestCase):
             model.write_text('{"hidden_size" 2048}', encoding="utf-8")
             self.assertIn("':' is wanted", run(*words).stderr)
 
+    def test_measured_costs_take_the_place_of_predicted_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            # All on the first half of the model: the devices of a schedule are as unlike as can be.
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0.01, "forward": [[0.2, 0.4], [0, 0]],
+                                        "backward_input": [[0.3, 0.5], [0, 0]],
+                                        "backward_weight": [[0.1, 0.1], [0, 0]]}), encoding="utf-8")
+            found = json.loads(output(*SMALL, "--cost", file, "--format", "json"))
+            rows = {row["schedule"]: row for row in found["candidates"]}
+            for name, words in (("1f1b", ("1f1b",)), ("seq1f1b --chunks 4", ("seq1f1b", "--chunks", "4")),
+                                ("interleaved --stages-per-device 2", ("interleaved",))):
+                made = subprocess.run([PROGRAM, *words, *map(str, SMALL[6:]), "--cost", str(file), "--format", "json"],
+                                      capture_output=True, text=True, check=True).stdout
+                self.assertEqual(rows[name]["seconds"], json.loads(made)["makespan"])
+            self.assertAlmostEqual(rows["1f1b"]["seconds"], 4 * 1.6, places=9)
+            self.assertEqual(rows["interleaved --stages-per-device 2"]["layers"], [6, 6, 6, 6])
+            self.assertEqual(rows["seq1f1b --chunks 4"]["chunk_lengths"], [512] * 4)
+            text = output(*SMALL, "--cost", file)
+            self.assertIn(f"measured: times from {file}, of 2 stages and 2 chunks\n", text)
+            self.assertNotIn("assumed", text)
+            for words, wanted in ((("--cost", "1,2,3"), "wants a file of measured costs"),
+                                  (("--cost", folder), "cannot read"),
+                                  (("--cost", file, "--efficiency", "1,1,1"), "leave one of them out")):
+                result = run(*SMALL, *words)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(wanted, result.stderr)
+
     def test_jitter_is_the_same_every_time_and_never_helps(self):
         words = (*SMALL, "--jitter", 0.1, "--format", "json")
         first = output(*words)
