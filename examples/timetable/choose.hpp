@@ -45,7 +45,8 @@ struct choose_command {
 //! One schedule with its options, and what it would take.
 struct candidate {
   schedule_choice choice;
-  std::string label; //!< the name and the options, as the timetable tool takes them
+  std::string
+    label; //!< the name and the options, as the timetable tool takes them, and the adapter
   std::string type;  //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
   std::vector<int> layers;        //!< [S]
@@ -55,6 +56,7 @@ struct candidate {
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0;           //!< of the device that holds the most
+  double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
 };
 
