@@ -201,11 +201,25 @@ class Choice(unittest.TestCase):
             self.assertRegex(text, r"gpipe +27\.000.*too large")
 
     def test_nothing_is_recomputed_or_copied_for_nothing(self):
-        pick = self.rows[self.found["pick"]]
-        if " with " in pick["schedule"]:
-            plain = [row for row in self.rows if " with " not in row["schedule"]
-                     and row["memory_gb"] <= self.found["memory_gb"]]
-            self.assertGreater(min(row["seconds"] for row in plain), pick["seconds"])
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            equal = [[1], [1]]
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": equal,
+                                        "backward_input": equal, "backward_weight": equal}), encoding="utf-8")
+            words = (*SMALL[:-3], 4, "--microbatches", 8, "--cost", file)
+            found = json.loads(output(*words, "--format", "json"))
+            frugal = found["candidates"][found["frontier"][-1]]
+            pick = found["candidates"][found["pick"]]
+            self.assertTrue(frugal["schedule"].endswith(" with offload"), frugal)
+            self.assertEqual(pick["schedule"] + " with offload", frugal["schedule"])
+            self.assertEqual(pick["seconds"], frugal["seconds"])
+            self.assertLess(frugal["memory_gb"], pick["memory_gb"])
+            text = output(*words)
+            self.assertIn(f"pick: {pick['schedule']}, the fastest of", text)
+            self.assertIn(f"as fast in less memory: {frugal['schedule']}, ", text)
+            tight = output(*words, "--memory", f"{frugal['memory_gb'] + 1e-6:.9f}GB")
+            self.assertIn(f"pick: {frugal['schedule']}, the fastest of", tight)
+            self.assertRegex(tight, r"on the host: [\d.]+ GB for each GPU\n")
 
     def test_jitter_is_the_same_every_time_and_never_helps(self):
         words = (*SMALL, "--jitter", 0.1, "--format", "json")
