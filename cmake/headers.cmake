@@ -64,7 +64,9 @@ set(PIPELINING_HEADERS_TIMETABLE
 )
 
 set(PIPELINING_HEADERS_MODEL
+  model/cost_file.hpp
   model/device_memory.hpp
+  model/flat_json.hpp
   model/gpu.hpp
   model/measured.hpp
   model/predict.hpp

@@ -34,6 +34,7 @@ struct options {
   std::int64_t seed = 1;
   std::string text; //!< empty: the first of default_texts that exists
   std::string output = "gpt-demo";
+  std::string costs; //!< where the measured costs go; empty: nowhere
   bool help = false;
 };
 
@@ -58,6 +59,8 @@ inline constexpr char const* usage =
   "  --seed S           seed of weights and batches (1)\n"
   "  --text FILE        the text to learn (a licence of this machine, or the README)\n"
   "  --output FOLDER    where timeline.html, timetable.svg, loss.svg and trace.json go (gpt-demo)\n"
+  "  --costs FILE       writes the measured times of passes and messages there, for\n"
+  "                     `timetable ... --cost FILE`; give every device a core of its own\n"
   "  --help             this text\n";
 
 namespace detail {
@@ -146,8 +149,10 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     std::string_view name;
     std::string* value;
   };
-  text_option const texts[] = {
-    {"--schedule", &chosen.schedule}, {"--text", &chosen.text}, {"--output", &chosen.output}};
+  text_option const texts[] = {{"--schedule", &chosen.schedule},
+                               {"--text", &chosen.text},
+                               {"--output", &chosen.output},
+                               {"--costs", &chosen.costs}};
   bool key_heads_given = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto const name = words[i];

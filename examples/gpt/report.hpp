@@ -9,6 +9,8 @@
 #include <pipe/io/html.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/trace.hpp>
+#include <pipe/model/cost_file.hpp>
+#include <pipe/model/measured.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -212,6 +214,18 @@ inline void write_file(std::string const& path, std::string const& content) {
   }
 }
 
+//! The measured costs, for the timetable tool.
+inline void write_cost_file(options const& o, training const& run) {
+  std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
+  write_file(o.costs, pp::write_costs(steps.front().extents, pp::costs_of(steps)));
+  std::printf("\nwrote the measured costs into %s; plan again with them: timetable compare "
+              "--devices %lld --microbatches %lld --cost %s\n",
+              o.costs.c_str(),
+              static_cast<long long>(o.devices),
+              static_cast<long long>(o.microbatches),
+              o.costs.c_str());
+}
+
 inline void write_files(options const& o,
                         text_to_learn const& text,
                         training const& run,
@@ -225,8 +239,11 @@ inline void write_files(options const& o,
   auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + o.schedule + ", " +
                      std::to_string(o.microbatches * o.size.sequence) + " bytes per step";
   write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
+  if (!o.costs.empty()) {
+    write_cost_file(o, run);
+  }
   std::vector<pp::measured_pass> measured;
-  pp::timetable_view const last = run.last_trace;
+  pp::timetable_view const last = run.traces.back();
   for (int device = 0; device < last.extents.devices; ++device) {
     for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i) {
       measured.push_back({device, last.passes[i], last.starts[i], last.ends[i]});

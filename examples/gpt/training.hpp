@@ -34,9 +34,12 @@ struct training {
   bool interrupted = false; //!< by Ctrl-C
   double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
   std::vector<double> idle; //!< share of the step, by device, mean likewise
-  pp::dynamic_timetable last_trace;
+  std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks; //!< bytes, by device
 };
+
+//! Enough steps that their medians do not follow a single slow one.
+inline constexpr std::size_t most_traces = 8;
 
 //! Share of a step in which a device runs no pass.
 inline double idle_share(pp::timetable_view table, int device) {
@@ -117,6 +120,10 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
       for (int device = 0; device < table.extents.devices; ++device) {
         result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
       }
+      if (result.traces.size() == most_traces) {
+        result.traces.erase(result.traces.begin());
+      }
+      result.traces.push_back(trace);
       ++measured;
     }
     show_progress(step,
@@ -128,7 +135,9 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
   for (double& idle : result.idle) {
     idle /= static_cast<double>(measured);
   }
-  result.last_trace = model.trace();
+  if (result.traces.empty()) {
+    result.traces.push_back(model.trace());
+  }
   result.peaks = model.peak_bytes();
   return result;
 }

@@ -12,12 +12,14 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -264,6 +266,37 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
   }
 }
 
+//! A schedule of any name as one type, so that adapters are compiled once.
+struct schedule_of_name {
+  schedule_choice const* choice = nullptr;
+
+  [[nodiscard]] pp::shape arrange(int, int) const {
+    return find_schedule(choice->name).arrange(*choice);
+  }
+  template <pp::cost_model Cost>
+  void generate(pp::shape const&, Cost const& cost, pp::row_writer* rows) const {
+    pp::device_orders const orders = find_schedule(choice->name).orders(*choice, cost);
+    for (int device = 0; device < choice->devices; ++device)
+      for (int i = orders.offsets[static_cast<std::size_t>(device)];
+           i < orders.offsets[static_cast<std::size_t>(device) + 1];
+           ++i)
+        rows[device].push(orders.passes[static_cast<std::size_t>(i)]);
+  }
+};
+
+pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost) {
+  pp::pipeline_size const size{choice.devices, choice.microbatches};
+  schedule_of_name const named{&choice};
+  switch (choice.adapted) {
+  case adapter::recompute:
+    return pp::make_orders(pp::with_recompute<schedule_of_name>{named, {}}, size, cost);
+  case adapter::offload:
+    return pp::make_orders(pp::with_offload<schedule_of_name>{named, {}}, size, cost);
+  case adapter::none: break;
+  }
+  return find_schedule(choice.name).orders(choice, cost);
+}
+
 //! Insertions, deletions, replacements and swaps of neighbours that make one text the other.
 std::size_t edits(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
@@ -352,7 +385,7 @@ pp::shape arrange(schedule_choice const& choice) {
 
 pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& cost) {
   static_cast<void>(arrange(choice));
-  pp::dynamic_timetable table = pp::simulate(find_schedule(choice.name).orders(choice, cost), cost);
+  pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost), cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
     throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
   return table;

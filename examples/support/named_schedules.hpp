@@ -53,6 +53,13 @@ enum class option : unsigned {
   return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
 }
 
+//! What any schedule can be wrapped in, to hold less.
+enum class adapter {
+  none,
+  recompute, //!< with_recompute: forward passes keep their input alone
+  offload    //!< with_offload: activations wait on the host
+};
+
 //! Which schedule, how large, and with which of its options.
 struct schedule_choice {
   std::string name;
@@ -64,6 +71,7 @@ struct schedule_choice {
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;
+  adapter adapted = adapter::none;
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.

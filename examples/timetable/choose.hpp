@@ -5,11 +5,13 @@
 //! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/model/cost_file.hpp>
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/search/frontier.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +32,9 @@ struct choose_command {
   int microbatches = 0;
   double memory_gb = 0;
   double jitter = 0; //!< standard deviation of a pass over its time
-  bool all = false;  //!< every row of the table
+  std::string cost_file;
+  std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
+  bool all = false;                              //!< every row of the table
   std::string format = "text";
 };
 
@@ -41,7 +45,8 @@ struct choose_command {
 //! One schedule with its options, and what it would take.
 struct candidate {
   schedule_choice choice;
-  std::string label; //!< the name and the options, as the timetable tool takes them
+  std::string
+    label; //!< the name and the options, as the timetable tool takes them, and the adapter
   std::string type;  //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
   std::vector<int> layers;        //!< [S]
@@ -51,6 +56,7 @@ struct candidate {
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0;           //!< of the device that holds the most
+  double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
 };
 

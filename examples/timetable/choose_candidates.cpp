@@ -79,8 +79,11 @@ std::vector<pp::stage_content> content_of(candidate const& one) {
   return pp::stage_contents(one.layers);
 }
 
-//! Layers per stage such that no stage is slow for its embedding or output layer.
+//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
+//! are of stages of equal numbers of layers.
 std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents) {
+  if (asked.measured)
+    return pp::even_partition(asked.model.layers, pp::stages(extents));
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -101,6 +104,8 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
   int const tokens = static_cast<int>(asked.setup.sequence);
   if (chunks == 1)
     return {tokens};
+  if (asked.measured)
+    return pp::even_partition(tokens, chunks);
   pp::token_range const all{tokens, 0};
   double const linear =
     pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
@@ -122,10 +127,13 @@ std::string label_of(schedule_choice const& c) {
   add("--stages-per-device", c.stages_per_device);
   add("--group", c.group);
   add("--memory-limit", c.memory_limit);
-  return text + (c.eager ? " --eager" : "");
+  return text + (c.eager ? " --eager" : "") +
+         (c.adapted == adapter::recompute ? " with recompute"
+          : c.adapted == adapter::offload ? " with offload"
+                                          : "");
 }
 
-std::string type_of(schedule_choice const& c) {
+std::string plain_type_of(schedule_choice const& c) {
   auto const chunks = std::to_string(c.chunks.value_or(1));
   auto const per_device = std::to_string(c.stages_per_device.value_or(2));
   auto const limit = std::to_string(static_cast<int>(c.memory_limit.value_or(0)));
@@ -162,6 +170,32 @@ std::string type_of(schedule_choice const& c) {
   return {};
 }
 
+std::string type_of(schedule_choice const& c) {
+  std::string const plain = plain_type_of(c);
+  if (plain.empty() || c.adapted == adapter::none)
+    return plain;
+  return (c.adapted == adapter::recompute ? "pipelining::with_recompute<"
+                                          : "pipelining::with_offload<") +
+         plain + ">";
+}
+
+//! Copies that a run without them has not measured take the link to the host.
+void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
+      for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
+        if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
+          cost.set(kind,
+                   stage,
+                   chunk,
+                   pp::copy_seconds(asked.model,
+                                    asked.setup,
+                                    asked.gpu,
+                                    content[static_cast<std::size_t>(stage)],
+                                    one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+}
+
 candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   candidate one;
   one.choice = choice;
@@ -175,6 +209,10 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   pp::cost_table const cost = costs_of(asked, one);
   one.latency = cost.latency();
   pp::dynamic_timetable const table = make_named_timetable(choice, cost);
+  if (choice.adapted == adapter::offload &&
+      table.offsets[static_cast<std::size_t>(asked.devices)] ==
+        table.offsets[static_cast<std::size_t>(asked.devices) + 1])
+    throw std::invalid_argument("no activation idles for as long as its copies take");
   one.seconds = pp::makespan(table);
   one.bubble = pp::bubble_rate(table);
   one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
@@ -187,8 +225,16 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   pp::bound_options options{.chunk_shares = shares};
   options.memory_limit = 0;
   for (int device = 0; device < asked.devices; ++device) {
-    double held = pp::peak_activation_bytes(table, device, [&](pp::pass const& what) {
+    auto const activation = [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
+    };
+    double held = pp::peak_activation_bytes(table, device, activation);
+    one.host_gigabytes =
+      std::max(one.host_gigabytes, pp::peak_host_bytes(table, device, activation) / 1e9);
+    held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
+      // The first stage keeps tokens.
+      return what.stage == 0 ? 0
+                             : static_cast<double>(bytes[what.stage].message) * shares[what.chunk];
     });
     for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
       bool const first_way = pp::device_of(one.extents, stage, 0) == device;
@@ -201,6 +247,9 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
   }
+  // What frees memory in between has bounds without a limit alone.
+  if (choice.adapted != adapter::none)
+    options.memory_limit = pp::bound_options{}.memory_limit;
   one.bound = pp::least_times(table.over(), cost, options).makespan.least();
   return one;
 }
@@ -218,6 +267,11 @@ void show_progress(std::size_t done, std::size_t all, std::string const& label) 
 } // namespace
 
 pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+  if (asked.measured) {
+    pp::cost_table cost = pp::costs_for(*asked.measured, one.extents);
+    add_copies(asked, one, cost);
+    return cost;
+  }
   return pp::predict_costs(asked.model,
                            asked.setup,
                            asked.gpu,
@@ -277,7 +331,10 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     vary(values, [](schedule_choice& c, int value) { c.memory_limit = value; });
     // The two searches take longest; with chunks, the blocks that they start from do as well.
     std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
+    return calls;
   }
+  std::vector<adapter> const adapters{adapter::none, adapter::recompute, adapter::offload};
+  vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
   return calls;
 }
 

@@ -13,6 +13,7 @@
 
 #include "choose.hpp"
 #include "command_line.hpp"
+#include "files.hpp"
 
 namespace pp = pipelining;
 
@@ -150,6 +151,15 @@ constexpr choose_option options[] = {
        rest.remove_prefix(last ? rest.size() : comma + 1);
      }
    }},
+  {"--cost",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     if (!names_cost_file(word))
+       throw usage_error(std::string(option) + " of choose wants a file of measured costs, not " +
+                         quoted(word));
+     c.cost_file = std::string(word);
+     c.measured = read_cost_file(option, word);
+   }},
   {"--jitter",
    true,
    [](choose_command& c, std::string_view option, std::string_view word) {
@@ -211,6 +221,10 @@ choose_command read_choose_command(int count, char const* const* words) {
     if (!there)
       throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
   }
+  for (std::string_view const name : given)
+    if (name == "--efficiency" && result.measured)
+      throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
+                        "leave one of them out");
   pp::check_setup(result.model, result.setup);
   if (result.devices > result.model.layers)
     throw usage_error("choose: " + std::to_string(result.devices) +
@@ -240,6 +254,8 @@ std::string choose_help() {
          "  --memory X             of a GPU: 80GB, 80GiB; default: the GPU's\n"
          "  --efficiency L,A,V     shares of the peak rate in layers, attention and the output\n"
          "                         layer; default 0.62,0.62,0.40\n"
+         "  --cost FILE            times that were measured, in seconds, in place of predicted\n"
+         "                         ones; stages and chunks are then cut evenly\n"
          "  --jitter X             passes vary by this share of their time (standard deviation);\n"
          "                         ranks by the 95th percentile of 40 samples\n"
          "  --all                  every row of the table\n"

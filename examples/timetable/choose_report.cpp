@@ -62,6 +62,11 @@ void append_heading(std::string& out, choose_command const& asked) {
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
   pp::append(out, ", ", asked.microbatches, " microbatches of ", asked.setup.sequences, " x ");
   pp::append(out, asked.setup.sequence, " tokens, ", rounded(asked.memory_gb, 3), " GB per GPU\n");
+  if (asked.measured) {
+    pp::append(out, "measured: times from ", asked.cost_file, ", of ", asked.measured->stages);
+    pp::append(out, " stages and ", asked.measured->chunks, " chunks\n");
+    return;
+  }
   pp::append(out, "assumed: ", rounded(asked.gpu.peak_tflops, 1), " TFLOPS at ");
   pp::append(out, rounded(asked.reached.linear, 3), " in layers (published: 0.61 to 0.64), ");
   pp::append(out, rounded(asked.reached.vocabulary, 3), " in the output layer (0.31 to 0.48), ");
@@ -123,6 +128,19 @@ void append_table(std::string& out,
     pp::append(out, too_large, " of ", found.all.size(), " do not fit\n");
 }
 
+//! Nobody recomputes or copies for nothing: a schedule without that is picked where it fits and is
+//! as fast.
+std::size_t plainest(choose_command const& asked, candidates const& found, std::size_t pick) {
+  for (std::size_t i = 0; i < found.all.size(); ++i) {
+    candidate const& one = found.all[i];
+    bool const plain = one.choice.adapted == adapter::none;
+    if (plain && found.all[pick].choice.adapted != adapter::none &&
+        one.gigabytes <= asked.memory_gb && one.ranked <= found.all[pick].ranked)
+      pick = i;
+  }
+  return pick;
+}
+
 //! Memory upwards, time to the right: one line per point of the frontier.
 void append_frontier(std::string& out,
                      candidates const& found,
@@ -172,13 +190,29 @@ void append_reasons(std::string& out,
     for (int const tokens : pick.chunk_lengths)
       pp::append(out, " ", tokens);
   }
-  pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
-  out += "\nmemory: " + rounded(pick.gigabytes, 1) +
-         " GB counted; published runs of its kind held " + rounded(band.least, 2) + " to " +
-         rounded(band.most, 2) + " of the count, here " + rounded(pick.gigabytes * band.least, 1) +
-         " to " + rounded(pick.gigabytes * band.most, 1) + " GB\n";
+  out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
+  if (pick.choice.adapted == adapter::none) {
+    pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
+    out += "published runs of its kind held " + rounded(band.least, 2) + " to " +
+           rounded(band.most, 2) + " of the count, here " +
+           rounded(pick.gigabytes * band.least, 1) + " to " +
+           rounded(pick.gigabytes * band.most, 1) + " GB\n";
+  } else {
+    out += "of runs that recompute or copy to the host nothing comparable is published\n";
+  }
+  if (pick.choice.adapted == adapter::offload)
+    out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
+  candidate const* frugal = nullptr; // as fast, in less memory
+  for (candidate const& each : found.all)
+    if (each.ranked <= pick.ranked &&
+        each.gigabytes < (frugal == nullptr ? pick : *frugal).gigabytes)
+      frugal = &each;
+  if (frugal != nullptr)
+    out +=
+      "as fast in less memory: " + frugal->label + ", " + rounded(frugal->gigabytes, 1) + " GB\n";
   if (pick.extents.chunks > 1) {
-    out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
+    if (!asked.measured)
+      out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
     candidate const* whole = nullptr;
     for (candidate const& each : found.all)
       if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 &&
@@ -308,13 +342,14 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
     throw usage_error("choose: no schedule takes these sizes; the first refusal is " +
                       (found.refused.empty() ? std::string("missing") : found.refused.front()));
   std::vector<pp::choice_point> const points = points_of(found);
-  pp::memory_choice const choice = pp::choose_within(points, asked.memory_gb);
+  pp::memory_choice choice = pp::choose_within(points, asked.memory_gb);
   if (!choice.pick) {
     candidate const& least = found.all[*choice.least];
     throw usage_error("choose: nothing fits " + rounded(asked.memory_gb, 2) +
                       " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
                       least.label + ": take that much, more devices or more tensor parallelism");
   }
+  choice.pick = plainest(asked, found, *choice.pick);
   std::vector<std::size_t> const best = pp::frontier(points);
   if (asked.format == "json")
     return json_of(asked, found, choice, best);

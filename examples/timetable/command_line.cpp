@@ -7,6 +7,10 @@
 #include <system_error>
 #include <vector>
 
+#include "files.hpp"
+
+namespace pp = pipelining;
+
 namespace examples {
 namespace {
 
@@ -163,10 +167,15 @@ constexpr option_reader options[] = {
   {"--cost",
    true,
    [](command& c, std::string_view option, std::string_view word) {
+     c.cost_given = true;
+     if (names_cost_file(word)) {
+       c.cost_file = std::string(word);
+       c.measured = read_cost_file(option, word);
+       return;
+     }
      double const pair = c.cost.overlapped_pair;
      c.cost = read_cost(option, word);
      c.cost.overlapped_pair = pair;
-     c.cost_given = true;
    }},
   {"--tokens",
    true,
@@ -320,6 +329,20 @@ void check_tokens(command const& result) {
     throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
 }
 
+//! What costs of a file do not go with, and their means.
+void check_measured(command& result) {
+  if (!result.measured)
+    return;
+  if (result.tokens || result.attention_ratio)
+    throw usage_error("--tokens and --attention-ratio do not go with a file of costs, which says "
+                      "what every chunk takes");
+  if (result.cost.overlapped_pair >= 0)
+    throw usage_error("--pair-cost does not go with a file of costs, which has no times of pairs; "
+                      "give --cost F,I,W");
+  pp::shape const share{.devices = result.choice.devices};
+  result.cost = mean_of(pp::costs_for(*result.measured, share), share);
+}
+
 //! What a search cannot be told.
 void check_search(command& result, std::vector<std::string_view> const& given) {
   constexpr std::string_view known[] = {"--devices",
@@ -354,6 +377,7 @@ void check(command& result, std::vector<std::string_view> const& given) {
   for (format_option const& each : format_options)
     if (has_option(each.option) && !each.fits(result.format))
       throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
+  check_measured(result);
   if (result.choice.name == "csv")
     return check_file_options(given);
   for (std::string_view const name : {"--devices", "--microbatches"})
@@ -469,6 +493,8 @@ std::string help_text() {
          "                         for the weights of one stage (of one chunk where there are\n"
          "                         chunks), and of one message; a fused backward takes I + W;\n"
          "                         default 1,1,1,0\n"
+         "  --cost FILE            times that were measured, of every stage and chunk; see\n"
+         "                         docs/how_to/measure_and_plan_again.md\n"
          "  --format FORMAT        text (default), csv (one line per pass), json, svg,\n"
          "                         html (a page to zoom into, with sliders for the times),\n"
          "                         trace (for ui.perfetto.dev and chrome://tracing), pytorch or\n"

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The command line of the timetable tool: what it says, read strictly.
 
+#include <pipe/model/cost_file.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/search/order_search.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -36,6 +37,9 @@ struct command {
   std::string file; //!< where the schedule "csv" comes from
   pipelining::uniform_cost cost;
   bool cost_given = false;
+  std::string cost_file; //!< where `measured` is from
+  //! Of --cost FILE. `cost` is then the mean of a device's share of the model.
+  std::optional<pipelining::cut_costs> measured;
   std::optional<int> tokens;
   std::optional<double> attention_ratio;
   bool even = false; //!< chunks of equal length instead of equal work

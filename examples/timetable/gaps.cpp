@@ -75,6 +75,8 @@ std::string rounded(double value, int decimals) {
 
 void gaps(int count, char const* const* words) {
   command const asked = read(count, words);
+  if (asked.measured)
+    throw usage_error("gaps: proofs need times in whole thousandths; give --cost F,I,W");
   if (asked.choice.devices > 4 || asked.choice.microbatches > 8)
     throw usage_error("gaps: proofs are for at most 4 devices and 8 microbatches");
   pp::uniform_cost const& cost = asked.cost;

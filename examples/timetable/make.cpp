@@ -9,15 +9,12 @@
 #include <pipe/search/sequence_partition.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstdio>
-#include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "files.hpp"
 #include "patience.hpp"
 
 namespace pp = pipelining;
@@ -31,28 +28,6 @@ constexpr std::int64_t most_cells = std::int64_t{1} << 19;
 constexpr std::int64_t most_drawn = std::int64_t{1} << 17;
 constexpr std::int64_t most_events = std::int64_t{1} << 21;
 constexpr std::int64_t most_planned = std::int64_t{1} << 21;
-
-//! The text of a file.
-std::string read_file(std::string const& name) {
-  constexpr std::size_t most = std::size_t{1} << 28;
-  auto const fail = [&name](char const* reason) {
-    return usage_error("cannot read " + quoted(name) + ": " + reason);
-  };
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file)
-    throw fail(std::strerror(errno));
-  std::string text;
-  char part[1 << 16];
-  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
-    text.append(part, count);
-    if (text.size() > most)
-      throw fail("the file is larger than 256 MiB");
-  }
-  if (std::ferror(file.get()) != 0)
-    throw fail(std::strerror(errno));
-  return text;
-}
 
 //! The times of the work of one token and of one pair of tokens, forward and backward together, for
 //! times of whole passes: what chunks of equal time are cut by.
@@ -74,13 +49,22 @@ search(command const& asked, schedule_choice const& choice, any_cost const& cost
     });
 }
 
-//! The timetable of a schedule for mean times; where tokens are given, with chunks of equal work or
-//! of equal length.
+//! The costs of a file, for one pipeline.
+void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape const& extents) {
+  pp::cost_table const costs = pp::costs_for(measured, extents);
+  made.cost = mean_of(costs, extents);
+  made.model = costs;
+}
+
+//! The timetable of a schedule for mean times, or for those of a file; where tokens are given, with
+//! chunks of equal work or of equal length.
 made_table
 make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost const& cost) {
   pp::shape const extents = arrange(choice);
   check_size(extents, asked.format);
   made_table made{choice.name, {}, cost, cost};
+  if (asked.measured)
+    take_measured(made, *asked.measured, extents);
   if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
     int const tokens = asked.tokens.value();
     double const ratio = asked.attention_ratio.value();
@@ -190,7 +174,11 @@ made_table make(command const& asked) {
     return make_named(asked, asked.choice, asked.cost);
   pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
   check_size(file.orders.extents, asked.format);
-  return {"csv", pp::make_timetable(file, asked.cost), asked.cost, asked.cost};
+  made_table made{"csv", {}, asked.cost, asked.cost};
+  if (asked.measured)
+    take_measured(made, *asked.measured, file.orders.extents);
+  made.table = pp::make_timetable(file, made.model);
+  return made;
 }
 
 } // namespace examples

@@ -19,6 +19,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "files.hpp"
+
 namespace pp = pipelining;
 
 namespace examples {
@@ -27,7 +29,8 @@ namespace {
 //! Schedules of one pipeline, and what became of them.
 struct group {
   std::vector<pp::device_orders> starts;
-  pp::uniform_cost cost; //!< of one stage and chunk
+  any_cost cost = pp::uniform_cost{};
+  pp::uniform_cost mean; //!< of one stage and chunk
   int limit = 0;         //!< chunks of activations
   std::string best_name; //!< of the starts that keep the limit
   double best_start = HUGE_VAL;
@@ -113,10 +116,16 @@ void add_start(std::vector<group>& groups,
   if (has(schedule.takes, option::memory_limit))
     choice.memory_limit = asked.search.memory * held;
   double const pieces = pieces_of_share(extents);
-  pp::uniform_cost const cost{asked.cost.forward / pieces,
-                              asked.cost.backward_input / pieces,
-                              asked.cost.backward_weight / pieces,
-                              asked.cost.communication};
+  pp::uniform_cost mean{asked.cost.forward / pieces,
+                        asked.cost.backward_input / pieces,
+                        asked.cost.backward_weight / pieces,
+                        asked.cost.communication};
+  any_cost cost = mean;
+  if (asked.measured) {
+    pp::cost_table const costs = pp::costs_for(*asked.measured, extents);
+    mean = mean_of(costs, extents);
+    cost = costs;
+  }
   pp::device_orders orders = schedule.orders(choice, cost);
   if (orders.tables.declared != pp::training)
     return;
@@ -133,6 +142,7 @@ void add_start(std::vector<group>& groups,
   });
   group& mine = same != groups.end() ? *same : groups.emplace_back();
   mine.cost = cost;
+  mine.mean = mean;
   mine.limit = static_cast<int>(asked.search.memory * pieces_of_share(extents) + 1e-9);
   mine.starts.push_back(orders);
   // Made as the schedule is, with pairs and whole backward passes.
@@ -264,16 +274,27 @@ private:
 
 std::string rounded(double value) {
   std::string text;
-  pp::append_rounded(text, value, 3);
+  pp::append_rounded(text, value, value < 1 ? 6 : 3); // measured ones are in seconds
   return text;
 }
 
 std::string report_of(command const& asked, std::vector<group> const& groups, group const& best) {
   std::string out;
+  auto const time = [&asked](double value) {
+    std::string text;
+    if (asked.measured)
+      pp::append_rounded(text, value, 6);
+    else
+      pp::append(text, value);
+    return text;
+  };
   pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
-  pp::append(out, "a device's share of the model takes forward ", asked.cost.forward);
-  pp::append(out, ", backward_input ", asked.cost.backward_input, ", backward_weight ");
-  pp::append(out, asked.cost.backward_weight, "; a message takes ", asked.cost.communication);
+  if (asked.measured)
+    pp::append(out, "costs from ", asked.cost_file, ", in the mean ");
+  pp::append(out, "a device's share of the model takes forward ", time(asked.cost.forward));
+  pp::append(out, ", backward_input ", time(asked.cost.backward_input), ", backward_weight ");
+  pp::append(out, time(asked.cost.backward_weight), "; a message takes ");
+  pp::append(out, time(asked.cost.communication));
   pp::append(
     out, "\na device holds at most ", asked.search.memory, " microbatches of its share\n\n");
   std::vector<std::vector<std::string>> rows{
@@ -320,9 +341,19 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
 std::string call_of(command const& asked, std::int64_t moves) {
   std::string out = "timetable search --devices ";
   pp::append(out, asked.choice.devices, " --microbatches ", asked.choice.microbatches);
-  pp::append(out, " --memory ", asked.search.memory, " --cost ", asked.cost.forward, ",");
-  pp::append(out, asked.cost.backward_input, ",", asked.cost.backward_weight, ",");
-  pp::append(out, asked.cost.communication, " --seed ", asked.search.seed, " --moves ", moves);
+  pp::append(out, " --memory ", asked.search.memory, " --cost ");
+  if (asked.measured)
+    out += asked.cost_file;
+  else
+    pp::append(out,
+               asked.cost.forward,
+               ",",
+               asked.cost.backward_input,
+               ",",
+               asked.cost.backward_weight,
+               ",",
+               asked.cost.communication);
+  pp::append(out, " --seed ", asked.search.seed, " --moves ", moves);
   if (asked.search.goal == pp::search_goal::span)
     out += " --goal span";
   if (!asked.search.split_backward)
@@ -348,7 +379,7 @@ searched search(command const& asked) {
       return a.found.time < b.found.time;
     });
   static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
-  searched result{{"search", best.found.table, best.cost, best.cost}, {}, {}};
+  searched result{{"search", best.found.table, best.mean, best.cost}, {}, {}};
   result.report = report_of(asked, groups, best);
   result.call = call_of(asked, turns.moves());
   return result;

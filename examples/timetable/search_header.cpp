@@ -79,7 +79,7 @@ std::string search_header(searched const& found) {
          "};\n"
          "static_assert(pipelining::schedule<schedule>);\n\n";
   pp::uniform_cost const& cost = found.made.cost;
-  pp::append(out, "//! The times it was searched for, of one stage (and chunk).\n");
+  pp::append(out, "//! The times it was searched for, of one stage (and chunk) in the mean.\n");
   pp::append(out, "inline constexpr pipelining::uniform_cost cost{", cost.forward, ", ");
   pp::append(
     out, cost.backward_input, ", ", cost.backward_weight, ", ", cost.communication, "};\n\n");

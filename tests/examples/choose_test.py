@@ -142,6 +142,85 @@ class Choice(unittest.TestCase):
             model.write_text('{"hidden_size" 2048}', encoding="utf-8")
             self.assertIn("':' is wanted", run(*words).stderr)
 
+    def test_measured_costs_take_the_place_of_predicted_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            # All on the first half of the model: the devices of a schedule are as unlike as can be.
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0.01, "forward": [[0.2, 0.4], [0, 0]],
+                                        "backward_input": [[0.3, 0.5], [0, 0]],
+                                        "backward_weight": [[0.1, 0.1], [0, 0]]}), encoding="utf-8")
+            found = json.loads(output(*SMALL, "--cost", file, "--format", "json"))
+            rows = {row["schedule"]: row for row in found["candidates"]}
+            for name, words in (("1f1b", ("1f1b",)), ("seq1f1b --chunks 4", ("seq1f1b", "--chunks", "4")),
+                                ("interleaved --stages-per-device 2", ("interleaved",))):
+                made = subprocess.run([PROGRAM, *words, *map(str, SMALL[6:]), "--cost", str(file), "--format", "json"],
+                                      capture_output=True, text=True, check=True).stdout
+                self.assertEqual(rows[name]["seconds"], json.loads(made)["makespan"])
+            self.assertAlmostEqual(rows["1f1b"]["seconds"], 4 * 1.6, places=9)
+            self.assertEqual(rows["interleaved --stages-per-device 2"]["layers"], [6, 6, 6, 6])
+            self.assertEqual(rows["seq1f1b --chunks 4"]["chunk_lengths"], [512] * 4)
+            text = output(*SMALL, "--cost", file)
+            self.assertIn(f"measured: times from {file}, of 2 stages and 2 chunks\n", text)
+            self.assertNotIn("assumed", text)
+            for words, wanted in ((("--cost", "1,2,3"), "wants a file of measured costs"),
+                                  (("--cost", folder), "cannot read"),
+                                  (("--cost", file, "--efficiency", "1,1,1"), "leave one of them out")):
+                result = run(*SMALL, *words)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(wanted, result.stderr)
+
+    def test_recomputation_and_copies_to_the_host(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            half = [[1], [1]]
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": half,
+                                        "backward_input": half, "backward_weight": half}), encoding="utf-8")
+            words = (*SMALL[:-1], 8, "--cost", file)
+            rows = {row["schedule"]: row for row in json.loads(output(*words, "--format", "json"))["candidates"]}
+            # By the closed form of 1F1B with recomputation: M (2 f + b) + (P - 1) (f + b).
+            self.assertAlmostEqual(rows["1f1b"]["seconds"], (8 + 1) * 3)
+            self.assertAlmostEqual(rows["1f1b with recompute"]["seconds"], 8 * 4 + 1 * 3)
+            # By hand: 12 layers, 1 activation where there were 2; the second device keeps the input as well.
+            hidden, sequence, vocabulary = 2048, 2048, 51200
+            resident = 18 * (12 * 12 * hidden ** 2 + hidden * vocabulary)
+            activation = 12 * sequence * (32 * hidden + 4 * 16)
+            self.assertAlmostEqual(rows["1f1b"]["memory_gb"], (resident + 2 * activation) / 1e9, places=9)
+            second = resident + 6 * sequence * vocabulary + activation + 2 * sequence * hidden
+            self.assertAlmostEqual(rows["1f1b with recompute"]["memory_gb"], second / 1e9, places=9)
+            # A copy takes 0.03 s beside passes of a second: activations that idle leave for nothing.
+            plain, copied = rows["gpipe"], rows["gpipe with offload"]
+            self.assertAlmostEqual(plain["seconds"], copied["seconds"])
+            self.assertLess(copied["memory_gb"], plain["memory_gb"] - 3 * activation / 1e9)
+            # On two devices no activation of 1F1B idles for long; a row without any copy would be 1F1B again.
+            self.assertIn("gpipe with recompute", rows)
+            for row in rows.values():
+                self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+            between = (copied["memory_gb"] + plain["memory_gb"]) / 2
+            text = output(*words, "--memory", f"{between:.6f}GB", "--all")
+            self.assertRegex(text, r"gpipe with offload +27\.000")
+            self.assertRegex(text, r"gpipe +27\.000.*too large")
+
+    def test_nothing_is_recomputed_or_copied_for_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            equal = [[1], [1]]
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": equal,
+                                        "backward_input": equal, "backward_weight": equal}), encoding="utf-8")
+            words = (*SMALL[:-3], 4, "--microbatches", 8, "--cost", file)
+            found = json.loads(output(*words, "--format", "json"))
+            frugal = found["candidates"][found["frontier"][-1]]
+            pick = found["candidates"][found["pick"]]
+            self.assertTrue(frugal["schedule"].endswith(" with offload"), frugal)
+            self.assertEqual(pick["schedule"] + " with offload", frugal["schedule"])
+            self.assertEqual(pick["seconds"], frugal["seconds"])
+            self.assertLess(frugal["memory_gb"], pick["memory_gb"])
+            text = output(*words)
+            self.assertIn(f"pick: {pick['schedule']}, the fastest of", text)
+            self.assertIn(f"as fast in less memory: {frugal['schedule']}, ", text)
+            tight = output(*words, "--memory", f"{frugal['memory_gb'] + 1e-6:.9f}GB")
+            self.assertIn(f"pick: {frugal['schedule']}, the fastest of", tight)
+            self.assertRegex(tight, r"on the host: [\d.]+ GB for each GPU\n")
+
     def test_jitter_is_the_same_every_time_and_never_helps(self):
         words = (*SMALL, "--jitter", 0.1, "--format", "json")
         first = output(*words)
@@ -157,9 +236,18 @@ class Choice(unittest.TestCase):
         self.assertEqual(len(circles), len(self.rows))
 
     def test_header_compiles_and_gives_the_predicted_time(self):
+        self.check_header(self.rows[self.found["pick"]], *SMALL)
+
+    def test_header_of_recomputation(self):
+        least = min((row for row in self.rows if row["schedule"].endswith(" with recompute")),
+                    key=lambda row: row["memory_gb"])
+        self.assertEqual(least, self.rows[self.found["frontier"][0]])
+        self.check_header(least, *SMALL, "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
+
+    def check_header(self, pick, *words):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
-            (path / "chosen.hpp").write_text(output(*SMALL, "--format", "header"), encoding="utf-8")
+            (path / "chosen.hpp").write_text(output(*words, "--format", "header"), encoding="utf-8")
             (path / "main.cpp").write_text(
                 '#include "chosen.hpp"\n#include <cstdio>\nint main() {\n'
                 '  auto const plan = chosen::plan();\n'
@@ -169,7 +257,7 @@ class Choice(unittest.TestCase):
                            check=True, timeout=240)
             seconds, planned = subprocess.run([path / "main"], capture_output=True, text=True,
                                               check=True).stdout.split()
-            self.assertAlmostEqual(float(seconds), self.rows[self.found["pick"]]["seconds"], places=9)
+            self.assertAlmostEqual(float(seconds), pick["seconds"], places=9)
             self.assertEqual(planned, "1")
 
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs the commands of the documentation, or names the test that does.
 
-Every line of a fence ```sh: `scripts/timetable` runs here, with the program that was built, in an empty folder. Of any
-other line, ELSEWHERE says which file runs it, and that file must still have the words given.
+Every line of a fence ```sh: `scripts/timetable`, and `scripts/demo` with options, run here, with the programs that were built,
+in an empty folder. Of any other line, ELSEWHERE says which file runs it, and that file must still have the words given.
 
-usage: commands_test.py REPOSITORY TIMETABLE
+usage: commands_test.py REPOSITORY TIMETABLE GPT
 """
 import json
 import pathlib
@@ -57,10 +57,10 @@ def commands(root):
                     yield page.relative_to(root).as_posix(), command
 
 
-def problem_with(root, tool, folder, command):
-    if command.startswith("scripts/timetable "):
-        words = command.removeprefix("scripts/timetable ")
-        done = subprocess.run(f"'{tool}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
+def problem_with(root, programs, folder, command):
+    script, _, words = command.partition(" ")
+    if script in programs and words.strip():
+        done = subprocess.run(f"'{programs[script]}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
         target = words.split(" > ")[1] if " > " in words else None
         empty = not done.stdout and not (target and (folder / target).stat().st_size > 0)
         return f"ended with {done.returncode}: {done.stderr}" if done.returncode or empty else None
@@ -73,7 +73,8 @@ def problem_with(root, tool, folder, command):
     return "no test runs it: add it to tests/examples/commands_test.py"
 
 
-def main(root, tool):
+def main(root, tool, gpt):
+    programs = {"scripts/timetable": tool, "scripts/demo": gpt}
     found = list(commands(root))
     with tempfile.TemporaryDirectory() as folder:
         # Files for the commands that read some.
@@ -82,13 +83,13 @@ def main(root, tool):
         for name, facts in FILES.items():
             (pathlib.Path(folder) / name).write_text(json.dumps(facts), encoding="utf-8")
         problems = [f"{page}: `{command}` {why}" for page, command in found
-                    if (why := problem_with(root, tool, pathlib.Path(folder), command))]
+                    if (why := problem_with(root, programs, pathlib.Path(folder), command))]
     if len(found) < 20:
         problems.append(f"only {len(found)} commands were found in the documentation")
     return problems
 
 
 if __name__ == "__main__":
-    said = main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve())
+    said = main(*(pathlib.Path(word).resolve() for word in sys.argv[1:4]))
     print("\n".join(said))
     sys.exit(1 if said else 0)

@@ -59,6 +59,29 @@ def check_run(schedule, chunks, passes, most, text):
         assert '"measured":{"starts":[' in pathlib.Path(folder, "timeline.html").read_text()
 
 
+def check_costs(text):
+    """The costs that a run has measured are those of its cut, and the timetable tool plans with them."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(pathlib.Path(folder, "costs.json"))
+        words = [*SMALL, "--schedule", "seq1f1b-zb-h1", "--chunks", "2", "--steps", "6", "--text", text]
+        result = run(*words, "--output", folder, "--costs", file)
+        assert result.returncode == 0, result.stderr
+        assert f"timetable compare --devices 4 --microbatches 8 --cost {file}\n" in result.stdout, result.stdout
+        costs = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
+        assert set(costs) == {"pipelining_costs", "communication", "forward", "backward_input", "backward_weight"}, costs
+        for kind in ("forward", "backward_input", "backward_weight"):
+            assert [len(times) for times in costs[kind]] == [2] * 4, costs
+            assert all(0 < time < 1 for times in costs[kind] for time in times), costs
+        again = subprocess.run([TIMETABLE, "seq1f1b-zb-h1", "--chunks", "2", "--devices", "4", "--microbatches", "8",
+                                "--cost", file, "--format", "json"], capture_output=True, text=True, check=True)
+        for row in json.loads(again.stdout)["passes"]:
+            for entry in row:
+                kind = {"F": "forward", "I": "backward_input", "W": "backward_weight"}[entry["kind"]]
+                assert abs(entry["end"] - entry["start"] - costs[kind][entry["stage"]][entry["chunk"]]) < 1e-9, entry
+        result = run(*words, "--output", folder, "--costs", folder)
+        assert result.returncode == 1 and result.stderr.startswith(f"gpt: cannot write {folder}: "), result.stderr
+
+
 def check_every_schedule(text):
     """Every name of --list trains, or is refused in one sentence before anything else is said."""
     tiny = ["--layers", "8", "--width=16", "--heads=2", "--sequence", "16", "--devices=4", "--microbatches", "8"]
@@ -137,6 +160,7 @@ with tempfile.TemporaryDirectory() as temporary:
                   *SMALL, "--text", str(short), "--output", temporary)
     check_refusal(1, f"cannot make the folder {text}", *SMALL, "--text", str(text), "--output", str(text))
     check_every_schedule(str(text))
+    check_costs(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")

@@ -384,6 +384,82 @@ class Timetables(unittest.TestCase):
         self.assertRegex(output("--list"), r"\nseq1f1b +[^\n]*4 chunks \(--chunks, --eager\)\n")
 
 
+def cost_file(folder, costs):
+    path = pathlib.Path(folder, "costs.json")
+    path.write_text(json.dumps(costs), encoding="utf-8")
+    return str(path)
+
+
+class MeasuredCosts(unittest.TestCase):
+    """--cost FILE: every pass takes what the file says of its stage and chunk."""
+    COSTS = {"pipelining_costs": 1, "communication": 0.25, "forward": [[1, 2], [3, 4.5], [2, 2], [5, 1]],
+             "backward_input": [[2, 3], [4, 5], [1, 1], [7, 2]], "backward_weight": [[1, 1], [0, 2], [3, 3], [1, 1]]}
+    SIZE = ("--devices", 2, "--microbatches", 5)
+
+    def check_times(self, found):
+        """Stages and chunks of whole ones of the file, or halves of them."""
+        stages, chunks = found["stages"], found["chunks"]
+        times = {}
+        for kind, name in (("F", "forward"), ("I", "backward_input"), ("W", "backward_weight")):
+            fine = [[self.COSTS[name][s // 2][c // 4] / 2 / 4 for c in range(8)] for s in range(8)]  # 8 x 8 equal pieces
+            high, wide = 8 // stages, 8 // chunks
+            for s in range(stages):
+                for c in range(chunks):
+                    times[kind, s, c] = sum(sum(row[c * wide:(c + 1) * wide]) for row in fine[s * high:(s + 1) * high])
+        for _, entry in entries(found):
+            s, _, c = unit(entry)
+            wanted = times["I", s, c] + times["W", s, c] if entry["kind"] == "B" else times[entry["kind"], s, c]
+            self.assertAlmostEqual(entry["end"] - entry["start"], wanted, places=9)
+        for kind, name in (("F", "forward"), ("I", "backward_input"), ("W", "backward_weight")):
+            mean = sum(time for (of, _, _), time in times.items() if of == kind) / stages / chunks
+            self.assertAlmostEqual(found["cost"][name], mean, places=9)
+
+    def test_every_cut_takes_the_times_of_the_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = cost_file(folder, self.COSTS)
+            for words in (("1f1b",), ("zb-h1",), ("interleaved",), ("interleaved", "--stages-per-device", 4), ("v-half",),
+                          ("seq1f1b", "--chunks", 2), ("seq1f1b", "--chunks", 8),
+                          ("seq1f1b-zb-interleaved", "--chunks", 4)):
+                with self.subTest(words=words):
+                    found = table(*words, "--devices", 2, "--microbatches", 6, "--cost", file)
+                    check_rules(self, found)
+                    self.check_times(found)
+            order = pathlib.Path(folder, "order.csv")
+            order.write_text(output("1f1b", *self.SIZE, "--format", "pytorch"), encoding="utf-8")
+            read = table("csv", order, "--cost", file)
+            self.check_times(read)
+            self.assertEqual(read["makespan"], table("1f1b", *self.SIZE, "--cost", file)["makespan"])
+            page = output("1f1b", *self.SIZE, "--cost", file, "--format", "html", "--against", "seq1f1b")
+            self.assertIn("seq1f1b", page)
+
+    def test_compare_and_search_take_the_same_times(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = cost_file(folder, self.COSTS)
+            compared = json.loads(output("compare", *self.SIZE, "--cost", file, "--format", "json"))
+            made = {line["schedule"]: line["makespan"] for line in compared if "makespan" in line}
+            self.assertGreater(len(made), 15)
+            for name in ("gpipe", "1f1b", "zb-h1", "interleaved", "seq1f1b", "v-half"):
+                self.assertEqual(made[name], table(name, *self.SIZE, "--cost", file)["makespan"])
+            self.assertIn(f"costs from {file}, in the mean a device's share of the model takes forward 10.25,",
+                          output("compare", *self.SIZE, "--cost", file))
+            words = ("search", *self.SIZE, "--memory", 2, "--moves", 2000, "--like", "zb-h1", "--cost", file)
+            found = table(*words)
+            self.check_times(found)
+            self.assertLessEqual(found["makespan"], made["zb-h1"])
+            header = output(*words, "--format", "header")
+            self.assertRegex(header, rf"--cost {file} --seed 1 --moves \d+")
+
+    def test_a_file_of_equal_costs_is_as_good_as_numbers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = cost_file(folder, {"pipelining_costs": 1, "communication": 0.5, "forward": [[1], [1]],
+                                      "backward_input": [[1.5], [1.5]], "backward_weight": [[0.5], [0.5]]})
+            for words in (("1f1b", *self.SIZE), ("compare", *self.SIZE),
+                          ("search", *self.SIZE, "--memory", 2, "--moves", 2000)):
+                by_file, by_numbers = (output(*words, "--format", "csv", "--cost", cost)
+                                       for cost in (file, "1,1.5,0.5,0.5"))
+                self.assertEqual(by_file, by_numbers)
+
+
 class Mistakes(unittest.TestCase):
     GOOD = ("1f1b", "--devices", "4", "--microbatches", "8")
 
@@ -482,6 +558,22 @@ class Mistakes(unittest.TestCase):
                             ("1,1e999,1", "out of range"), ("0,0,0", "above 0"), ("1;1;1", "3 or 4 times"),
                             ("1, 1,1", "wants a number"), ("", "3 or 4 times")):
             self.refused(*self.GOOD, "--cost", bad, reason=reason)
+
+    def test_files_of_costs(self):
+        good = MeasuredCosts.COSTS
+        self.refused(*self.GOOD, "--cost", "/nonexistent/file", reason="or a file of costs; cannot read")
+        self.refused(*self.GOOD, "--cost", "/dev/zero", reason="larger than 256 MiB")
+        self.refused(*self.GOOD, "--cost", "/dev/null", reason="an object in braces is wanted, at line 1")
+        with tempfile.TemporaryDirectory() as folder:
+            for bad, reason in (({**good, "forward": [[1, 2], [3]]}, "'forward' has another number of times for stage 1"),
+                                ({**good, "foward": [[1]]}, "'foward' is no entry of a file of costs"),
+                                ({"forward": [[1]]}, "'pipelining_costs' is missing")):
+                self.refused(*self.GOOD, "--cost", cost_file(folder, bad), reason=reason)
+            file = cost_file(folder, good)
+            self.refused("seq1f1b", *self.GOOD[1:], "--tokens", 64, "--attention-ratio", 1, "--cost", file,
+                         reason="do not go with a file of costs")
+            self.refused("dualpipe", *self.GOOD[1:], "--pair-cost", 1, "--cost", file, reason="has no times of pairs")
+            self.refused("gaps", "--devices", 2, "--microbatches", 3, "--cost", file, reason="whole thousandths")
 
     def test_files(self):
         self.refused("csv", reason="csv needs the name of a file")

@@ -3,8 +3,8 @@
 
 //! @file
 //! @brief Times and bytes of every stage of a model on given GPUs. Header for
-//! pipelining::training_setup, stage_content, stage_bytes, pass_seconds, predict_costs,
-//! predict_bytes, memory_band and chunk_tax_band.
+//! pipelining::training_setup, stage_content, stage_bytes, pass_seconds, copy_seconds,
+//! predict_costs, predict_bytes, memory_band and chunk_tax_band.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
@@ -126,7 +126,17 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
          (rate * 1e9);
 }
 
-//! @brief The time of every pass, in seconds.
+//! @brief Seconds of the copy of what a pass keeps to the host, or back.
+[[nodiscard]] constexpr double copy_seconds(transformer const& model,
+                                            training_setup const& setup,
+                                            gpu const& on,
+                                            stage_content const& stage,
+                                            std::int64_t tokens) noexcept {
+  return stage.layers * static_cast<double>(activation_bytes(model, tokens, setup.sequences)) /
+         setup.tensor / (on.host_gb_per_s * 1e9);
+}
+
+//! @brief The time of every pass, in seconds. A recomputation takes as long as its forward pass.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
 //! @throws std::invalid_argument when there is not one entry per stage and chunk.
 //! @complexity O(S C)
@@ -150,15 +160,18 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
   for (int chunk = 0; chunk < extents.chunks; ++chunk) {
     tokens.prefix += tokens.length;
     tokens.length = chunk_lengths[static_cast<std::size_t>(chunk)];
-    for (int stage = 0; stage < stages(extents); ++stage)
+    for (int stage = 0; stage < stages(extents); ++stage) {
+      stage_content const& held = content[static_cast<std::size_t>(stage)];
+      auto const seconds = [&](pass_kind kind) {
+        return pass_seconds(model, setup, on, reached, held, kind, tokens);
+      };
       for (pass_kind const kind :
            {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
-        table.set(
-          kind,
-          stage,
-          chunk,
-          pass_seconds(
-            model, setup, on, reached, content[static_cast<std::size_t>(stage)], kind, tokens));
+        table.set(kind, stage, chunk, seconds(kind));
+      table.set(pass_kind::recompute, stage, chunk, seconds(pass_kind::forward));
+      for (pass_kind const kind : {pass_kind::copy_out, pass_kind::copy_in})
+        table.set(kind, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
+    }
   }
   return table;
 }

@@ -8,123 +8,18 @@
 //! A model's file is the `config.json` that model hubs publish, or an object with the names of the
 //! members of `transformer`. Only numbers, booleans and words at the top are looked at.
 
+#include <pipe/model/flat_json.hpp>
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/transformer.hpp>
 
-#include <charconv>
 #include <cmath>
-#include <cstddef>
 #include <initializer_list>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 namespace pipelining::inline v0_2 {
 namespace detail {
-
-//! The members of a JSON object whose values are numbers, booleans (0 or 1) or words. Nested
-//! objects, lists and null are skipped.
-class flat_json {
-public:
-  explicit flat_json(std::string_view text) : text_(text) {
-    expect('{');
-    if (peek() != '}')
-      for (;;) {
-        std::string const name = word();
-        expect(':');
-        value(name);
-        if (peek() != ',')
-          break;
-        ++at_;
-      }
-    expect('}');
-    if (peek() != '\0')
-      fail("there is text behind the object");
-  }
-
-  [[nodiscard]] std::map<std::string, double> const& numbers() const noexcept { return numbers_; }
-  [[nodiscard]] std::map<std::string, std::string> const& words() const noexcept { return words_; }
-
-private:
-  [[noreturn]] void fail(char const* what) const {
-    throw std::invalid_argument("JSON: " + std::string(what) + ", at character " +
-                                std::to_string(at_ + 1));
-  }
-  char peek() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos)
-      ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  void expect(char wanted) {
-    if (peek() != wanted)
-      fail(wanted == '{'   ? "an object in braces is wanted"
-           : wanted == ':' ? "':' is wanted behind a name"
-           : wanted == '"' ? "a name in quotes is wanted"
-                           : "',' or '}' is wanted");
-    ++at_;
-  }
-  std::string word() {
-    expect('"');
-    std::string result;
-    for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
-      if (text_[at_] == '\\')
-        ++at_;
-      if (at_ < text_.size())
-        result += text_[at_];
-    }
-    if (at_ == text_.size())
-      fail("a text does not end");
-    ++at_;
-    return result;
-  }
-  bool literal(std::string_view wanted) {
-    if (text_.substr(at_, wanted.size()) != wanted)
-      return false;
-    at_ += wanted.size();
-    return true;
-  }
-  void skip_nested() {
-    int depth = 0;
-    do {
-      char const next = peek();
-      if (next == '\0')
-        fail("a list or an object does not end");
-      if (next == '"') {
-        static_cast<void>(word());
-        continue;
-      }
-      depth += next == '{' || next == '[' ? 1 : next == '}' || next == ']' ? -1 : 0;
-      ++at_;
-    } while (depth > 0);
-  }
-  void value(std::string const& name) {
-    char const next = peek();
-    if (next == '"') {
-      words_[name] = word();
-    } else if (next == '{' || next == '[') {
-      skip_nested();
-    } else if (literal("true")) {
-      numbers_[name] = 1;
-    } else if (literal("false")) {
-      numbers_[name] = 0;
-    } else if (!literal("null")) {
-      double number = 0;
-      char const* const begin = text_.data() + at_;
-      auto const [end, error] = std::from_chars(begin, text_.data() + text_.size(), number);
-      if (error != std::errc())
-        fail("a value is wanted");
-      at_ += static_cast<std::size_t>(end - begin);
-      numbers_[name] = number;
-    }
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  std::map<std::string, double> numbers_;
-  std::map<std::string, std::string> words_;
-};
 
 //! The first of some names that there is, as a whole number.
 [[nodiscard]] inline int

@@ -89,6 +89,28 @@ TEST_CASE("times of passes are operations over the rate, and exchanges") {
         doctest::Approx(seconds(pp::pass_kind::forward, 0, 0) / 8 + exchange));
 }
 
+TEST_CASE("recomputation repeats the forward pass, copies take the link to the host") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 4, .microbatches = 2, .chunks = 2};
+  std::vector<int> const layers{8, 8, 8, 8};
+  std::vector<int> const lengths{3000, 1096};
+  pp::cost_table const cost = pp::predict_costs(
+    model, {.sequence = 4096, .tensor = 8}, h100, {}, extents, pp::stage_contents(layers), lengths);
+  auto const seconds = [&cost](pp::pass_kind kind, int stage, int chunk) {
+    return cost.duration(pp::row_writer::make(kind, stage, 0, chunk));
+  };
+  for (int stage = 0; stage < 4; ++stage)
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      CHECK(seconds(pp::pass_kind::recompute, stage, chunk) ==
+            seconds(pp::pass_kind::forward, stage, chunk));
+      // By hand: 8 layers of 32 hidden + 4 heads bytes per token, shared by 8 GPUs, at 50 GB/s.
+      double const copy = lengths[static_cast<std::size_t>(chunk)] * (32.0 * 4096 + 4 * 32) / 50e9;
+      CHECK(seconds(pp::pass_kind::copy_out, stage, chunk) == doctest::Approx(copy));
+      CHECK(seconds(pp::pass_kind::copy_in, stage, chunk) == doctest::Approx(copy));
+    }
+}
+
 TEST_CASE("setups that do not fit the model are refused") {
   pp::transformer const model = pp::find_transformer("gpt-7b");
   CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .tensor = 5}),
