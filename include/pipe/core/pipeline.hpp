@@ -89,11 +89,19 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
          what.chunk < chunks_of(over, what.microbatch);
 }
 
+namespace detail {
+//! Whether a stage of a graph is before another. By itself, so that what chains do stays small enough
+//! to be inlined.
+[[nodiscard]] constexpr bool is_read(pipeline const& over, int stage) noexcept {
+  return neighbours(over, stage, 1) > 0;
+}
+} // namespace detail
+
 //! @brief What a pass waits for and makes.
 [[nodiscard]] constexpr kind_links const& links_of(pipeline const& over,
                                                    pass const& what) noexcept {
   bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)
-                                               : neighbours(over, what.stage, 1) > 0;
+                                               : detail::is_read(over, what.stage);
   return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
 }
 
@@ -198,6 +206,10 @@ reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
   if (product == kind_links::none)
     return kind_links::none;
   int const step = over.declared->reader_step[product];
+  if (over.edges == nullptr) {
+    int const reader = maker.stage + step;
+    return number == 0 && reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
+  }
   return number < neighbours(over, maker.stage, step)
            ? neighbour(over, maker.stage, step, number).stage
            : kind_links::none;

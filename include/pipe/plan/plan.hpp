@@ -98,9 +98,8 @@ struct plan_view {
 //! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
   pipeline const over = work.over();
-  int const width = graph_width(over);
-  return step.number + (step.about == subject::pass ? pass_index(over, step.work) * width
-                                                    : pass_indices(over) * width);
+  int const index = step.about == subject::pass ? pass_index(over, step.work) : pass_indices(over);
+  return index * graph_width(over) + step.number;
 }
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.

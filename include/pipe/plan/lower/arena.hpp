@@ -82,7 +82,7 @@ constexpr void size_pass(data_uses const& uses,
     to = bytes;
     grow(layouts[static_cast<int>(used.of)], bytes);
   };
-  for (data_use const& use : uses[work.kind]) {
+  for (data_use const& use : uses[work]) {
     datum const& of = uses.over.declared->data[use.of];
     auto const made_in = static_cast<slot_class>(use.pool);
     int const count = use.nowhere ? 0 : uses.count(use, work);

@@ -62,7 +62,8 @@ struct data_use {
   chunk_order order = chunk_order::ascending; //!< where it adds
 };
 
-//! What the kinds of a pipeline do with data.
+//! What the kinds of a pipeline do with data: for a first, a last, an only and any other stage,
+//! what is there.
 struct data_uses {
   struct list {
     data_use uses[most_effects]{};
@@ -77,8 +78,8 @@ struct data_uses {
   pipeline over;
   int stage_count;
   int unit_count;
-  int width; //!< the most neighbours of a stage on one side
-  list of[most_kinds]{};
+  int width;                //!< the most neighbours of a stage on one side
+  list of[most_kinds][4]{}; // [kind][1 with a stage before + 2 with a stage after]
 
   constexpr explicit data_uses(pipeline const& whose)
       : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
@@ -86,31 +87,35 @@ struct data_uses {
     flow const& declared = *over.declared;
     for (int number = 0; number < most_kinds; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
-      list& result = of[number];
-      for (int e = 0; e < kind.effect_count; ++e)
-        result.uses[result.count++] = use_of(kind, kind.effects[e], result.last_chunk);
+      for (int where = 0; where < 4; ++where) {
+        list& result = of[number][where];
+        for (int e = 0; e < kind.effect_count; ++e) {
+          data_use const use = use_of(kind, kind.effects[e], result.last_chunk);
+          int const step = use.stage == 0 ? use.reader : use.stage;
+          bool const there = step == 0 || (step < 0 ? where % 2 == 1 : where / 2 == 1);
+          if (there && (use.lies || use.nowhere || use.stage != 0))
+            result.uses[result.count++] = use;
+        }
+      }
     }
   }
 
-  [[nodiscard]] constexpr list const& operator[](pass_kind kind) const noexcept {
-    return of[index_of(kind)];
+  //! What a pass does.
+  [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
+    bool const before =
+      over.edges == nullptr ? work.stage > 0 : neighbours(over, work.stage, -1) > 0;
+    bool const after =
+      over.edges == nullptr ? work.stage + 1 < stage_count : neighbours(over, work.stage, 1) > 0;
+    return of[index_of(work.kind)][(before ? 1 : 0) + (after ? 2 : 0)];
   }
   //! How many instances a use is about: of data of other stages one for each of these, of what
   //! there is for each reader as many.
   [[nodiscard]] constexpr int count(data_use const& use, pass const& work) const noexcept {
-    if (over.edges == nullptr) {
-      int const owner_stage = work.stage + use.stage;
-      int const reader = owner_stage + use.reader;
-      bool const both =
-        owner_stage >= 0 && owner_stage < stage_count && reader >= 0 && reader < stage_count;
-      return both ? 1 : 0;
-    }
-    if (use.stage != 0)
-      return neighbours(over, work.stage, use.stage);
-    if (use.reader == 0)
+    if (over.edges == nullptr)
       return 1;
-    int const reading = neighbours(over, work.stage, use.reader);
-    return use.per_reader || reading == 0 ? reading : 1;
+    return use.stage != 0   ? neighbours(over, work.stage, use.stage)
+           : use.per_reader ? neighbours(over, work.stage, use.reader)
+                            : 1;
   }
   //! The number of the instance that a use is about, the `number`-th of `count`.
   [[nodiscard]] constexpr int
@@ -141,17 +146,13 @@ struct data_uses {
   [[nodiscard]] constexpr int instances() const noexcept {
     return over.declared->data_count * stage_count * width * unit_count;
   }
-  //! Whether what a use is about has slots.
-  [[nodiscard]] constexpr bool is_there(data_use const& use, pass const& work) const noexcept {
-    return use.lies && count(use, work) > 0;
-  }
   //! Whether a pass brings it to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
     return use.makes || (use.adds && opens(over, use.order, work));
   }
   //! Whether a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
-    int const last = (*this)[work.kind].last_chunk;
+    int const last = of[index_of(work.kind)][0].last_chunk;
     return last == 0 || work.chunk == (last < 0 ? 0 : chunks_of(over, work.microbatch) - 1);
   }
 

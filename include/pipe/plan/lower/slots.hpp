@@ -148,7 +148,7 @@ private:
       count_reader(product_of(step));
       return;
     }
-    for (data_use const& use : uses_[step.work.kind]) {
+    for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
       for (int number = 0; number < count; ++number)
         count_reader(held(use, step.work, number));
@@ -263,7 +263,7 @@ private:
     }
   }
   constexpr void take_target(item& step, int i) noexcept {
-    for (data_use const& use : uses_[step.work.kind])
+    for (data_use const& use : uses_[step.work])
       if (use.makes) {
         held_datum& made = held(use, step.work);
         take(made, use.pool, i);
@@ -277,7 +277,7 @@ private:
         release_left(state_.times.starts[i]);
       take_target(step, i);
     }
-    for (data_use const& use : uses_[step.work.kind]) {
+    for (data_use const& use : uses_[step.work]) {
       held_datum& source = held(use, step.work);
       if (use.nowhere)
         order_by(source, use, i);
@@ -303,7 +303,7 @@ private:
   //! Takes the slots of what a pass makes, and looks up those that it goes on using.
   constexpr void take_slots(item& step, int i) noexcept {
     pass const& work = step.work;
-    for (data_use const& use : uses_[work.kind]) {
+    for (data_use const& use : uses_[work]) {
       if (use.stage != 0)
         continue;
       if (use.nowhere)
@@ -332,7 +332,7 @@ private:
   //! pass ever writes over what it, or the other half of a composite pass, reads.
   constexpr void release_slots(item& step, int i) noexcept {
     pass const& work = step.work;
-    for (data_use const& use : uses_[work.kind]) {
+    for (data_use const& use : uses_[work]) {
       if (use.stage != 0) {
         int const count = uses_.count(use, work);
         for (int number = 0; number < count; ++number) {
@@ -345,7 +345,7 @@ private:
           need(i, read.maker);
           read_once(read, i);
         }
-      } else if ((use.frees || (state_.evaluates && use.left_alone)) && uses_.is_there(use, work) &&
+      } else if ((use.frees || (state_.evaluates && use.left_alone)) && use.lies &&
                  (use.whole || uses_.ends_kind(work))) {
         give_back(held(use, work), i);
       }

@@ -176,7 +176,7 @@ struct slot_check {
       follow(i, step);
     pass const& what = step.work;
     int const unit = unit_of(uses.over, what);
-    for (data_use const& use : uses[what.kind]) {
+    for (data_use const& use : uses[what]) {
       int const count = use.lies ? uses.count(use, what) : 0;
       for (int number = 0; number < count; ++number) {
         slot const at = used(step, use, number);
@@ -263,15 +263,15 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
-    auto const fits = [&](sized_slot const& of) {
-      int const slots = of.used.of == slot_class::totals ? step.rows : 1;
-      return of.used.index == nothing ||
-             of.bytes <= times(work.layout(device, of.used.of).bytes, slots);
+    auto const fits = [&](slot const& used, std::int64_t bytes) {
+      int const slots = used.of == slot_class::totals ? step.rows : 1;
+      return used.index == nothing || bytes <= times(work.layout(device, used.of).bytes, slots);
     };
-    bool all = fits({step.in, step.in_bytes}) && fits({step.out, step.out_bytes});
-    for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
-      for (sized_slot const& one : further)
-        all = all && fits(one);
+    bool all = fits(step.in, step.in_bytes) && fits(step.out, step.out_bytes);
+    if (step.further_inputs.count + step.further_outputs.count > 0)
+      for (auto const& further : {work.further_inputs(step), work.further_outputs(step)})
+        for (sized_slot const& one : further)
+          all = all && fits(one.used, one.bytes);
     if (!all)
       return {plan_rule::slots_overlap, device, static_cast<int>(i)};
   }
