@@ -14,9 +14,7 @@ struct example_case {
   int steps = 4;
   bool graph = false;
   int failing_step = -1; //!< the last rank throws there
-  int ending_rank =
-    -1; //!< ends as a killed process does: its connection closes, its calls never return
-  int looks_before = 0; //!< how often it has looked at the clock then
+  int ending_rank = -1;  //!< that the stand-in lets die: its connection closes, as a process's does
 };
 
 struct example_result {
