@@ -49,6 +49,7 @@ struct ending_clock : standin::clock {
 example_result run_example(example_case const& what) {
   example_result result;
   result.failures.resize(static_cast<std::size_t>(what.ranks));
+  result.weights.resize(static_cast<std::size_t>(what.ranks));
   pp::store_server server({});
   ending_clock::port = server.port();
   ending_clock::rank = what.ending_rank;
@@ -62,13 +63,15 @@ example_result run_example(example_case const& what) {
     example::options chosen{.microbatches = what.microbatches,
                             .steps = what.steps,
                             .graph = what.graph,
+                            .mixed = what.mixed,
                             .deadline = std::chrono::seconds(600),
                             .failing_step = what.failing_step,
                             .serves = false};
     try {
-      auto const losses = example::train<ending_clock>(here, chosen);
-      if (!losses.empty())
-        result.losses = losses;
+      auto const trained = example::train<ending_clock>(here, chosen);
+      if (!trained.losses.empty())
+        result.losses = trained.losses;
+      result.weights[static_cast<std::size_t>(rank)] = trained.weights;
     } catch (std::exception const& failure) {
       result.failures[static_cast<std::size_t>(rank)] = failure.what();
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <tests/cuda/example.hpp>
+#include <tests/cuda/example_reference.hpp>
 #include <tests/simulators/cuda/standin.hpp>
 #include <vector>
 
@@ -35,6 +36,45 @@ TEST_CASE("the example trains, and eagerly, as a graph and in every order to the
         first = result.losses;
       CHECK(result.losses == first);
     }
+}
+
+namespace {
+
+reference::network trained_on_the_host(bool mixed, bool master = true) {
+  reference::network host{.mixed = mixed, .master = master, .stages = 3, .microbatches = 4};
+  host.train(6);
+  return host;
+}
+
+} // namespace
+
+TEST_CASE("fp32, and bf16 with fp32 weights of the optimizer, have the bits of plain loops") {
+  for (bool const mixed : {false, true}) {
+    reference::network const host = trained_on_the_host(mixed);
+    for (bool const graph : {false, true})
+      for (auto const execution :
+           {standin::order::lazy, standin::order::eager, standin::order::random}) {
+        CAPTURE(mixed);
+        CAPTURE(graph);
+        CAPTURE(static_cast<int>(execution));
+        standin::configure({.execution = execution, .seed = 4});
+        auto const result = run_example({.ranks = 3, .steps = 6, .graph = graph, .mixed = mixed});
+        for (std::string const& failure : result.failures)
+          CHECK(failure == "");
+        CHECK(standin::summary() == "");
+        CHECK(result.losses == host.losses);
+        for (std::size_t rank = 0; rank < 3; ++rank)
+          CHECK(result.weights[rank] == host.all[rank].own);
+      }
+  }
+}
+
+TEST_CASE("what the bits of mixed precision depend on: its rounding, and the weights in fp32") {
+  auto const mixed = trained_on_the_host(true);
+  CHECK(mixed.losses != trained_on_the_host(false).losses);
+  auto const rounded = trained_on_the_host(true, false);
+  CHECK(mixed.losses != rounded.losses);
+  CHECK(mixed.losses.back() < rounded.losses.back()); // small steps are lost without them
 }
 
 TEST_CASE("a stage of the example that throws is told by all ranks, through the store") {
