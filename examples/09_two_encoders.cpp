@@ -24,7 +24,7 @@ constexpr int steps = 40;
 //              ├──▶ decoder 2 ──▶ decoder 3
 //  encoder 1 ──┴──────────────────▲
 pp::with_stage_graph<pp::OneFOneB> const schedule{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
-// [/snippet]
+// [snippet edges]
 
 float sample(int encoder, int microbatch, std::size_t i) {
   return std::sin(static_cast<float>(7 * microbatch + 5 * encoder) + static_cast<float>(i));
@@ -63,7 +63,7 @@ struct stage {
         dx.as<float>()[i] = dy * (1 - y * y) * weight[i];
     }
   }
-  // [/snippet]
+  // [snippet stage]
   void learn() {
     for (std::size_t i = 0; i < width; ++i) {
       weight[i] -= 0.2F / microbatches * gradient[i];
@@ -96,8 +96,7 @@ void run_alone(std::vector<stage>& model, int m) {
 int main() {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
   constexpr int bytes = width * sizeof(float);
-  std::vector<stage> model(devices);
-  std::vector<stage> alone(devices);
+  std::vector<stage> model(devices), alone(devices);
   pp::thread_runner runner(
     pp::lower(table, pp::uniform_sizes{.message = bytes, .activation = bytes}), model);
   for (int step = 0; step < steps; ++step) {

@@ -18,7 +18,7 @@
 namespace {
 
 constexpr char const* usage =
-  "usage: nccl_pipeline [--graph] [--steps N] [--microbatches N] [--deadline SECONDS]\n"
+  "usage: nccl_pipeline [--graph] [--mixed] [--steps N] [--microbatches N] [--deadline SECONDS]\n"
   "                     [--fail-at STEP]\n"
   "Start one process per GPU with mpirun, srun or torchrun. MASTER_ADDR and MASTER_PORT say where "
   "rank 0 is.\n";
@@ -39,6 +39,8 @@ example::options read_options(std::vector<std::string_view> const& words) {
     std::string_view const word = words[at];
     if (word == "--graph")
       chosen.graph = true;
+    else if (word == "--mixed")
+      chosen.mixed = true;
     else if (word == "--steps")
       chosen.steps = number(words, at);
     else if (word == "--microbatches")
@@ -62,7 +64,7 @@ int main(int count, char** words) {
     example::options const chosen = read_options(examples::split_words(count, words));
     pipelining::launch_environment const here = pipelining::read_launch_environment();
     rank = here.rank;
-    auto const losses = example::train<pipelining::polling_clock>(here, chosen);
+    auto const losses = example::train<pipelining::polling_clock>(here, chosen).losses;
     for (std::size_t step = 0; step < losses.size(); step += losses.size() < 10 ? 1 : 10)
       std::printf("step %zu: loss %.3f\n", step + 1, static_cast<double>(losses[step]));
     if (!losses.empty())

@@ -101,6 +101,26 @@ TEST_CASE("a dead peer, an endless pass or a stage that throws ends the step wit
         }
 }
 
+TEST_CASE("without a fault no order comes near the deadline, nor finds anything") {
+  for (named_plan const& plan : plans_of(8))
+    for (bool const graph : {false, true})
+      for (std::size_t const buffered : {0U, 1U << 20})
+        for (std::uint64_t seed = 0; seed < 12; ++seed) {
+          CAPTURE(plan.name);
+          CAPTURE(graph);
+          CAPTURE(buffered);
+          CAPTURE(seed);
+          standin::configure(
+            {.execution = standin::order::random, .seed = seed, .buffered_bytes = buffered});
+          auto const result = run_on_ranks(two_steps(plan, graph));
+          CHECK(standin::summary() == "");
+          for (rank_report const& rank : result.ranks) {
+            CHECK(rank.failure == "");
+            CHECK(rank.end < standin::clock::time_point(5ms));
+          }
+        }
+}
+
 TEST_CASE("a rank that sits in a launch is freed soon after the deadline") {
   for (named_plan const& plan : plans_of(8))
     for (bool const graph : {false, true}) {

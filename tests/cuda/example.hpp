@@ -13,15 +13,15 @@ struct example_case {
   int microbatches = 4;
   int steps = 4;
   bool graph = false;
+  bool mixed = false;
   int failing_step = -1; //!< the last rank throws there
-  int ending_rank =
-    -1; //!< ends as a killed process does: its connection closes, its calls never return
-  int looks_before = 0; //!< how often it has looked at the clock then
+  int ending_rank = -1;  //!< that the stand-in lets die: its connection closes, as a process's does
 };
 
 struct example_result {
-  std::vector<float> losses{};         //!< of the last rank
-  std::vector<std::string> failures{}; //!< [ranks]
+  std::vector<float> losses{};               //!< of the last rank
+  std::vector<std::vector<float>> weights{}; //!< [ranks], as the optimizer has them
+  std::vector<std::string> failures{};       //!< [ranks]
 };
 
 example_result run_example(example_case const& what);

@@ -270,8 +270,8 @@ verdict closed_early(mutant const& what) {
 
 //! A stage throws while others capture messages, which threads of NCCL add to their graphs.
 verdict after_failed_capture(mutant const& what) {
-  for (named_plan const& plan : three_devices(3))
-    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+  for (named_plan const& plan : three_devices(8))
+    for (std::uint64_t seed = 0; seed < 40; ++seed) {
       standin::configure({.execution = standin::order::random, .seed = seed});
       nccl_case work = two_short_steps(plan, true);
       work.failing_stage = 1;

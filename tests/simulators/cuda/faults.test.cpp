@@ -145,6 +145,8 @@ TEST_CASE("a rank that dies is silent, or noticed, as configured") {
     std::vector<standin::outcome> outcomes;
     auto const results = ring(how, 3, &outcomes);
     CHECK(outcomes[1].died);
+    CHECK(standin::has_died(1));
+    CHECK(!standin::has_died(0));
     for (std::size_t rank : {0u, 2u}) {
       CHECK(!outcomes[rank].died);
       CHECK(!results[rank].reached);

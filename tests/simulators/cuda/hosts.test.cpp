@@ -102,6 +102,35 @@ TEST_CASE("the last thread in the model may end while another has not yet come b
     }
 }
 
+// Or it would come to its deadline while others have hardly begun.
+TEST_CASE("a thread that asks again and again does not run ahead of one that can go on") {
+  for (auto const execution : {standin::order::lazy, standin::order::eager, standin::order::random})
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      standin::configuration how;
+      how.execution = execution;
+      how.lazy_connect = false;
+      how.seed = seed;
+      CAPTURE(static_cast<int>(execution));
+      CAPTURE(seed);
+      on_ranks(how, 2, 1, [](rank_resources const& r) {
+        auto const start = standin::clock::now();
+        if (r.rank == 0) {
+          int device = 0;
+          for (int call = 0; call < 200; ++call)
+            cudaGetDevice(&device);
+          (void)r.send(0, 1);
+          cudaStreamSynchronize(r.on[0]);
+        } else {
+          (void)r.receive(1, 0);
+          while (cudaStreamQuery(r.on[0]) == cudaErrorNotReady) {
+          }
+        }
+        CHECK(standin::clock::now() < start + std::chrono::milliseconds(1));
+      });
+      CHECK(standin::summary() == "");
+    }
+}
+
 TEST_CASE("threads that nobody has announced take part too") {
   standin::configuration how;
   how.expect_more_threads = true;

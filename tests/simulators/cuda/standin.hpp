@@ -149,6 +149,8 @@ void freeze();
 [[nodiscard]] std::uint64_t calls_of(std::string const& function);
 [[nodiscard]] std::uint64_t total_calls();
 [[nodiscard]] std::uint64_t calls_of_rank(int rank);
+//! @brief True once an injected death has ended this rank.
+[[nodiscard]] bool has_died(int rank);
 //! @brief The devices on which a rank has a context: each takes some hundred megabytes.
 [[nodiscard]] std::vector<int> contexts_of_rank(int rank);
 

@@ -142,6 +142,15 @@ host* model::earliest_sleeper() {
   return first;
 }
 
+// Of the threads that can go on, the one that is furthest behind this time, or null.
+host* model::earliest_able_before(nanoseconds when) {
+  host* first = nullptr;
+  for (auto const& h : hosts)
+    if (h->now < when && can_run(*h) && (!first || h->now < first->now))
+      first = h.get();
+  return first;
+}
+
 // A parked thread goes on, to unwind, when nobody is left whom it could disturb.
 host* model::releasable() {
   host* first = nullptr;
@@ -254,6 +263,11 @@ bool model::poll(std::function<bool()> const& condition) {
     hand_to_someone(me);
   if (me.progress_seen != progress || deadlocked)
     return false;
+  // Or this one would come to a deadline while another has hardly begun.
+  if (host* const earlier = earliest_able_before(me.now)) {
+    hand_to(me, *earlier);
+    return false;
+  }
   ++me.idle;
   me.now +=
     std::chrono::microseconds(1) * (std::uint64_t{1} << std::min<std::uint64_t>(me.idle, 10));

@@ -397,6 +397,7 @@ private:
   void hand_to(host& me, host& other);
   [[nodiscard]] bool can_run(host const& h) const;
   host* earliest_sleeper();
+  host* earliest_able_before(nanoseconds when);
   host* releasable();
   bool wait_for_newcomer();
   [[nodiscard]] bool somebody_is_outside(host const& me) const;

@@ -306,6 +306,11 @@ std::uint64_t calls_of_rank(int rank) {
     sum += each->rank == rank ? each->calls : 0;
   return sum;
 }
+bool has_died(int rank) {
+  auto const& hosts = model::instance().hosts;
+  return std::any_of(
+    hosts.begin(), hosts.end(), [&](auto const& each) { return each->rank == rank && each->dead; });
+}
 std::vector<int> contexts_of_rank(int rank) {
   std::vector<int> devices;
   for (auto const& [who, device] : model::instance().contexts)
