@@ -47,7 +47,7 @@ MUTANTS = [
 def rename(text, number):
     text = mutants.rename(text, number)
     text = text.replace(f"<pipe/run/{RUN_ITEM}>", f"<m{number}/{RUN_ITEM}>")
-    return re.sub(r"\b(run_item|run_hook|run_composite|run_halves)\b(?!\.hpp)", rf"\1_m{number}", text)
+    return re.sub(r"\b(run_item|run_hook|run_composite|run_halves|handed)\b(?!\.hpp)", rf"\1_m{number}", text)
 
 
 def driver(text, number):
