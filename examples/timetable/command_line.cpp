@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "command_line.hpp"
 
+#include <pipe/io/append.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -467,6 +469,29 @@ command read_command_line(int count, char const* const* words) {
     result.file = std::string(names[1]);
   check(result, given);
   return result;
+}
+
+std::string describe_setting(command const& asked) {
+  // A time as it was given; means have more digits than anybody reads.
+  auto const time = [&asked](double value) {
+    std::string text;
+    if (asked.measured)
+      pipelining::append_rounded(text, value, 6);
+    else
+      pipelining::append(text, value);
+    return text;
+  };
+  std::string text;
+  pipelining::append(
+    text, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
+  if (asked.measured)
+    pipelining::append(text, "costs from ", asked.cost_file, ", in the mean ");
+  pipelining::append(
+    text, "a device's share of the model takes forward ", time(asked.cost.forward));
+  pipelining::append(text, ", backward_input ", time(asked.cost.backward_input));
+  pipelining::append(text, ", backward_weight ", time(asked.cost.backward_weight));
+  pipelining::append(text, "; a message takes ", time(asked.cost.communication), "\n");
+  return text;
 }
 
 std::string help_text() {

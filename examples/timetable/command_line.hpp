@@ -62,6 +62,9 @@ struct usage_error : std::runtime_error {
 //! @throws usage_error
 [[nodiscard]] command read_command_line(int count, char const* const* words);
 
+//! The first line of a report on many schedules: the size of the pipeline and the costs.
+[[nodiscard]] std::string describe_setting(command const& asked);
+
 //! The text of --help.
 [[nodiscard]] std::string help_text();
 

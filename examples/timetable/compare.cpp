@@ -62,16 +62,6 @@ std::string percent(double rate) {
   return (text.find('.') == text.npos ? text + ".0" : text) + " %";
 }
 
-//! A time as it was given; means have more digits than anybody reads.
-std::string time_of(command const& asked, double time) {
-  std::string text;
-  if (asked.measured)
-    pp::append_rounded(text, time, 6);
-  else
-    pp::append(text, time);
-  return text;
-}
-
 std::vector<std::string> cells_of(compared const& line) {
   return {line.name,
           std::to_string(pp::stages(line.extents)),
@@ -101,16 +91,7 @@ std::string text_of(command const& asked, std::vector<compared> const& all) {
       widths.resize(std::max(widths.size(), i + 1));
       widths[i] = std::max(widths[i], row[i].size());
     }
-  std::string text;
-  pp::append(text, asked.choice.devices, " devices, ", asked.choice.microbatches);
-  pp::append(text, " microbatches; ");
-  if (asked.measured)
-    pp::append(text, "costs from ", asked.cost_file, ", in the mean ");
-  pp::append(text, "a device's share of the model takes forward ");
-  pp::append(text, time_of(asked, asked.cost.forward), ", backward_input ");
-  pp::append(text, time_of(asked, asked.cost.backward_input), ", backward_weight ");
-  pp::append(text, time_of(asked, asked.cost.backward_weight), "; a message takes ");
-  pp::append(text, time_of(asked, asked.cost.communication), "\n");
+  std::string text = describe_setting(asked);
   pp::append(text,
              "peaks: microbatches on a device's share of the model, at most on any device\n\n");
   for (std::vector<std::string> const& row : rows) {

@@ -279,24 +279,8 @@ std::string rounded(double value) {
 }
 
 std::string report_of(command const& asked, std::vector<group> const& groups, group const& best) {
-  std::string out;
-  auto const time = [&asked](double value) {
-    std::string text;
-    if (asked.measured)
-      pp::append_rounded(text, value, 6);
-    else
-      pp::append(text, value);
-    return text;
-  };
-  pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches, " microbatches; ");
-  if (asked.measured)
-    pp::append(out, "costs from ", asked.cost_file, ", in the mean ");
-  pp::append(out, "a device's share of the model takes forward ", time(asked.cost.forward));
-  pp::append(out, ", backward_input ", time(asked.cost.backward_input), ", backward_weight ");
-  pp::append(out, time(asked.cost.backward_weight), "; a message takes ");
-  pp::append(out, time(asked.cost.communication));
-  pp::append(
-    out, "\na device holds at most ", asked.search.memory, " microbatches of its share\n\n");
+  std::string out = describe_setting(asked);
+  pp::append(out, "a device holds at most ", asked.search.memory, " microbatches of its share\n\n");
   std::vector<std::vector<std::string>> rows{
     {"pipeline", "best schedule", "its", "found", "no order takes less than"}};
   rows[0][2] += asked.search.goal == pp::search_goal::span ? " span" : " makespan";

@@ -28,6 +28,15 @@ def output(*words):
     return result.stdout
 
 
+def write_equal_costs(folder):
+    """A file in which all passes of two stages take one second, and messages nothing."""
+    file = pathlib.Path(folder) / "costs.json"
+    equal = [[1], [1]]
+    file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": equal,
+                                "backward_input": equal, "backward_weight": equal}), encoding="utf-8")
+    return file
+
+
 class Choice(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -171,11 +180,7 @@ class Choice(unittest.TestCase):
 
     def test_recomputation_and_copies_to_the_host(self):
         with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "costs.json"
-            half = [[1], [1]]
-            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": half,
-                                        "backward_input": half, "backward_weight": half}), encoding="utf-8")
-            words = (*SMALL[:-1], 8, "--cost", file)
+            words = (*SMALL[:-1], 8, "--cost", write_equal_costs(folder))
             rows = {row["schedule"]: row for row in json.loads(output(*words, "--format", "json"))["candidates"]}
             # By the closed form of 1F1B with recomputation: M (2 f + b) + (P - 1) (f + b).
             self.assertAlmostEqual(rows["1f1b"]["seconds"], (8 + 1) * 3)
@@ -202,11 +207,7 @@ class Choice(unittest.TestCase):
 
     def test_nothing_is_recomputed_or_copied_for_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
-            file = pathlib.Path(folder) / "costs.json"
-            equal = [[1], [1]]
-            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, "forward": equal,
-                                        "backward_input": equal, "backward_weight": equal}), encoding="utf-8")
-            words = (*SMALL[:-3], 4, "--microbatches", 8, "--cost", file)
+            words = (*SMALL[:-3], 4, "--microbatches", 8, "--cost", write_equal_costs(folder))
             found = json.loads(output(*words, "--format", "json"))
             frugal = found["candidates"][found["frontier"][-1]]
             pick = found["candidates"][found["pick"]]
