@@ -153,6 +153,13 @@ struct item {
   return kept_slot(const_cast<item&>(step), pool);
 }
 
+//! @brief True when two items are about one message: its two ends.
+//! @pre both are messages.
+[[nodiscard]] constexpr bool same_message(item const& one, item const& other) noexcept {
+  return one.number == other.number && one.about == other.about &&
+         (one.about != subject::pass || one.work == other.work);
+}
+
 //! @brief The item behind those that start together with item `first`: the messages of one group,
 //! or the two halves of a composite pass. Any other item starts alone.
 //! @pre `first` is the first of its group.

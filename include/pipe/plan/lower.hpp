@@ -33,7 +33,8 @@ namespace pipelining::inline v0_2 {
 
 //! @brief The global order of a timetable: entries of its flat arrays, each after all that it waits
 //! for.
-//! @throws std::invalid_argument when the order of passes is circular.
+//! @pre `verify` accepts the timetable.
+//! @throws std::invalid_argument when the order of passes that take no time is circular.
 //! @complexity O(n log P).
 [[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
   auto const size = static_cast<std::size_t>(table.size());
@@ -42,8 +43,11 @@ namespace pipelining::inline v0_2 {
   std::vector<int> next(rows);
   std::vector<int> heap(rows);
   std::vector<double> key(rows);
+  bool all_take_time = true;
+  for (int entry = 0; entry < table.size(); ++entry)
+    all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
   auto const indices = static_cast<std::size_t>(pass_indices(table.over()));
-  auto const emitted = std::make_unique<bool[]>(indices);
+  auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
   order_merge merge{
     table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
@@ -55,27 +59,22 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The program of a device, and where each of its messages stands in its peer's program.
-struct placed_program {
+//! The programs of all devices, device after device, and where each message stands in its peer's
+//! program.
+struct placed_programs {
   std::vector<item> items;
+  std::vector<int> offsets; // [P + 1]
   std::vector<int> positions_at_peer;
   std::vector<double> starts; // where the flow has several engines
   std::vector<double> ends;
 
-  void reserve(std::size_t count) {
-    items.reserve(count);
-    positions_at_peer.reserve(count);
+  [[nodiscard]] program program_of(std::size_t device) noexcept {
+    return {items.data() + offsets[device], offsets[device + 1] - offsets[device]};
   }
-  void push(timetable_view const& table, event const& what, int device, std::size_t position) {
-    items.push_back(item_of(table, what, device));
-    positions_at_peer.push_back(static_cast<int>(position));
-    if (table.declared->engines == 1)
-      return;
-    starts.push_back(table.starts[what.entry]);
-    ends.push_back(table.ends[what.entry]);
-  }
-  [[nodiscard]] item_times times() const noexcept {
-    return starts.empty() ? item_times{} : item_times{starts.data(), ends.data()};
+  [[nodiscard]] item_times times_of(std::size_t device) const noexcept {
+    return starts.empty()
+             ? item_times{}
+             : item_times{starts.data() + offsets[device], ends.data() + offsets[device]};
   }
 };
 
@@ -129,30 +128,46 @@ chosen_hooks add_hooks(timetable_view table,
 
 //! Writes the programs of all devices: each is what the global order of passes and messages has
 //! for it.
-inline std::vector<placed_program> write_programs(timetable_view table,
-                                                  std::vector<event> const& events) {
+inline placed_programs write_programs(timetable_view table, std::vector<event> const& events) {
   auto const devices = static_cast<std::size_t>(table.extents.devices);
-  std::vector<placed_program> programs(devices);
-  std::vector<std::size_t> counts(devices);
+  placed_programs result;
+  result.offsets.resize(devices + 1);
   for (event const& what : events) {
-    ++counts[static_cast<std::size_t>(what.device)];
+    ++result.offsets[static_cast<std::size_t>(what.device) + 1];
     if (what.to != nothing)
-      ++counts[static_cast<std::size_t>(what.to)];
+      ++result.offsets[static_cast<std::size_t>(what.to) + 1];
   }
   for (std::size_t device = 0; device < devices; ++device)
-    programs[device].reserve(counts[device]);
-  for (event const& what : events) {
-    placed_program& from = programs[static_cast<std::size_t>(what.device)];
-    if (what.to == nothing) {
-      from.push(table, what, what.device, 0);
-      continue;
-    }
-    placed_program& to = programs[static_cast<std::size_t>(what.to)];
-    std::size_t const at_sender = from.items.size();
-    from.push(table, what, what.device, to.items.size());
-    to.push(table, what, what.to, at_sender);
+    result.offsets[device + 1] += result.offsets[device];
+  auto const total = static_cast<std::size_t>(result.offsets[devices]);
+  result.items.resize(total);
+  result.positions_at_peer.resize(total);
+  if (table.declared->engines > 1) {
+    result.starts.resize(total);
+    result.ends.resize(total);
   }
-  return programs;
+  std::vector<int> next(result.offsets.begin(), result.offsets.end() - 1);
+  auto const put = [&](event const& what, int device, int position_at_peer) {
+    auto const at = static_cast<std::size_t>(next[static_cast<std::size_t>(device)]++);
+    result.items[at] = item_of(table, what, device);
+    result.positions_at_peer[at] = position_at_peer;
+    if (table.declared->engines > 1) {
+      result.starts[at] = table.starts[what.entry];
+      result.ends[at] = table.ends[what.entry];
+    }
+  };
+  auto const position = [&](int device) {
+    auto const at = static_cast<std::size_t>(device);
+    return next[at] - result.offsets[at];
+  };
+  for (event const& what : events) {
+    int const at_receiver = what.to == nothing ? 0 : position(what.to);
+    int const at_sender = position(what.device);
+    put(what, what.device, at_receiver);
+    if (what.to != nothing)
+      put(what, what.to, at_sender);
+  }
+  return result;
 }
 
 } // namespace detail
@@ -179,7 +194,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
 [[nodiscard]] plan lower_programs(timetable_view const& table,
                                   bool evaluates,
                                   chosen_hooks const& hooks,
-                                  std::vector<placed_program> programs,
+                                  placed_programs programs,
                                   Sizes const& sizes,
                                   lower_options const& options) {
   plan result;
@@ -192,27 +207,24 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.totals_bytes = hooks.totals_bytes;
   result.other_messages = hooks.messages;
   bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
-  result.offsets.push_back(0);
+  auto const devices = static_cast<std::size_t>(extents.devices);
   result.tables = copy_tables(table);
   pipeline const over = result.tables.over(extents);
-  result.layouts.resize(programs.size() * slot_classes);
-  std::size_t total = 0;
-  for (placed_program const& of : programs)
-    total += of.items.size();
-  result.items.reserve(total);
+  result.layouts.resize(devices * slot_classes);
+  lowering_space space;
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
   std::vector<int> readers(
     uses.width == 1 ? 0 : held.size() * (static_cast<std::size_t>(uses.width) + 1));
   auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
   auto const further_per_item = 2 * static_cast<std::size_t>(uses.width - 1);
-  for (std::size_t device = 0; device < programs.size(); ++device) {
-    std::vector<item>& steps = programs[device].items;
-    program work{steps.data(), static_cast<int>(steps.size())};
+  for (std::size_t device = 0; device < devices; ++device) {
+    program work = programs.program_of(device);
+    auto const count = static_cast<std::size_t>(work.count);
     std::size_t const before = result.waits.size();
-    result.waits.resize(before + steps.size() * waits_per_item);
+    result.waits.resize(before + count * waits_per_item);
     std::size_t const further = result.further.size();
-    result.further.resize(further + steps.size() * further_per_item);
+    result.further.resize(further + count * further_per_item);
     lowering const shared{uses,
                           evaluates,
                           held.data(),
@@ -224,8 +236,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
       lower_device<Policy>(shared,
                            work,
                            static_cast<int>(device),
-                           programs[device].positions_at_peer.data(),
-                           programs[device].times(),
+                           programs.positions_at_peer.data() + programs.offsets[device],
+                           programs.times_of(device),
+                           space,
                            sizes,
                            result.layouts.data() + device * slot_classes,
                            result.waits.data() + before);
@@ -234,9 +247,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
     result.arena_bytes.push_back(made_device.arenas.device);
     result.host_bytes.push_back(made_device.arenas.host);
     result.lanes.push_back(made_device.lanes);
-    result.items.insert(result.items.end(), steps.begin(), steps.end());
-    result.offsets.push_back(static_cast<int>(result.items.size()));
   }
+  result.items = std::move(programs.items);
+  result.offsets = std::move(programs.offsets);
   check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
     throw std::logic_error(describe(verdict, result));

@@ -46,7 +46,7 @@ constexpr proof prove_messages(plan_view work) {
   for (int device = 0; device < devices && verdict; ++device)
     verdict = check_form(work, device);
   for (int device = 0; device < devices && verdict; ++device) {
-    scratch<int> seen(work.lanes[device], nothing);
+    scratch<first_on_lane> seen(work.lanes[device], {});
     verdict = check_lanes(work, device, seen.data);
   }
   scratch<int> sender(indices, nothing);
@@ -93,8 +93,9 @@ constexpr proof prove_slots(plan_view work) {
   for (int device = 0; device < work.extents.devices && verdict; ++device)
     verdict = check_layout(work, device);
   data_uses const uses(work.over());
+  slot_space space;
   for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = check_slots(work, uses, device);
+    verdict = check_slots(work, uses, device, space);
   return verdict;
 }
 

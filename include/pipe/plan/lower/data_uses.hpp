@@ -68,8 +68,10 @@ struct data_uses {
   struct list {
     data_use uses[most_effects]{};
     int count = 0;
-    int last_chunk =
-      0; //!< which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any
+    //! Which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
+    int last_chunk = 0;
+    int product = nothing;           //!< the datum made for other stages
+    bool product_per_reader = false; //!< each of them gets an instance of its own
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -89,6 +91,10 @@ struct data_uses {
       kind_of_pass const& kind = declared.kinds[number];
       for (int where = 0; where < 4; ++where) {
         list& result = of[number][where];
+        if (int const made = declared.links[number][where / 2].product; made != kind_links::none) {
+          result.product = made;
+          result.product_per_reader = declared.data[made].instance == per::reader;
+        }
         for (int e = 0; e < kind.effect_count; ++e) {
           data_use const use = use_of(kind, kind.effects[e], result.last_chunk);
           int const step = use.stage == 0 ? use.reader : use.stage;
@@ -102,11 +108,11 @@ struct data_uses {
 
   //! What a pass does.
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
-    bool const before =
-      over.edges == nullptr ? work.stage > 0 : neighbours(over, work.stage, -1) > 0;
-    bool const after =
-      over.edges == nullptr ? work.stage + 1 < stage_count : neighbours(over, work.stage, 1) > 0;
-    return of[index_of(work.kind)][(before ? 1 : 0) + (after ? 2 : 0)];
+    int const stage = work.stage;
+    int const where = over.edges != nullptr
+                        ? position_in_graph(stage)
+                        : (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
+    return of[index_of(work.kind)][where];
   }
   //! How many instances a use is about: of data of other stages one for each of these, of what
   //! there is for each reader as many.
@@ -137,9 +143,9 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage.
   //! @pre it makes one
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
-    int const made = links_of(over, maker).product;
-    int const number = over.declared->data[made].instance == per::reader ? reader : 0;
-    return ((made * stage_count + maker.stage) * width + number) * unit_count +
+    list const& made = (*this)[maker];
+    int const number = made.product_per_reader ? reader : 0;
+    return ((made.product * stage_count + maker.stage) * width + number) * unit_count +
            unit_of(over, maker);
   }
   //! How many instances there are.
@@ -157,6 +163,10 @@ struct data_uses {
   }
 
 private:
+  // By itself, so that what chains do stays small enough to be inlined.
+  [[nodiscard]] constexpr int position_in_graph(int stage) const noexcept {
+    return (neighbours(over, stage, -1) > 0 ? 1 : 0) + (neighbours(over, stage, 1) > 0 ? 2 : 0);
+  }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
     flow const& declared = *over.declared;

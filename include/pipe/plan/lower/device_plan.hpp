@@ -35,6 +35,22 @@ struct lowering {
   int* readers = nullptr;  // as in slot_state
 };
 
+//! What lowering one device works on, for the next device to use again.
+struct lowering_space {
+  reused_scratch<std::int64_t> keys;
+  reused_scratch<int> counters;
+  reused_scratch<int> needs;
+  reused_scratch<int> need_counts;
+  reused_scratch<int> clocks;
+  reused_scratch<int> tail;
+  reused_scratch<int> freed;
+  reused_scratch<int> released;
+  reused_scratch<int> readers;
+  reused_scratch<int> sent;
+  reused_scratch<int> other_writers;
+  reused_scratch<int> other_readers;
+};
+
 struct lowered_device {
   int lanes = 0;
   int waits = 0;
@@ -47,6 +63,7 @@ struct lowered_device {
 constexpr further_slots lower_slots(lowering const& shared,
                                     program& work,
                                     item_times const& times,
+                                    lowering_space& space,
                                     slot_layout* layouts,
                                     int* needs,
                                     int* counts) {
@@ -61,29 +78,27 @@ constexpr further_slots lower_slots(lowering const& shared,
         used[pool] = true;
       }
   int const room = declared.engines > 1 ? 2 * work.count : work.count; // releases of a pool
-  scratch<int> freed(pools * room);
-  scratch<int> released(pools * room);
-  scratch<int> sent(work.count);
+  int* const freed = space.freed.get(pools * room);
+  int* const released = space.released.get(pools * room);
   int const others = shared.hooks ? 2 + stages(over.extents) : 0;
-  scratch<int> writer(others, nothing);
-  scratch<int> reader(others, nothing);
-  slot_state state{shared.uses,
-                   shared.evaluates,
-                   {},
-                   shared.held,
-                   sent.data,
-                   {writer.data, reader.data},
-                   times,
-                   shared.readers,
-                   shared.further};
+  slot_state state{
+    shared.uses,
+    shared.evaluates,
+    {},
+    shared.held,
+    space.sent.get(work.count),
+    {space.other_writers.get(others, nothing), space.other_readers.get(others, nothing)},
+    times,
+    shared.readers,
+    shared.further};
   int const beside = shared.readers == nullptr ? 0 : room * (shared.uses.width + 1);
-  scratch<int> readers(pools * beside);
+  int* const readers = beside == 0 ? nullptr : space.readers.get(pools * beside);
   int at = 0;
   for (int of = 0; of < slot_classes; ++of)
     if (used[of]) {
-      state.pools[of] = {freed.data + at * room,
-                         released.data + at * room,
-                         beside == 0 ? nullptr : readers.data + at * beside};
+      state.pools[of] = {freed + at * room,
+                         released + at * room,
+                         readers == nullptr ? nullptr : readers + at * beside};
       ++at;
     }
   assign_slots(state, work, needs, counts);
@@ -117,34 +132,31 @@ constexpr lowered_device lower_device(lowering const& shared,
                                       int device,
                                       int const* position_at_peer,
                                       item_times const& times,
+                                      lowering_space& space,
                                       Sizes const& sizes,
                                       slot_layout* layouts,
                                       int* waits) {
-  scratch<std::int64_t> keys(work.count + 1);
-  int const lanes = assign_lanes<Policy>(work, device, keys.data);
+  int const lanes = assign_lanes<Policy>(work, device, space.keys.get(work.count + 1));
   pipeline const& over = shared.uses.over;
   assign_copy_lanes(work, *over.declared, lanes);
-  scratch<int> counters(2 * over.extents.devices);
-  number_messages(work, over.extents.devices, counters.data);
+  number_messages(work, over.extents.devices, space.counters.get(2 * over.extents.devices));
   assign_groups(work, position_at_peer, Policy::duplex_groups);
   mark_complete_stages(over, work);
   int const per_item = most_needs(over);
-  scratch<int> needs(work.count * per_item);
-  scratch<int> need_counts(work.count);
+  int* const needs = space.needs.get(work.count * per_item);
+  int* const need_counts = space.need_counts.get(work.count);
   further_slots const further =
-    lower_slots(shared, work, times, layouts, needs.data, need_counts.data);
+    lower_slots(shared, work, times, space, layouts, needs, need_counts);
   int const streams = lanes + over.declared->engines;
-  scratch<int> clocks(work.count * streams);
-  scratch<int> tail(streams);
   int const written = assign_waits(work,
                                    streams,
-                                   needs.data,
+                                   needs,
                                    per_item,
-                                   need_counts.data,
+                                   need_counts,
                                    waits,
                                    shared.first_wait,
-                                   clocks.data,
-                                   tail.data);
+                                   space.clocks.get(work.count * streams),
+                                   space.tail.get(streams));
   return {lanes, written, lay_out(shared.uses, work, sizes, layouts, further), further.count};
 }
 

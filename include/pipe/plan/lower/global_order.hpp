@@ -58,7 +58,9 @@ struct row_heap {
 struct order_merge {
   timetable_view table; //!< whose rows are merged
   int* order;    //!< [n], entries in global order
-  bool* emitted; //!< [pass_indices]
+  //! [pass_indices]; null where every pass takes time: then whoever ends first waits for nothing
+  //! that is not in the order yet.
+  bool* emitted;
   int* next;     //!< [rows]
   double* key;   //!< [rows], the end of each row's next pass
   int* heap;     //!< [rows]
@@ -69,36 +71,55 @@ struct order_merge {
 
 namespace detail {
 
+//! True when an entry, or the other half of its composite pass, waits for a pass that is not in the
+//! order yet: the halves start together, so the first goes once both may.
+[[nodiscard]] constexpr bool
+must_wait(order_merge const& merge, pipeline const& over, int entry, int end) noexcept {
+  for (int i = entry; i < end && (i == entry || merge.table.passes[i].overlapped); ++i) {
+    dependency_list const needed = dependencies(over, merge.table.passes[i]);
+    for (int k = 0; k < needed.count; ++k)
+      if (!merge.emitted[needed.index[k]])
+        return true;
+  }
+  return false;
+}
+
 //! Puts a row into the heap if all that its next pass waits for is in the order already.
 constexpr void
 offer(order_merge& merge, pipeline const& over, row_heap& heap, int row) noexcept {
   int const entry = merge.next[row];
-  merge.waiting[row] = false;
-  if (entry == merge.table.offsets[row + 1])
+  int const end = merge.table.offsets[row + 1];
+  if (entry == end)
     return;
-  // The two halves of a composite pass start together: the first goes once both may.
-  for (int i = entry; i < merge.table.offsets[row + 1]; ++i) {
-    if (i > entry && !merge.table.passes[i].overlapped)
-      break;
-    dependency_list const needed = dependencies(over, merge.table.passes[i]);
-    for (int k = 0; k < needed.count; ++k)
-      if (!merge.emitted[needed.index[k]])
-        merge.waiting[row] = true;
+  if (merge.emitted != nullptr) {
+    merge.waiting[row] = must_wait(merge, over, entry, end);
+    if (merge.waiting[row])
+      return;
   }
-  if (merge.waiting[row])
-    return;
   merge.key[row] = merge.table.ends[entry];
   heap.push(row);
 }
 
-//! Notes what a pass has made.
-constexpr void emit(order_merge& merge, pipeline const& over, pass const& what) noexcept {
+//! Notes what a pass of a row has made, and offers the rows that waited for it.
+constexpr void
+emit(order_merge& merge, pipeline const& over, row_heap& heap, int row, pass const& what) noexcept {
   kind_links const& links = links_of(over, what);
   int const stage_count = stages(over.extents);
   int const unit_count = units(over);
   int const unit = unit_of(over, what);
   for (int k = 0; k < 3 && links.made[k] != kind_links::none; ++k)
     merge.emitted[(links.made[k] * stage_count + what.stage) * unit_count + unit] = true;
+  auto const offer_waiting = [&](int other) {
+    if (other != row && merge.waiting[other])
+      offer(merge, over, heap, other);
+  };
+  for (int number = 0; number < graph_width(over); ++number)
+    if (int const consumer = receiver(over, what, number); consumer != kind_links::none)
+      offer_waiting(consumer);
+  int const devices = over.extents.devices;
+  int const rows = merge.table.rows();
+  for (int other = row % devices; rows > devices && other < rows; other += devices)
+    offer_waiting(other);
 }
 
 } // namespace detail
@@ -106,11 +127,12 @@ constexpr void emit(order_merge& merge, pipeline const& over, pass const& what) 
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
 constexpr void begin(order_merge& merge) noexcept {
   pipeline const over = merge.table.over();
-  for (int i = 0; i < pass_indices(over); ++i)
+  for (int i = 0; merge.emitted != nullptr && i < pass_indices(over); ++i)
     merge.emitted[i] = false;
   detail::row_heap heap{merge.heap, merge.key};
   for (int row = 0; row < merge.table.rows(); ++row) {
     merge.next[row] = merge.table.offsets[row];
+    merge.waiting[row] = false;
     detail::offer(merge, over, heap, row);
   }
   merge.heap_count = heap.count;
@@ -130,9 +152,6 @@ constexpr void begin(order_merge& merge) noexcept {
 constexpr int advance(order_merge& merge, int budget) noexcept {
   timetable_view const& table = merge.table;
   pipeline const over = table.over();
-  int const devices = table.extents.devices;
-  int const rows = table.rows();
-  int const width = graph_width(over);
   detail::row_heap heap{merge.heap, merge.key, merge.heap_count};
   int appended = 0;
   while (heap.count > 0 && appended < budget) {
@@ -140,20 +159,12 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
     // The halves of a composite pass stay together.
     do {
       int const entry = merge.next[row];
-      pass const& what = table.passes[entry];
       merge.order[merge.count] = entry;
       ++merge.count;
       ++appended;
       ++merge.next[row];
-      detail::emit(merge, over, what);
-      for (int number = 0; number < width; ++number) {
-        int const consumer = receiver(over, what, number);
-        if (consumer != kind_links::none && merge.waiting[consumer])
-          detail::offer(merge, over, heap, consumer);
-      }
-      for (int other = row % devices; rows > devices && other < rows; other += devices)
-        if (other != row && merge.waiting[other])
-          detail::offer(merge, over, heap, other);
+      if (merge.emitted != nullptr)
+        detail::emit(merge, over, heap, row, table.passes[entry]);
     } while (merge.next[row] < table.offsets[row + 1] &&
              table.passes[merge.next[row]].overlapped);
     detail::offer(merge, over, heap, row);

@@ -206,11 +206,13 @@ struct static_device {
       result.items[i] = program_of.items[i];
     program work{result.items, count};
     scratch<held_datum> held(static_uses<Timed>.instances(), {});
+    lowering_space space;
     result.sums = lower_device<Policy>({static_uses<Timed>, false, held.data, 0, hooks},
                                        work,
                                        Device,
                                        program_of.positions_at_peer,
                                        program_of.times(),
+                                       space,
                                        Sizes::value,
                                        result.layouts,
                                        result.waits);

@@ -40,31 +40,32 @@ struct stream_clocks {
   //! Starts the clock of a group with what the item before it on its stream knew.
   constexpr void start(int first, int stream) noexcept {
     int const before = tail[stream];
+    int* const known = of(first);
+    int const* const knew = before == nothing ? nullptr : of(before);
     for (int other = 0; other < streams; ++other)
-      of(first)[other] = before == nothing ? nothing : of(before)[other];
-    of(first)[stream] = before;
+      known[other] = knew == nullptr ? nothing : knew[other];
+    known[stream] = before;
   }
   //! Ends the waits of a group: its items start together, so each knows the same and none knows
   //! that another is complete.
   constexpr void share(int first, int end, int stream) noexcept {
-    for (int item_index = first + 1; item_index < end; ++item_index)
+    int const* const known = of(first);
+    for (int* to = of(first + 1); to < of(end); to += streams)
       for (int other = 0; other < streams; ++other)
-        of(item_index)[other] = of(first)[other];
+        to[other] = known[other];
     tail[stream] = end - 1;
   }
   //! An item learns that another is complete, and all that the other knew.
   constexpr void learn(int index, int other, int other_stream) noexcept {
+    int* const mine = of(index);
+    int const* const theirs = of(other);
     for (int stream = 0; stream < streams; ++stream)
-      if (of(other)[stream] > of(index)[stream])
-        of(index)[stream] = of(other)[stream];
-    if (other > of(index)[other_stream])
-      of(index)[other_stream] = other;
+      if (theirs[stream] > mine[stream])
+        mine[stream] = theirs[stream];
+    if (other > mine[other_stream])
+      mine[other_stream] = other;
   }
 };
-
-} // namespace detail
-
-namespace detail {
 
 //! Where the waits of a device are written.
 struct wait_list {
@@ -82,8 +83,12 @@ constexpr void reduce_needs(program const& work,
                             int most_needs,
                             int const* need_counts,
                             wait_list& out) noexcept {
+  int needed = 0;
+  for (int i = first; i < end; ++i)
+    needed += need_counts[i];
   int const stream = stream_of(work.items[first]);
-  for (int below = first;;) {
+  // Each turn is done with one need at least; often there are none, or one.
+  for (int below = first; needed > 0; --needed) {
     int latest = nothing;
     for (int i = first; i < end; ++i)
       for (int k = 0; k < need_counts[i]; ++k) {
@@ -138,10 +143,10 @@ constexpr int assign_waits(program& work,
     int const written = out.count;
     detail::reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
     clock.share(begin, end, stream);
-    for (int i = begin; i < end; ++i) {
-      work.items[i].first_wait = first + (i == begin ? written : out.count);
-      work.items[i].wait_count = i == begin ? out.count - written : 0;
-    }
+    work.items[begin].first_wait = first + written;
+    work.items[begin].wait_count = out.count - written;
+    for (int i = begin + 1; i < end; ++i)
+      work.items[i].first_wait = first + out.count;
     begin = end;
   }
   return out.count;

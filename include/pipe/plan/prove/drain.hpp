@@ -29,8 +29,7 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
   int const end = end_of_group(mine, first);
   for (int i = first; i < end; ++i) {
     item const& step = mine[static_cast<std::size_t>(i)];
-    if (step.what != head.what &&
-        message_index(work, step) == message_index(work, head))
+    if (step.what != head.what && same_message(step, head))
       return true;
   }
   return false;

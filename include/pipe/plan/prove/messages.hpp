@@ -43,7 +43,8 @@ namespace detail {
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  int const width = graph_width(work.over());
+  pipeline const over = work.over();
+  int const width = graph_width(over);
   scratch<bool> used(count, false);
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
@@ -59,7 +60,7 @@ constexpr proof check_form(plan_view work, int device) {
       for (int const wait : work.waits_of(step))
         if (wait < 0 || wait >= first)
           return {plan_rule::waits_forward, device, i, device, wait};
-      if (step.about == subject::pass ? !contains(work.over(), step.work)
+      if (step.about == subject::pass ? !contains(over, step.work)
                                       : step.work.stage >= stages(work.extents))
         return {plan_rule::wrong_passes, device, i};
       if (step.about != subject::pass && !other_exists(work, step))
@@ -79,14 +80,16 @@ constexpr proof check_form(plan_view work, int device) {
   return {};
 }
 
+//! The first message of a lane, and the key of its communicator.
+struct first_on_lane {
+  int message = nothing;
+  std::int64_t key = 0;
+};
+
 //! Two messages of a device are on one lane exactly when they share a communicator.
-//! @param seen scratch, [lanes of the device], `nothing`: the first message of every lane.
-constexpr proof check_lanes(plan_view work, int device, int* seen) noexcept {
+//! @param seen scratch, [lanes of the device], fresh.
+constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noexcept {
   auto const steps = work.program_of(device);
-  auto const key_of = [&work, device](item const& step) {
-    bool const sends = step.what == operation::send;
-    return sends ? work.key(device, step.peer) : work.key(step.peer, device);
-  };
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
@@ -94,15 +97,13 @@ constexpr proof check_lanes(plan_view work, int device, int* seen) noexcept {
       continue;
     if (step.lane < 0 || step.lane >= work.lanes[device])
       return {plan_rule::wrong_lane, device, index};
-    if (seen[step.lane] == nothing)
-      seen[step.lane] = index;
-    for (int lane = 0; lane < work.lanes[device]; ++lane) {
-      if (seen[lane] == nothing)
-        continue;
-      bool const same = key_of(steps[static_cast<std::size_t>(seen[lane])]) == key_of(step);
-      if (same != (lane == step.lane))
-        return {plan_rule::wrong_lane, device, index, device, seen[lane]};
-    }
+    std::int64_t const key =
+      step.what == operation::send ? work.key(device, step.peer) : work.key(step.peer, device);
+    if (seen[step.lane].message == nothing)
+      seen[step.lane] = {index, key};
+    for (int lane = 0; lane < work.lanes[device]; ++lane)
+      if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
+        return {plan_rule::wrong_lane, device, index, device, seen[lane].message};
   }
   return {};
 }
@@ -151,7 +152,7 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
       return {plan_rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
     if (other.peer != device || other.what != (sends ? operation::receive : operation::send) ||
-        message_index(work, other) != maker || other.about != step.about)
+        !same_message(other, step))
       return {plan_rule::unmatched, device, index};
     if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
       return {plan_rule::sizes_differ, device, index, step.peer, twin};

@@ -35,6 +35,14 @@ struct slot_history {
   int readers[most_neighbours + 1]{};
 };
 
+//! What the check of one device works on, for the next device to use again.
+struct slot_space {
+  reused_scratch<int> clocks;
+  reused_scratch<int> tail;
+  reused_scratch<slot_history> histories;
+  reused_scratch<unsigned char> progress;
+};
+
 //! The walk over one device's program.
 struct slot_check {
   plan_view work;
@@ -43,14 +51,18 @@ struct slot_check {
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
   unsigned char* progress; // [S], how far the gradients of each stage are
-  proof verdict;
+  proof verdict{};
+  slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
 
+  constexpr void begin() noexcept {
+    clock.reset();
+    first_of[0] = histories;
+    for (int of = 0; of < slot_classes; ++of)
+      first_of[of + 1] = first_of[of] + work.layout(device, static_cast<slot_class>(of)).count;
+  }
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
-    int first = 0;
-    for (int before = 0; before < static_cast<int>(of); ++before)
-      first += work.layout(device, static_cast<slot_class>(before)).count;
-    bool const exists = index >= 0 && index < work.layout(device, of).count;
-    return exists ? histories + first + index : nullptr;
+    slot_history* const* const first = first_of + static_cast<int>(of);
+    return index >= 0 && index < first[1] - first[0] ? first[0] + index : nullptr;
   }
   [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
     if (earlier == nothing)
@@ -152,9 +164,8 @@ struct slot_check {
     }
   }
   [[nodiscard]] constexpr int content_of_message(item const& step) const noexcept {
-    pipeline const& over = uses.over;
-    bool const is_read = over.edges == nullptr ? links_of(over, step.work).product != kind_links::none
-                                               : step.number < readers(over, step.work);
+    bool const is_read = uses.over.edges == nullptr ? uses[step.work].product != nothing
+                                                    : step.number < readers(uses.over, step.work);
     return is_read ? uses.product(step.work, step.number) : nothing;
   }
   //! The slot that a step uses of the pool of a datum; `number` counts readers or other stages.
@@ -193,20 +204,21 @@ struct slot_check {
 };
 
 //! Checks the slots of one device. What starts together does not know of one another.
-//! @param clocks scratch, [items][streams]. @param tail scratch, [streams].
-//! @param histories scratch, one per slot of the device, fresh. @param progress scratch, [S], 0.
-constexpr proof check_slots(plan_view work,
-                            data_uses const& uses,
-                            int device,
-                            int* clocks,
-                            int* tail,
-                            slot_history* histories,
-                            unsigned char* progress) noexcept {
-  slot_check walk{
-    work, uses, device, {clocks, tail, work.streams(device)}, histories, progress, {}};
-  walk.clock.reset();
+constexpr proof check_slots(plan_view work, data_uses const& uses, int device, slot_space& space) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
+  int const streams = work.streams(device);
+  int slots = 0;
+  for (int of = 0; of < slot_classes; ++of)
+    slots += work.layout(device, static_cast<slot_class>(of)).count;
+  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
+  slot_check walk{work,
+                  uses,
+                  device,
+                  {space.clocks.get(count * streams), space.tail.get(streams), streams},
+                  space.histories.get(slots, {}),
+                  space.progress.get(hooks ? stages(work.extents) : 0, 0)};
+  walk.begin();
   auto const at = [&steps](int index) -> item const& {
     return steps[static_cast<std::size_t>(index)];
   };
@@ -231,20 +243,6 @@ constexpr proof check_slots(plan_view work,
     first = end;
   }
   return walk.verdict;
-}
-
-//! Checks the slots of one device, with scratch of its own.
-constexpr proof check_slots(plan_view work, data_uses const& uses, int device) {
-  int const count = static_cast<int>(work.program_of(device).size());
-  int slots = 0;
-  for (int of = 0; of < slot_classes; ++of)
-    slots += work.layout(device, static_cast<slot_class>(of)).count;
-  scratch<int> clocks(count * work.streams(device), nothing);
-  scratch<int> tail(work.streams(device), nothing);
-  scratch<slot_history> histories(slots, {});
-  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
-  scratch<unsigned char> progress(hooks ? stages(work.extents) : 0, 0);
-  return check_slots(work, uses, device, clocks.data, tail.data, histories.data, progress.data);
 }
 
 //! The classes lie one behind the other in the arena, and every slot holds what goes through it.

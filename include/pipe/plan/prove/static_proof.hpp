@@ -68,7 +68,7 @@ struct static_proof {
     if constexpr (What == check::form) {
       return check_form(work, device);
     } else if constexpr (What == check::lanes) {
-      scratch<int> seen(work.lanes[device], nothing);
+      scratch<first_on_lane> seen(work.lanes[device], {});
       return check_lanes(work, device, seen.data);
     } else if constexpr (What == check::match) {
       state own = entered<static_proof>;
@@ -77,7 +77,8 @@ struct static_proof {
     } else if constexpr (What == check::layout) {
       return check_layout(work, device);
     } else {
-      return check_slots(work, uses, device);
+      slot_space space;
+      return check_slots(work, uses, device, space);
     }
   }
   template <check What, int Device>
