@@ -23,6 +23,7 @@ set(PIPELINING_HEADERS_CORE
 set(PIPELINING_HEADERS_SCHEDULE
   schedule/breadth_first.hpp
   schedule/building_block.hpp
+  schedule/chimera.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp

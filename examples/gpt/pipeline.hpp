@@ -69,8 +69,8 @@ struct message_sizes {
 inline void check_one_copy(pp::shape const& extents) {
   if (extents.where == pp::placement::bidirectional) {
     throw std::invalid_argument(
-      "dualpipe keeps two copies of each stage, whose gradients would have "
-      "to be added up; the example has one copy: take dualpipe-v");
+      "schedules that enter at both ends keep two copies of each stage, whose gradients would have "
+      "to be added up; the example has one copy: take dualpipe-v, which folds them");
   }
 }
 

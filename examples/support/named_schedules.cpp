@@ -3,6 +3,7 @@
 #include "named_schedules.hpp"
 
 #include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -214,6 +215,10 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
+    named("chimera",
+          "Chimera: microbatches from both ends, each direction in the bubble of the other",
+          option::none,
+          [](schedule_choice const&) { return pp::Chimera{}; }),
     named("dualpipe",
           "DualPipe: microbatches from both ends, forward beside backward",
           option::unfused | option::pair_cost,

@@ -161,6 +161,7 @@ std::string plain_type_of(schedule_choice const& c) {
     {"v-1f1b", "OneFOneBVChunked<" + chunks + ">"},
     {"v-auto", "VAuto<" + limit + ", " + chunks + ">"},
     {"zb-v", "ZeroBubbleVChunked<" + chunks + ">"},
+    {"chimera", "Chimera"},
     {"dualpipe", "DualPipe<>"},
     {"dualpipe-v", "DualPipeV<>"},
   };

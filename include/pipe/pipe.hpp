@@ -109,6 +109,7 @@
 #include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>

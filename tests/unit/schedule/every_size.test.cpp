@@ -3,6 +3,7 @@
 // range takes some minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for it, else some
 // sizes stand for all.
 #include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -134,11 +135,12 @@ TEST_CASE("every size of interleaved stages with chunks") {
   });
 }
 
-TEST_CASE("every size of DualPipe and DualPipeV") {
+TEST_CASE("every size of Chimera, DualPipe and DualPipeV") {
   for (double const pair : {-1.0, 24.0}) {
     sweep all({10, 12, 8, 1, pair});
     all.sizes([&](pp::pipeline_size size) {
       if (size.devices % 2 == 0) {
+        all.verify(pp::Chimera{}, size);
         all.verify(pp::DualPipe<>{}, size);
         all.verify(pp::DualPipe<pp::pairs::in_turn>{}, size);
       }

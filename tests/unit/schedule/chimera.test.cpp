@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <sstream>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+
+namespace pp = pipelining;
+
+TEST_CASE("Chimera has the figures of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/chimera.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    double forward = 0;
+    double backward = 0;
+    double makespan = 0;
+    in >> size.devices >> size.microbatches >> forward >> backward >> makespan;
+    auto const table =
+      pp::make_timetable<pp::Chimera>(size, pp::uniform_cost{forward, backward / 2, backward / 2});
+    CHECK(pp::makespan(table) == makespan);
+    for (int device = 0; device < size.devices; ++device) {
+      int peak = 0;
+      in >> peak;
+      CHECK(pp::peak_activations(table, device) == pp::ratio{peak, 1});
+    }
+  }
+}
+
+TEST_CASE("Chimera has the orders of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/chimera_orders.txt")) {
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    int device = 0;
+    in >> size.devices >> size.microbatches >> device;
+    CHECK(support::row_text(pp::make_timetable<pp::Chimera>(size), device) ==
+          line.substr(line.find(": ") + 2));
+  }
+}
+
+TEST_CASE("Chimera's bubble and peaks follow their laws at random costs") {
+  std::mt19937 random(20210707);
+  for (int devices = 2; devices <= 12; devices += 2)
+    for (int blocks = 1; blocks <= 5; ++blocks)
+      for (int trial = 0; trial < 8; ++trial) {
+        // Eighths, whose sums are exact.
+        double const forward = static_cast<double>(1 + random() % 64) / 8;
+        double const half = forward / 2 + static_cast<double>(random() % 32) / 8;
+        double const backward = 2 * half;
+        auto const table = pp::make_timetable<pp::Chimera>({devices, blocks * devices},
+                                                           pp::uniform_cost{forward, half, half});
+        CAPTURE(devices);
+        CAPTURE(blocks);
+        CAPTURE(forward);
+        CAPTURE(backward);
+        double const bubble =
+          (devices / 2 - 1) * (2 * backward + 2 * (blocks - 1) * (backward - forward));
+        for (int device = 0; device < devices; ++device) {
+          CHECK(pp::makespan(table) - pp::busy(table, device) == bubble);
+          int const from_outside = std::min(device, devices - 1 - device);
+          CHECK(pp::peak_activations(table, device) ==
+                pp::ratio{devices / 2 + 1 + from_outside, 1});
+        }
+      }
+}
+
+TEST_CASE("Chimera runs any number of microbatches, and refuses an odd number of devices") {
+  for (int devices = 2; devices <= 12; devices += 2)
+    for (int microbatches = 1; microbatches <= 30; ++microbatches)
+      CHECK(pp::verify(pp::make_timetable<pp::Chimera>({devices, microbatches}, {2, 3, 1, 0.5})));
+  CHECK_THROWS_WITH(pp::make_timetable<pp::Chimera>({3, 8}),
+                    "Chimera: the number of devices must be even, because device d and device P - "
+                    "1 - d hold the same two stages");
+}
+
+TEST_CASE("the compiler makes the same timetable") {
+  constexpr auto table = pp::timetable<pp::Chimera, 4, 8>;
+  static_assert(pp::verify<4>(table));
+  static_assert(pp::makespan(table) == 30);
+  CHECK(pp::makespan(pp::make_timetable<pp::Chimera>({4, 8})) == 30);
+}
