@@ -51,9 +51,9 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/cost.hpp
   timetable/describe.hpp
   timetable/diagnosis.hpp
+  timetable/entered_rows.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
-  timetable/places.hpp
   timetable/pool_effect.hpp
   timetable/report.hpp
   timetable/simulate.hpp
@@ -148,7 +148,6 @@ set(PIPELINING_HEADERS_PLAN
 set(PIPELINING_HEADERS_IO
   io/append.hpp
   io/csv.hpp
-  io/details.hpp
   io/figures.hpp
   io/html.hpp
   io/html_control.hpp
@@ -161,6 +160,7 @@ set(PIPELINING_HEADERS_IO
   io/shades.hpp
   io/svg.hpp
   io/text.hpp
+  io/timetable_details.hpp
   io/trace.hpp
   io/write_pytorch_csv.hpp
 )
@@ -174,6 +174,7 @@ set(PIPELINING_HEADERS_RUN
   run/context.hpp
   run/error.hpp
   run/execute.hpp
+  run/failure_origin.hpp
   run/guards.hpp
   run/hooks.hpp
   run/launch_address.hpp
@@ -189,7 +190,6 @@ set(PIPELINING_HEADERS_RUN
   run/socket.hpp
   run/stage.hpp
   run/stages.hpp
-  run/standing.hpp
   run/store.hpp
   run/store_file.hpp
   run/store_protocol.hpp

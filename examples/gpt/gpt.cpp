@@ -7,9 +7,9 @@
 //! stage does in each pass), pipeline.hpp (how the library runs the stages), then this file.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/text.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>

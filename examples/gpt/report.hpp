@@ -5,9 +5,9 @@
 //! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
 //! files.
 
-#include <pipe/io/details.hpp>
 #include <pipe/io/html.hpp>
 #include <pipe/io/svg.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/model/cost_file.hpp>
 #include <pipe/model/measured.hpp>

@@ -3,8 +3,8 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/read_pytorch_csv.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/sequence_partition.hpp>
 

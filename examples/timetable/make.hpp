@@ -4,7 +4,7 @@
 //! @file
 //! @brief Timetables as the command line asks for them.
 
-#include <pipe/io/details.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>

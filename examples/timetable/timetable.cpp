@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
 #include <pipe/io/csv.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/html.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/plan/item.hpp>

@@ -19,7 +19,6 @@
 #include <pipe/core/training.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/html.hpp>
 #include <pipe/io/html_control.hpp>
@@ -32,6 +31,7 @@
 #include <pipe/io/shades.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/cost_file.hpp>
@@ -83,6 +83,7 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/hooks.hpp>
 #include <pipe/run/launch_address.hpp>
@@ -98,7 +99,6 @@
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/stages.hpp>
-#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/store_file.hpp>
 #include <pipe/run/store_protocol.hpp>
@@ -147,9 +147,9 @@
 #include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/places.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

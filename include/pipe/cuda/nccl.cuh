@@ -15,7 +15,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/plan_agreement.hpp>
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
 
 #include <cuda_runtime_api.h>

@@ -8,7 +8,7 @@
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/patience.cuh>
 #include <pipe/run/error.hpp>
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
 
 #include <chrono>

@@ -17,7 +17,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
 
 #include <cuda_runtime_api.h>

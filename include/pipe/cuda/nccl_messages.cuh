@@ -15,7 +15,7 @@
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

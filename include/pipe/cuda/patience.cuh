@@ -4,7 +4,7 @@
 //! @file
 //! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::patience.
 
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -7,12 +7,12 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/html_control.hpp>
 #include <pipe/io/html_model.hpp>
 #include <pipe/io/html_view.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/shades.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/describe.hpp>

@@ -6,9 +6,9 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/shades.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>

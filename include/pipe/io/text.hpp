@@ -6,8 +6,8 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/figures.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 

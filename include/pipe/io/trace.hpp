@@ -9,9 +9,9 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/details.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/json.hpp>
+#include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

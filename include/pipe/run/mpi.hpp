@@ -12,11 +12,11 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/mpi_device.hpp>
 #include <pipe/run/mpi_patience.hpp>
 #include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
-#include <pipe/run/standing.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>

@@ -10,9 +10,9 @@
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/mpi_patience.hpp>
-#include <pipe/run/standing.hpp>
 
 #include <mpi.h>
 

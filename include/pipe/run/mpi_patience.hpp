@@ -4,7 +4,7 @@
 //! @file
 //! @brief Waits for MPI that end with the run. Header for pipelining::detail::mpi_patience.
 
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
 
 #include <mpi.h>

@@ -7,7 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/places.hpp>
+#include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

@@ -9,7 +9,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/training.hpp>
-#include <pipe/timetable/places.hpp>
+#include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

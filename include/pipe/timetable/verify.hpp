@@ -10,7 +10,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
-#include <pipe/timetable/places.hpp>
+#include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

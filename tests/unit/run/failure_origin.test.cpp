@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/run/standing.hpp>
+#include <pipe/run/failure_origin.hpp>
 
 #include <doctest/doctest.h>
 
