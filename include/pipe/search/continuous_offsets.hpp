@@ -53,6 +53,7 @@ struct device_pattern {
   int start[leg::count];
   std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients
 
+  friend constexpr bool operator==(device_pattern const&, device_pattern const&) = default;
   friend constexpr auto operator<=>(device_pattern const&, device_pattern const&) = default;
 };
 
