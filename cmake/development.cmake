@@ -26,12 +26,14 @@ if(PIPELINING_SANITIZE)
   endif()
 endif()
 
-# Paths are relative to the source tree, so that all clones on one machine share what was compiled.
+# Paths are relative to the source tree, so that all clones on one machine share what was compiled. What may be sloppy is
+# what ccache asks for before it takes sources with precompiled headers.
 if(PIPELINING_CCACHE)
   find_program(PIPELINING_CCACHE_PROGRAM ccache)
   mark_as_advanced(PIPELINING_CCACHE_PROGRAM)
   if(PIPELINING_CCACHE_PROGRAM)
     set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND}" -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${PIPELINING_CCACHE_PROGRAM})
+      "${CMAKE_COMMAND}" -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${PIPELINING_CCACHE_PROGRAM})
   endif()
 endif()

@@ -1,11 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-# pipelining_unit_tests(AREA SOURCES name... [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds])
+# Most unit tests take longer to optimise than they run, so the presets say -O0 here. What the optimiser makes of the
+# library is tested by the programs with OPTIMISED and by the examples.
+set(PIPELINING_UNIT_TEST_OPTIONS "" CACHE STRING "Compiler options of unit tests that are not to be optimised")
+mark_as_advanced(PIPELINING_UNIT_TEST_OPTIONS)
+
+# What they all include, parsed once. Not for g++, which takes longer to read this back than to parse what one test needs.
+# That each header includes what it needs is tested in headers/.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(CMAKE_PCH_PROLOGUE "") # CMake would make system headers of them, which clang does not warn in
+  add_library(pipelining.tests.precompiled OBJECT support/precompiled.cpp)
+  target_link_libraries(pipelining.tests.precompiled PRIVATE pipelining_development doctest::doctest)
+  target_compile_definitions(pipelining.tests.precompiled PRIVATE DOCTEST_CONFIG_VOID_CAST_EXPRESSIONS)
+  target_compile_options(pipelining.tests.precompiled PRIVATE ${PIPELINING_UNIT_TEST_OPTIONS})
+  target_compile_options(pipelining.tests.precompiled PRIVATE "SHELL:-Xclang -fno-pch-timestamp") # for ccache
+  target_precompile_headers(pipelining.tests.precompiled PRIVATE <doctest/doctest.h> <pipe/pipe.hpp>)
+endif()
+
+# pipelining_unit_tests(AREA SOURCES name... [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds] [OPTIMISED])
 # One program per call (linking is slow, so an area is one program), one CTest test per name. Those of SLOW are left out
-# by the preset `quick`.
+# by the preset `quick`. OPTIMISED is for those that run longer than that takes.
 # Call it a second time with SUFFIX where some tests of an area need other labels or libraries.
 function(pipelining_unit_tests area)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SUFFIX;TIMEOUT" "SOURCES;SLOW;LABELS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "SUFFIX;TIMEOUT" "SOURCES;SLOW;LABELS;LINK")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "pipelining_unit_tests(${area}): wants SOURCES and knows nothing of '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -20,6 +37,12 @@ function(pipelining_unit_tests area)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   # CHECK_THROWS_AS and its family may call what is [[nodiscard]].
   target_compile_definitions(${target} PRIVATE DOCTEST_CONFIG_VOID_CAST_EXPRESSIONS)
+  if(NOT arg_OPTIMISED)
+    target_compile_options(${target} PRIVATE ${PIPELINING_UNIT_TEST_OPTIONS})
+    if(TARGET pipelining.tests.precompiled)
+      target_precompile_headers(${target} REUSE_FROM pipelining.tests.precompiled)
+    endif()
+  endif()
   add_dependencies(pipelining.tests.unit ${target})
   if("threads" IN_LIST arg_LABELS)
     add_dependencies(pipelining.tests.threads ${target})
