@@ -253,6 +253,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/handles.cuh
   cuda/patience.cuh
   cuda/peer_copies.cuh
+  cuda/graph_launcher.cuh
   cuda/ranges.cuh
   cuda/stream_device.cuh
   cuda/streams.cuh

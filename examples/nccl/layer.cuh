@@ -179,17 +179,10 @@ public:
       : memory_(static_cast<std::int64_t>(sizeof(float)) * (4 * weights + numbers) +
                 static_cast<std::int64_t>(sizeof(Number)) * weights) {
     std::vector<float> start(weights);
-    std::vector<Number> rounded(weights);
-    for (std::size_t i = 0; i < start.size(); ++i) {
+    for (std::size_t i = 0; i < start.size(); ++i)
       start[i] =
         static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 3) % 11) / 100 - 0.05F;
-      rounded[i] = static_cast<Number>(start[i]);
-    }
-    auto const put = [](void* to, void const* from, std::size_t bytes) {
-      pp::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
-    };
-    put(optimizer().master, start.data(), sizeof(float) * start.size());
-    put(stage().w, rounded.data(), sizeof(Number) * rounded.size());
+    set_state(start);
   }
   [[nodiscard]] layer<Number> stage() const {
     return {reinterpret_cast<Number*>(floats() + 4 * weights + numbers),
@@ -217,6 +210,21 @@ public:
   //! The weights of the optimizer.
   [[nodiscard]] std::vector<float> master(cudaStream_t on) const {
     return read(optimizer().master, weights, on);
+  }
+  //! All that the next step depends on: the weights, and both means of the gradients.
+  [[nodiscard]] std::vector<float> state(cudaStream_t on) const {
+    return read(optimizer().master, 3 * weights, on);
+  }
+  //! @param values what `state` gives, or the weights alone. @pre no step has begun.
+  void set_state(std::vector<float> const& values) const {
+    std::vector<Number> rounded(weights);
+    for (std::size_t i = 0; i < rounded.size(); ++i)
+      rounded[i] = static_cast<Number>(values[i]);
+    auto const put = [](void* to, void const* from, std::size_t bytes) {
+      pp::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    };
+    put(optimizer().master, values.data(), sizeof(float) * values.size());
+    put(stage().w, rounded.data(), sizeof(Number) * rounded.size());
   }
 
 private:

@@ -4,6 +4,9 @@
 //   mpirun -n 2 build/gcc/bin/nccl_pipeline
 // Expected output: step 1: loss ..., and a loss at the end that is a fraction of it;
 // docs/how_to/run_with_nccl.md
+// Started again by its launcher, it goes on from its checkpoints:
+//   torchrun --no-python --nproc-per-node=2 --max-restarts=3 build/gcc/bin/nccl_pipeline
+//     --checkpoint checkpoints
 #include <cstdio>
 #include <cstdlib>
 #include <examples/nccl/train.cuh>
@@ -19,9 +22,15 @@ namespace {
 
 constexpr char const* usage =
   "usage: nccl_pipeline [--graph] [--mixed] [--steps N] [--microbatches N] [--deadline SECONDS]\n"
-  "                     [--fail-at STEP]\n"
+  "                     [--fail-at STEP] [--checkpoint FOLDER] [--every STEPS]\n"
   "Start one process per GPU with mpirun, srun or torchrun. MASTER_ADDR and MASTER_PORT say where "
   "rank 0 is.\n";
+
+std::string text(std::vector<std::string_view> const& words, std::size_t& at) {
+  if (at + 1 == words.size())
+    throw std::invalid_argument(std::string(words[at]) + " needs a value");
+  return std::string(words[++at]);
+}
 
 int number(std::vector<std::string_view> const& words, std::size_t& at) {
   std::string const name(words[at]);
@@ -49,9 +58,15 @@ example::options read_options(std::vector<std::string_view> const& words) {
       chosen.deadline = std::chrono::seconds(number(words, at));
     else if (word == "--fail-at")
       chosen.failing_step = number(words, at) - 1;
+    else if (word == "--checkpoint")
+      chosen.checkpoint = text(words, at);
+    else if (word == "--every")
+      chosen.every = number(words, at);
     else
       throw std::invalid_argument("there is no option " + std::string(word) + "\n" + usage);
   }
+  if (chosen.every < 1)
+    throw std::invalid_argument("--every needs a number of steps, 1 or more");
   return chosen;
 }
 
@@ -64,7 +79,10 @@ int main(int count, char** words) {
     example::options const chosen = read_options(examples::split_words(count, words));
     pipelining::launch_environment const here = pipelining::read_launch_environment();
     rank = here.rank;
-    auto const losses = example::train<pipelining::polling_clock>(here, chosen).losses;
+    auto const trained = example::train<pipelining::polling_clock>(here, chosen);
+    auto const& losses = trained.losses;
+    if (trained.began > 0 && here.rank == 0)
+      std::printf("went on after step %d\n", trained.began);
     for (std::size_t step = 0; step < losses.size(); step += losses.size() < 10 ? 1 : 10)
       std::printf("step %zu: loss %.3f\n", step + 1, static_cast<double>(losses[step]));
     if (!losses.empty())

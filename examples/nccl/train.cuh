@@ -31,14 +31,17 @@ struct options {
   bool graph = false;
   bool mixed = false; //!< bf16 weights, activations and messages
   std::chrono::seconds deadline{60};
-  int failing_step = -1; //!< the last rank's stage throws there
+  int failing_step = -1; //!< the last rank's stage throws there, in the first start
   bool serves = true;    //!< rank 0 makes the store; else somebody else has
+  std::string checkpoint{}; //!< the folder of checkpoints; empty: none
+  int every = 10;           //!< steps between two of them
 };
 
 //! What a rank has after its training.
 struct trained {
   std::vector<float> losses{};  //!< [steps] on the last rank; else none
   std::vector<float> weights{}; //!< [features][features] of this rank, as the optimizer has them
+  int began = 0; //!< the steps of earlier starts, behind which this one has gone on
 };
 
 //! Trains on this rank together with the others.
@@ -59,6 +62,9 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
     pp::uniform_sizes{.message = sizeof(Number) * numbers,
                       .activation = 3 * sizeof(Number) * numbers});
 
+  // Names in the store have the number of the start, so that no two starts mistake each other.
+  std::string const name = "start " + std::to_string(here.restarts);
+
   // Some launchers show each process its own GPU only, which then has the number 0.
   int visible = 0;
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
@@ -67,6 +73,27 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
   own_layer<Number> const mine(here.rank);
   std::vector<layer<Number>> stages(static_cast<std::size_t>(here.size));
   layer<Number>& stage = stages[static_cast<std::size_t>(here.rank)] = mine.stage();
+
+  // A run that its launcher has started again goes on from the newest checkpoint of all ranks.
+  trained result;
+  constexpr char const* elements = std::is_same_v<Number, float> ? "f32" : "bf16";
+  pp::checkpoint_place const files{chosen.checkpoint,
+                                   "rank-" + std::to_string(here.rank),
+                                   "nccl_pipeline, " + std::to_string(here.size) + " ranks, " +
+                                     std::to_string(chosen.microbatches) + " microbatches, " +
+                                     elements};
+  if (!chosen.checkpoint.empty())
+    if (auto const newest =
+          pp::agree_on_checkpoint(line, files, here.rank, here.size, name, chosen.deadline)) {
+      result.began = static_cast<int>(*newest);
+      std::string const bytes = pp::load_checkpoint(files, *newest);
+      pp::state_unpacker unpack(bytes);
+      std::vector<float> state(3 * weights);
+      unpack(state);
+      unpack(result.losses);
+      unpack.end();
+      mine.set_state(state);
+    }
 
   // Makes the communicators and connects all ranks. Nothing is set up later but the graph.
   pp::cuda::nccl_runner<std::vector<layer<Number>>, pp::basic_store<Clock>, Clock> runner(
@@ -77,15 +104,15 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
     {.gpu = gpu,
      .graph = chosen.graph,
      .deadline = chosen.deadline,
-     .elements = std::is_same_v<Number, float> ? "f32" : "bf16"});
-  trained result;
+     .elements = elements,
+     .name = name});
   bool const last = here.rank == here.size - 1;
-  for (int step = 0; step < chosen.steps; ++step) {
-    stage.fails = last && step == chosen.failing_step;
+  for (int step = result.began; step < chosen.steps; ++step) {
+    stage.fails = last && step == chosen.failing_step && here.restarts == 0;
     if (asked_to_end(line)) {
       std::string const who = "rank " + std::to_string(here.rank);
       pp::tell_standing(
-        line, "run", here.rank, {"was between two steps", {}, pp::failure_cause::own});
+        line, name, here.rank, {"was between two steps", {}, pp::failure_cause::own});
       line.abort(who + " was told to end (SIGTERM)");
       throw std::runtime_error(who + " was told to end (SIGTERM)");
     }
@@ -93,6 +120,13 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
     mine.update(make_step(step, chosen.microbatches * rows), runner.origin());
     if (last)
       result.losses.push_back(mine.loss(runner.origin()));
+    if (!chosen.checkpoint.empty() &&
+        ((step + 1) % chosen.every == 0 || step + 1 == chosen.steps)) {
+      pp::state_packer pack;
+      pack(mine.state(runner.origin()));
+      pack(result.losses);
+      pp::save_checkpoint(files, step + 1, pack.bytes());
+    }
   }
   result.weights = mine.master(runner.origin());
   runner.close();

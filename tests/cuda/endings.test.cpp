@@ -157,6 +157,41 @@ TEST_CASE("a pass that never ends is left behind, and the step throws with its r
   }
 }
 
+TEST_CASE("a graph that its GPU never begins is left behind, though its launch never returns") {
+  for (named_plan const& plan : plans_of(2))
+    for (int rank = 0; rank < 3; ++rank) {
+      CAPTURE(plan.name);
+      CAPTURE(rank);
+      standin::configure(
+        {.launch_depth = 16,
+         .faults = {{.function = "cudaGraphLaunch", .rank = rank, .action = fault_action::stall}}});
+      auto const result = run_on_ranks(two_steps(plan, true));
+      check_ended(result, nobody);
+      for (rank_report const& report : result.ranks) {
+        CAPTURE(report.failure);
+        bool const own = &report == &result.ranks[static_cast<std::size_t>(rank)];
+        CHECK(has(report.failure, "\n  its streams are still busy; end the process") == own);
+        CHECK(has(report.failure, "\n  rank " + std::to_string(rank) + ' '));
+      }
+    }
+}
+
+TEST_CASE("ranks in launches of their graphs hear of a failure at once, and their GPUs are freed") {
+  for (named_plan const& plan : plans_of(8)) {
+    CAPTURE(plan.name);
+    standin::configure(
+      {.launch_depth = 16, .faults = {{.function = "cudaGraphLaunch", .call = 1, .rank = 1}}});
+    for (rank_report const& report : run_on_ranks(two_steps(plan, true)).ranks) {
+      CAPTURE(report.failure);
+      CHECK(report.failure.find("nccl: rank 1 failed: cuda: cudaGraphLaunch failed at ") == 0);
+      CHECK(report.failed_device == 1);
+      CHECK(!has(report.failure, "still busy"));
+      CHECK(report.end < standin::clock::time_point(deadline));
+    }
+    CHECK(!standin::found(standin::finding::deadlock));
+  }
+}
+
 TEST_CASE("an abort that never returns is left behind") {
   for (char const* const function : {"ncclCommAbort", "ncclGroupEnd"}) {
     named_plan const plan = plans_of(4)[1];

@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <cstddef>
+#include <cstdlib>
 #include <examples/nccl/train.cuh>
 #include <exception>
 #include <netinet/in.h>
@@ -12,6 +13,7 @@
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
 #include <tests/simulators/cuda/standin.hpp>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -44,13 +46,44 @@ struct ending_clock : standin::clock {
   }
 };
 
+//! What a launcher puts into the environment of its processes, which the threads here share: each
+//! sets it before it reads. Nothing else of this program runs between the two.
+pp::launch_environment started_by(example_case const& what, int rank, int port) {
+  bool const torchrun = what.launcher == "torchrun";
+  std::vector<std::pair<char const*, std::string>> values{{"MASTER_ADDR", "127.0.0.1"}};
+  auto const add = [&](char const* name, int value) {
+    values.emplace_back(name, std::to_string(value));
+  };
+  // Torchrun serves on its port itself, so the store takes the next one.
+  add("MASTER_PORT", torchrun ? port - 1 : port);
+  add(torchrun ? "RANK" : "SLURM_PROCID", rank);
+  add(torchrun ? "WORLD_SIZE" : "SLURM_NTASKS", what.ranks);
+  add(torchrun ? "LOCAL_RANK" : "SLURM_LOCALID", rank);
+  add(torchrun ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", 77);
+  add(torchrun ? "TORCHELASTIC_RESTART_COUNT" : "SLURM_RESTART_COUNT", what.restarts);
+  if (!torchrun) { // a task, not the script
+    add("SLURM_STEP_NUM_TASKS", what.ranks);
+    add("SLURM_STEP_ID", 0);
+  }
+  for (auto const& [name, value] : values)
+    ::setenv(name, value.c_str(), 1);
+  pp::launch_environment const read = pp::read_launch_environment();
+  for (auto const& [name, value] : values)
+    ::unsetenv(name);
+  return read;
+}
+
 } // namespace
 
 example_result run_example(example_case const& what) {
   example_result result;
   result.failures.resize(static_cast<std::size_t>(what.ranks));
   result.weights.resize(static_cast<std::size_t>(what.ranks));
-  pp::store_server server({});
+  result.began.resize(static_cast<std::size_t>(what.ranks));
+  pp::store_address address;
+  if (!what.launcher.empty())
+    address.job = started_by(what, 0, 1).job;
+  pp::store_server server(address);
   ending_clock::port = server.port();
   ending_clock::rank = what.ending_rank;
   (void)standin::run_ranks(what.ranks, [&](int rank) {
@@ -58,20 +91,28 @@ example_result run_example(example_case const& what) {
     // been let in.
     (void)standin::wait_until([&] { return rank == 0 || standin::calls_of_rank(rank - 1) > 0; },
                               "its turn");
-    pp::launch_environment const here{
-      .rank = rank, .size = what.ranks, .local_rank = rank, .port = server.port()};
+    pp::launch_environment const here =
+      what.launcher.empty()
+        ? pp::launch_environment{.rank = rank,
+                                 .size = what.ranks,
+                                 .local_rank = rank,
+                                 .port = server.port()}
+        : started_by(what, rank, server.port());
     example::options chosen{.microbatches = what.microbatches,
                             .steps = what.steps,
                             .graph = what.graph,
                             .mixed = what.mixed,
                             .deadline = std::chrono::seconds(600),
                             .failing_step = what.failing_step,
-                            .serves = false};
+                            .serves = false,
+                            .checkpoint = what.checkpoint,
+                            .every = what.every};
     try {
       auto const trained = example::train<ending_clock>(here, chosen);
       if (!trained.losses.empty())
         result.losses = trained.losses;
       result.weights[static_cast<std::size_t>(rank)] = trained.weights;
+      result.began[static_cast<std::size_t>(rank)] = trained.began;
     } catch (std::exception const& failure) {
       result.failures[static_cast<std::size_t>(rank)] = failure.what();
     }

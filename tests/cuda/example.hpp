@@ -16,12 +16,17 @@ struct example_case {
   bool mixed = false;
   int failing_step = -1; //!< the last rank throws there
   int ending_rank = -1;  //!< that the stand-in lets die: its connection closes, as a process's does
+  std::string checkpoint{};  //!< the folder of checkpoints
+  int every = 2;             //!< steps between two of them
+  std::string launcher = ""; //!< torchrun or Slurm: ranks read what it puts into the environment
+  int restarts = 0;          //!< how often it has started them again
 };
 
 struct example_result {
   std::vector<float> losses{};               //!< of the last rank
   std::vector<std::vector<float>> weights{}; //!< [ranks], as the optimizer has them
   std::vector<std::string> failures{};       //!< [ranks]
+  std::vector<int> began{};                  //!< [ranks] the steps that were behind them
 };
 
 example_result run_example(example_case const& what);

@@ -2,8 +2,11 @@
 // The example for NCCL on the stand-in, with a store over TCP.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <stdlib.h>
 #include <string>
 #include <tests/cuda/example.hpp>
 #include <tests/cuda/example_reference.hpp>
@@ -124,4 +127,103 @@ TEST_CASE("a rank whose process ends is seen through the store, and named by the
         CHECK(has(text, "\n  rank " + std::to_string(rank) + ' '));
       }
     }
+}
+
+namespace {
+
+//! A call at which a rank dies, and for each rank how many steps all have saved by then.
+struct place {
+  char const* function;
+  std::uint64_t call;
+  std::array<int, 3> saved{};
+};
+
+//! A folder of its own for a run's checkpoints.
+class folder {
+public:
+  folder() {
+    std::string name = std::filesystem::temp_directory_path().string() + "/example-XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  folder(folder const&) = delete;
+  folder& operator=(folder const&) = delete;
+  ~folder() { std::filesystem::remove_all(path_); }
+  [[nodiscard]] std::string const& path() const { return path_; }
+
+private:
+  std::string path_;
+};
+
+//! One start of a run of six steps, in which a rank may die.
+example_result start(example_case what, int restarts, int gone = -1, place where = {"", 0, {}}) {
+  what.ranks = 3;
+  what.steps = 6;
+  what.restarts = restarts;
+  what.ending_rank = gone;
+  standin::configuration how;
+  if (gone >= 0)
+    how.faults = {{.function = where.function,
+                   .call = where.call,
+                   .rank = gone,
+                   .action = standin::fault_action::death}};
+  standin::configure(how);
+  return run_example(what);
+}
+
+} // namespace
+
+TEST_CASE("a run whose rank dies goes on when its launcher starts it again, and ends with the bits "
+          "of one that nobody has disturbed") {
+  for (bool const graph : {false, true}) {
+    example_case what{.graph = graph, .mixed = graph};
+    auto const whole = start(what, 0);
+    REQUIRE(whole.losses.size() == 6);
+    for (char const* const launcher : {"torchrun", "Slurm"})
+      // In a pass, in a message, and while a state is read between two steps.
+      for (place const& where :
+           {graph ? place{"cudaGraphLaunch", 2, {2, 2, 2}}
+                  : place{"cudaLaunchKernel", 52, {2, 2, 2}},
+            graph ? place{"cudaGraphLaunch", 4, {4, 4, 4}} : place{"ncclSend", 22, {4, 2, 4}},
+            place{"cudaMemcpyAsync", 2, {2, 2, 0}}})
+        for (int const gone : {0, 1, 2}) {
+          CAPTURE(graph);
+          CAPTURE(std::string(launcher));
+          CAPTURE(std::string(where.function));
+          CAPTURE(where.call);
+          CAPTURE(gone);
+          folder const files;
+          what.launcher = launcher;
+          what.checkpoint = files.path();
+          auto const first = start(what, 0, gone, where);
+          CHECK(standin::has_died(gone));
+          for (int rank = 0; rank < 3; ++rank)
+            if (rank != gone)
+              CHECK(has(first.failures[static_cast<std::size_t>(rank)],
+                        "the process of rank " + std::to_string(gone) + " has ended"));
+          // The next start ends too, when it connects; the one behind it runs to the end.
+          (void)start(what, 1, gone, {"ncclCommInitRankConfig", 1, {}});
+          CHECK(standin::has_died(gone));
+          auto const last = start(what, 2);
+          for (std::string const& failure : last.failures)
+            CHECK(failure == "");
+          for (int const began : last.began)
+            CHECK(began == where.saved[static_cast<std::size_t>(gone)]);
+          CHECK(last.losses == whole.losses);
+          CHECK(last.weights == whole.weights);
+          // A run that has ended has nothing left to do.
+          auto const again = start(what, 3);
+          CHECK(again.began == std::vector{6, 6, 6});
+          CHECK(again.losses == whole.losses);
+          CHECK(again.weights == whole.weights);
+        }
+  }
+}
+
+TEST_CASE("a run does not go on from the checkpoints of another one") {
+  folder const files;
+  example_case what{.checkpoint = files.path(), .launcher = "torchrun"};
+  CHECK(start(what, 0).failures == std::vector<std::string>(3));
+  what.mixed = true;
+  for (std::string const& failure : start(what, 1).failures)
+    CHECK(has(failure, " is of another run, 'nccl_pipeline, "));
 }

@@ -204,7 +204,7 @@ void break_ranks(deed const& what, queue_case const& queue = {}) {
           auto const result = run_on_ranks(work);
           // A rank that sits in a launch tells nobody where it stands until its deadline, and may
           // be named in place of the one with which it began.
-          bool const sits = queue.depth > 0 && (graph || queue.run_ahead == unbounded);
+          bool const sits = queue.run_ahead == unbounded;
           check_ranks(result, fault, bound, !sits, sum);
           check_no_deadlock(fault);
         }
@@ -240,8 +240,7 @@ void break_streams(deed const& what, queue_case const& queue = {.stride = 61}) {
   std::uint64_t const stride = everything() ? queue.whole : queue.stride;
   std::uint64_t offset = 0;
   for (named_plan const& plan : plans_to_break(queue.depth))
-    // The nodes of a graph are in the queue at once.
-    for (bool const graph : queue.depth > 0 ? std::vector{false} : std::vector{false, true})
+    for (bool const graph : {false, true})
       for (bool const spread : {false, true}) {
         std::vector<int> gpus;
         for (int d = 0; spread && d < plan.work.extents.devices; ++d)

@@ -14,6 +14,7 @@ DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
 HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
 GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_ranks.cuh"
+LAUNCHER = "graph_launcher.cuh"
 EXECUTE = "execute.hpp"
 
 # What is wrong, the header, what stands there, what stands there instead. The first is the executor itself.
@@ -79,8 +80,19 @@ MUTANTS = [
      "if (board_.stream_count() > 1000)"),
     ("leave the graph when closing", MACHINE, "iteration_.destroy();\n    messages_.close",
      "messages_.close"),
-    ("abort before the graph is destroyed", MACHINE, "iteration_ = graph();\n      if (!messages_.abort",
-     "if (!messages_.abort"),
+    ("abort before the graph is destroyed", MACHINE, "if (launched)\n        iteration_ = graph();", ""),
+    ("destroy a graph in its launch", MACHINE, "if (launched)\n        iteration_ = graph();", "iteration_ = graph();"),
+    ("launch a graph where the rank cannot leave it", MACHINE,
+     "launcher_->begin(iteration_, origin(), iteration_end_);",
+     "iteration_.launch(origin());\n    iteration_end_.record(origin());"),
+    ("abort nothing while a graph is in its launch", MACHINE, "messages_.start_abort();", "(void)0;"),
+    ("forget that a launch has failed", LAUNCHER, "std::rethrow_exception(failure);", "(void)failure;"),
+    ("wait for a launch far beyond the deadline", LAUNCHER, "if (Clock::now() >= latest) {",
+     "if (Clock::now() >= latest + std::chrono::seconds(1)) {"),
+    ("leave the end of a graph unrecorded", LAUNCHER, "all.behind->record(all.on);", ""),
+    ("launch a graph on streams where the host cannot leave it", STREAMS,
+     "launcher_->begin(machine_->iteration, origin(), machine_->iteration_end);",
+     "machine_->iteration.launch(origin());\n    machine_->iteration_end.record(origin());"),
     ("keep a failure to oneself", FAILURE, "line_.abort(reason_);", "(void)0;"),
     ("do not look at communicators", MACHINE, "messages_.look();", ""),
     ("do not join the lanes at the end", MACHINE, "board_.join();\n    if (checks_)", "if (checks_)"),

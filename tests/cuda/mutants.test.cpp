@@ -253,6 +253,50 @@ verdict after_waiting_group(mutant const& what) {
   return {};
 }
 
+//! A graph with more nodes than the queue of launches: its GPU never begins it, or it fails where
+//! others launch theirs.
+verdict after_launch(mutant const& what, bool fails) {
+  using standin::fault_action;
+  for (named_plan const& plan : three_devices(8)) {
+    standin::configure({.launch_depth = 16,
+                        .faults = {{.function = "cudaGraphLaunch",
+                                    .call = 1,
+                                    .rank = 1,
+                                    .action = fails ? fault_action::error : fault_action::stall}}});
+    auto const result = what.on_ranks(two_short_steps(plan, true));
+    if (standin::found(standin::finding::deadlock))
+      return "a rank never ends";
+    if (standin::found(standin::finding::misuse))
+      return "misuse";
+    for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+      rank_report const& report = result.ranks[rank];
+      if (report.failure.empty())
+        return "a rank has not noticed";
+      if (report.end > standin::clock::time_point(std::chrono::milliseconds(fails ? 50 : 100)))
+        return "a rank ends too late";
+      if ((fails || rank != 1) && report.failure.find("still busy") != std::string::npos)
+        return "streams are left behind";
+    }
+  }
+  return {};
+}
+
+//! The same on streams.
+verdict after_launch_on_streams(mutant const& what, named_plan const& plan) {
+  standin::configure(
+    {.launch_depth = 16,
+     .faults = {
+       {.function = "cudaGraphLaunch", .call = 1, .action = standin::fault_action::stall}}});
+  streams_result result;
+  (void)standin::run_ranks(1, [&](int) {
+    result =
+      what.on_streams({.work = plan.work, .graph = true, .steps = 2, .deadline_ns = 5'000'000});
+  });
+  if (standin::found(standin::finding::deadlock))
+    return "the host sits in a launch";
+  return result.failure.empty() ? "a stall is taken for the end" : "";
+}
+
 //! Messages lie in buffers of their senders until they are received.
 verdict closed_early(mutant const& what) {
   for (named_plan const& plan : three_devices(3))
@@ -406,6 +450,11 @@ std::vector<killer> killers() {
   all.push_back({"an endless pass and a full queue on streams",
                  [=](mutant const& m) { return after_full_queue_on_streams(m, pair); }});
   all.push_back({"a death and a group that waits for room", after_waiting_group});
+  for (bool const fails : {false, true})
+    all.push_back({fails ? "a launch of a graph that fails" : "a graph that is never begun",
+                   [=](mutant const& m) { return after_launch(m, fails); }});
+  all.push_back({"a graph that is never begun on streams",
+                 [=](mutant const& m) { return after_launch_on_streams(m, pair); }});
   all.push_back({"buffered messages", closed_early});
   all.push_back(
     {"a capture that stays", [=](mutant const& m) { return after_lasting_capture(m, pair); }});

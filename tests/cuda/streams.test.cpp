@@ -250,6 +250,43 @@ TEST_CASE("a pass that never ends and a stage that throws end the step with a fu
   }
 }
 
+TEST_CASE("a graph that its GPU never begins is left behind on streams, and one of which it takes "
+          "no more") {
+  std::vector<named_plan> plans;
+  add_plans<pipelining::OneFOneB>(plans, "1F1B", 2, 6);
+  for (bool const spread : {false, true})
+    for (char const* const stalled : {"cudaGraphLaunch", "cudaEventRecord"}) {
+      CAPTURE(spread);
+      CAPTURE(std::string(stalled));
+      streams_case const work{.work = plans[0].work,
+                              .graph = true,
+                              .steps = 2,
+                              .gpus = spread ? one_gpu_each(plans[0].work) : std::vector<int>{},
+                              .deadline_ns = 5'000'000};
+      standin::configure({.launch_depth = 16});
+      CHECK(run_on_streams(work).failure == "");
+      // The last event is the one behind the graph.
+      auto const records = standin::calls_of("cudaEventRecord");
+      bool const launch = stalled == std::string("cudaGraphLaunch");
+      standin::configure({.launch_depth = 16,
+                          .faults = {{.function = stalled,
+                                      .call = launch ? 1 : records,
+                                      .action = standin::fault_action::stall}}});
+      streams_result result;
+      // A thread that is left behind ends with its process, as which a rank counts.
+      auto const outcomes = standin::run_ranks(1, [&](int) { result = run_on_streams(work); });
+      CHECK(!outcomes[0].threw);
+      CHECK(!standin::found(standin::finding::deadlock));
+      CAPTURE(result.failure);
+      CHECK(result.failure ==
+            std::string("cuda: the iteration has not ended before its deadline\n") +
+              (launch ? "  the launch of its graph has not returned: the GPU has "
+                        "not begun it, or takes no more of it"
+                      : "  all devices have ended all items"));
+      CHECK(result.last_failure == result.failure);
+    }
+}
+
 TEST_CASE("the host may run ahead of streams by any number of items") {
   for (named_plan const& plan : test_plans_of_one_policy())
     for (int const run_ahead : {1, 3, 0})

@@ -6,6 +6,8 @@
 //! linker: on_gpu.cpp or on_standin.cpp.
 
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
 
 namespace machine {
@@ -19,6 +21,32 @@ struct clock {
   static constexpr bool is_steady = true;
   static time_point now();
   static void sleep_for(duration length);
+
+  //! A thread of that machine, as polling_clock has them.
+  class thread {
+  public:
+    void join();
+    void detach();
+    [[nodiscard]] bool joinable() const noexcept { return joinable_; }
+
+  private:
+    friend struct clock;
+    struct real;
+    std::shared_ptr<real> real_{};
+    bool joinable_ = false;
+  };
+  static thread start(std::function<void()> work);
+
+  class doorbell {
+  public:
+    doorbell();
+    void wait_until(time_point when);
+    void ring();
+
+  private:
+    struct real;
+    std::shared_ptr<real> real_;
+  };
 };
 
 //! @brief Why nothing can run here, as a sentence; "" when they can.

@@ -107,6 +107,9 @@ public:
   //! @brief True once the guard has aborted, or has been asked to.
   [[nodiscard]] bool ending() const noexcept { return shared_->holder == turn::guard; }
 
+  //! @brief Begins what `abort` does, and does not wait for it: a graph with them may be in its
+  //! launch, and is to be destroyed when their kernels have let that return.
+  void start_abort() { ask(wish::abort); }
   //! @brief Aborts all communicators. No graph with them may exist any more.
   //! @return false when they have not ended in time; their thread is left behind then, and what it
   //! uses must live on.

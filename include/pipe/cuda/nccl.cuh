@@ -48,7 +48,8 @@ namespace cuda {
 //!
 //! The host waits for items that it has enqueued earlier, so that it does not meet a full queue of
 //! its GPU; where it does, because a pass launches very many kernels, a thread beside it ends the
-//! step soon after the deadline.
+//! step soon after the deadline. Graphs are launched by another thread, which is left behind where
+//! a launch does not return.
 //!
 //! @tparam Stages as for thread_runner. Stages of other devices are never called. They enqueue on
 //! the stream of their context only, do not synchronise and allocate nothing on the device.

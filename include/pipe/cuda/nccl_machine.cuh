@@ -6,6 +6,7 @@
 //! pipelining::cuda::nccl_machine.
 
 #include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
@@ -79,7 +80,8 @@ public:
         checks_(options.checked
                   ? std::make_unique<message_checks>(work, rank, detail::kernels_for_checks())
                   : nullptr),
-        messages_(work, rank, checks_.get()) {}
+        messages_(work, rank, checks_.get()),
+        launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
@@ -104,9 +106,8 @@ public:
     // Later than this rank itself would end the step, if it is not in a call that does not return.
     messages_.arm(latest_ + options_.abort_deadline / 4);
     launch(earlier);
-    iteration_end_.record(origin());
     waiting().wait("the iteration", [&] {
-      if (iteration_end_.happened())
+      if (launched() && iteration_end_.happened())
         return true;
       look();
       return false;
@@ -143,14 +144,19 @@ public:
     return found;
   }
 
-  //! @brief Ends what is on the streams, whatever it waits for: graphs first.
+  //! @brief Ends what is on the streams, whatever it waits for: graphs first, but the launch of one
+  //! may wait for messages to end.
   //! @return true when the streams are idle; they may be busy for ever otherwise, and communicators
   //! with them.
   bool abort() noexcept {
     try {
       auto const end = Clock::now() + options_.abort_deadline;
-      iteration_ = graph();
-      if (!messages_.abort(options_.abort_deadline))
+      if (launcher_ && !launcher_->idle())
+        messages_.start_abort();
+      bool const launched = !launcher_ || launcher_->end(end);
+      if (launched)
+        iteration_ = graph();
+      if (!messages_.abort(end - Clock::now()) || !launched)
         return false;
       for (int index = 0; index < board_.stream_count(); ++index)
         while (cudaStreamQuery(board_.stream_at(index)) == cudaErrorNotReady) {
@@ -172,6 +178,19 @@ private:
 
   [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_, latest_}; }
 
+  //! True when the iteration is on the streams. Before, nothing may be asked of the GPU.
+  //! @throws error when its launch has failed.
+  [[nodiscard]] bool launched() {
+    if (!in_launch_)
+      return true;
+    if (!launcher_->idle())
+      return false;
+    in_launch_ = false;
+    launcher_->check();
+    position_ = launched_ = static_cast<int>(work_.program_of(rank_).size());
+    return true;
+  }
+
   //! Throws when the GPU or a communicator has failed. Once a GPU is lost it tells nothing any
   //! more, so its events are asked while it works.
   void look() {
@@ -180,6 +199,8 @@ private:
   }
 
   [[nodiscard]] rank_standing standing_in_program(bool threw) {
+    if (in_launch_)
+      return standing_in_launch();
     bool lost = false;
     try {
       board_.look(launched_);
@@ -207,6 +228,18 @@ private:
     if (at < count && steps[static_cast<std::size_t>(at)].what != operation::run)
       return {text, {steps[static_cast<std::size_t>(at)].peer}};
     return {text, {}};
+  }
+
+  //! The GPU is not asked, so the rank may be at any item, and wait for any of its peers.
+  [[nodiscard]] rank_standing standing_in_launch() const {
+    rank_standing found{"is in the launch of its graph, at" + item_in_words(0) + ", or behind it",
+                        {}};
+    for (item const& step : work_.program_of(rank_))
+      if (step.what != operation::run &&
+          std::find(found.waits_for.begin(), found.waits_for.end(), step.peer) ==
+            found.waits_for.end())
+        found.waits_for.push_back(step.peer);
+    return found;
   }
 
   [[nodiscard]] std::string item_in_words(int at) const {
@@ -264,6 +297,7 @@ private:
   void launch(int earlier) {
     if (!options_.graph || earlier < options_.warm_up) {
       enqueue(false);
+      iteration_end_.record(origin());
       return;
     }
     if (!iteration_) {
@@ -272,8 +306,8 @@ private:
       iteration_ = capture();
       meet("ready to launch");
     }
-    iteration_.launch(origin());
-    position_ = launched_ = static_cast<int>(work_.program_of(rank_).size());
+    in_launch_ = true;
+    launcher_->begin(iteration_, origin(), iteration_end_);
   }
 
   void enqueue(bool captured) {
@@ -339,6 +373,8 @@ private:
   std::unique_ptr<message_checks> checks_;
   transport messages_;
   graph iteration_;
+  std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
+  bool in_launch_ = false;                          // of a graph, by the launcher
   typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits
   int position_ = 0;                                             // the item to enqueue next
   int launched_ = 0; // the items that are on the streams

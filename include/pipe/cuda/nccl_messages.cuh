@@ -199,6 +199,11 @@ public:
   [[nodiscard]] bool abort(std::chrono::nanoseconds patience) {
     return !guard_ || guard_->abort(patience);
   }
+  //! @brief Begins what `abort` does, while a graph with them is in its launch.
+  void start_abort() {
+    if (guard_)
+      guard_->start_abort();
+  }
   //! @brief From now until `disarm` they are aborted at this time, also while the rank sits in a
   //! call that does not return.
   void arm(typename Clock::time_point until) {

@@ -5,6 +5,7 @@
 //! @brief A plan on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
 #include <pipe/cuda/stream_device.cuh>
@@ -66,8 +67,9 @@ struct streams {
 //!
 //! One thread enqueues everything in one order that all devices' programs are parts of. Before the
 //! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
-//! does not meet a full queue of a GPU. Streams, events and memory are made once; a step allocates
-//! nothing.
+//! does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is left
+//! behind where the launch does not return before the deadline. Streams, events and memory are made
+//! once; a step allocates nothing.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
@@ -97,6 +99,8 @@ public:
     if (options_.guarded)
       for (std::size_t d = 0; d < devices; ++d)
         machine_->boards[d].guard_slots(view_, static_cast<int>(d));
+    if (options_.graph)
+      launcher_ = std::make_unique<graph_launcher<Clock>>(machine_->boards.front().gpu());
     order_ = drained_order(view_);
     position_.resize(devices);
   }
@@ -130,12 +134,13 @@ public:
   //! `origin()`.
   void launch() {
     latest_ = Clock::now() + options_.deadline;
+    end_recorded_ = false;
     if (options_.graph && steps_ >= options_.warm_up) {
       if (!machine_->iteration)
         machine_->iteration = capture();
       for (device_board& board : machine_->boards)
         board.restart();
-      machine_->iteration.launch(origin());
+      launch_graph();
     } else {
       enqueue(false);
     }
@@ -205,6 +210,17 @@ private:
     gather();
   }
 
+  //! Nothing is asked of the GPUs until the launch has returned.
+  void launch_graph() {
+    position_.assign(position_.size(), 0);
+    launcher_->begin(machine_->iteration, origin(), machine_->iteration_end);
+    wait_until([&] { return launcher_->idle(); });
+    launcher_->check();
+    end_recorded_ = true;
+    for (std::size_t d = 0; d < position_.size(); ++d)
+      position_[d] = static_cast<int>(view_.program_of(static_cast<int>(d)).size());
+  }
+
   void check_guards() {
     for (std::size_t d = 0; d < machine_->boards.size(); ++d) {
       device_board& board = machine_->boards[d];
@@ -220,11 +236,10 @@ private:
   }
 
   void wait_for_end() {
-    bool recorded = false;
     wait_until([&] {
-      if (!recorded)
+      if (!end_recorded_)
         machine_->iteration_end.record(origin());
-      recorded = true;
+      end_recorded_ = true;
       return machine_->iteration_end.happened();
     });
   }
@@ -275,6 +290,9 @@ private:
   //! A line for every device that has not ended, as far as was known when it last said so.
   [[nodiscard]] std::string standings() const {
     std::string text;
+    if (launcher_ && !launcher_->idle())
+      text = "\n  the launch of its graph has not returned: the GPU has not begun it, or takes no "
+             "more of it";
     for (int device = 0; device < view_.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
       int const at = machine_->boards[d].first_unfinished();
@@ -339,10 +357,12 @@ private:
   Stages& stages_;
   streams options_;
   std::unique_ptr<machinery> machine_;
+  std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   std::vector<int> order_;              // which device enqueues next
   std::vector<int> position_;           // the item that each device is at
   typename Clock::time_point latest_{}; // the end of all waits of the iteration
   int steps_ = 0;
+  bool end_recorded_ = false; // behind all of the iteration
   bool stuck_ = false;
 };
 

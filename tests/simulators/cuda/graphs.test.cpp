@@ -324,6 +324,29 @@ TEST_CASE("a communicator that outlives its graphs ends, one with a graph left d
   }
 }
 
+TEST_CASE("an executable graph may not be freed while another thread launches it") {
+  for (bool const waits : {false, true}) {
+    CAPTURE(waits);
+    standin::configuration how;
+    how.launch_depth = 2;
+    if (waits)
+      how.faults = {{.function = "cudaGraphLaunch", .action = standin::fault_action::stall}};
+    machine m(how);
+    CHECK(m.begin() == cudaSuccess);
+    fork_and_join(m);
+    CHECK(m.end() == cudaSuccess);
+    cudaGraphExec_t exec{};
+    CHECK(cudaGraphInstantiate(&exec, m.graph, 0) == cudaSuccess);
+    (void)standin::run_ranks(1, [&](int) {
+      auto launching = standin::clock::start([&] { (void)cudaGraphLaunch(exec, m.on[0]); });
+      standin::clock::sleep_for(std::chrono::milliseconds(1));
+      CHECK((cudaGraphExecDestroy(exec) == cudaSuccess) == !waits);
+      launching.detach();
+    });
+    CHECK(standin::found(finding::misuse) == waits);
+  }
+}
+
 TEST_CASE("one group holds captured or live streams, not both") {
   on_ranks({}, 1, 1, [](rank_resources& r) {
     cudaStreamBeginCapture(r.on[0], cudaStreamCaptureModeThreadLocal);

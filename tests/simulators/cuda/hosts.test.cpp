@@ -196,6 +196,28 @@ TEST_CASE("a rank has a context on the devices that it has made current or used"
   });
 }
 
+TEST_CASE("what a thread does before it rings is ordered before what the other one does then") {
+  for (bool const rings : {true, false}) {
+    standin::configure({});
+    void* shared = nullptr;
+    CHECK(cudaMallocHost(&shared, 64) == cudaSuccess);
+    standin::run_ranks(1, [&](int) {
+      standin::clock::doorbell bell;
+      auto helper = standin::clock::start([&] {
+        bell.wait_until(rings ? standin::clock::time_point::max()
+                              : standin::clock::time_point(std::chrono::milliseconds(2)));
+        standin::host_write(shared, 64);
+      });
+      standin::clock::sleep_for(std::chrono::milliseconds(1));
+      standin::host_write(shared, 64);
+      if (rings)
+        bell.ring();
+      helper.join();
+    });
+    CHECK(standin::found(standin::finding::write_conflict) == !rings);
+  }
+}
+
 TEST_CASE("a thread of a rank sleeps until it is rung for, and one that is left behind ends") {
   standin::configure({});
   std::vector<int> order;

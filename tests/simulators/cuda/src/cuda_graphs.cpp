@@ -163,6 +163,7 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
   if (cudaError_t const wrong = forbid_in_capture(*s))
     return wrong;
   host& me = m.self();
+  ++exec->launches;
   ++m.counts.graph_launches;
   auto head = m.make(operation_kind::marker, *s, "start of " + exec->label);
   m.depend(*head, exec->last);
@@ -190,6 +191,7 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
   }
   exec->last = tail;
   m.enqueue(*s, tail);
+  --exec->launches;
   return cudaSuccess;
 }
 
@@ -349,8 +351,16 @@ cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
 // then.
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   return cuda_call("cudaGraphExecDestroy", [&](model& m) {
-    if (!find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph"))
+    graph_exec* const exec =
+      find_object<graph_exec>(m, m.graph_execs, handle, "an executable graph");
+    if (!exec)
       return cudaErrorInvalidValue;
+    if (exec->launches > 0) {
+      m.report_finding(finding::misuse,
+                       m.describe(m.self()) + " frees the " + exec->label +
+                         " while another thread launches it");
+      return cudaErrorInvalidValue;
+    }
     m.graph_execs.erase(handle);
     return cudaSuccess;
   });

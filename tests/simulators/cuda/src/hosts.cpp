@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <map>
 #include <sched.h>
 #include <thread>
 
@@ -587,6 +588,17 @@ void clock::thread::join() {
   real_.join();
 }
 
+namespace {
+
+//! What those who have rung had seen by then, which the next to return from a doorbell sees too.
+struct ring_seen {
+  std::uint64_t epoch = 0;
+  vector_clock clock{};
+};
+std::map<void const*, ring_seen> seen_before_ringing; // under the lock of the model
+
+} // namespace
+
 void clock::doorbell::wait_until(time_point when) {
   model& m = model::instance();
   std::unique_lock held(m.lock);
@@ -598,6 +610,11 @@ void clock::doorbell::wait_until(time_point when) {
     m.sleep_until(when.time_since_epoch());
   if (!rung_ && (m.deadlocked || me.abandoned))
     m.give_up_turn();
+  if (auto const seen = seen_before_ringing.find(this); seen != seen_before_ringing.end()) {
+    if (seen->second.epoch == m.epoch)
+      me.clock.join(seen->second.clock);
+    seen_before_ringing.erase(seen);
+  }
   rung_ = false;
   sleeper_ = nullptr;
   m.leave();
@@ -609,6 +626,12 @@ void clock::doorbell::ring() {
   m.enter(held);
   m.park_if_dead();
   rung_ = true;
+  host& me = m.self();
+  ring_seen& seen = seen_before_ringing[this];
+  if (seen.epoch != m.epoch)
+    seen = {m.epoch, {}};
+  seen.clock.join(me.clock);
+  me.clock.advance(me.agent);
   if (sleeper_ != nullptr)
     m.wake(*static_cast<host*>(sleeper_));
   m.leave();

@@ -158,6 +158,7 @@ struct graph_exec {
   std::vector<int> agents{};
   operation_ptr last{};
   std::string label{};
+  int launches = 0; // in progress
 };
 
 struct stream {

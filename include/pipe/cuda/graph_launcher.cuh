@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Launches graphs beside the thread that waits for them. Header for
+//! pipelining::cuda::graph_launcher.
+
+#include <pipe/cuda/error.cuh>
+#include <pipe/cuda/handles.cuh>
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <utility>
+
+namespace pipelining::inline v0_2 {
+namespace cuda {
+
+//! @brief A thread that launches graphs, one at a time, for a runner that waits with a deadline.
+//!
+//! A launch waits while the queue of its GPU is full, and for ever where the GPU has not begun a
+//! graph with more nodes than the queue holds. Nothing ends such a launch from outside, so it is
+//! left behind with its thread. Until a launch returns, its runner makes no call of CUDA, which
+//! could wait for the same.
+template <class Clock>
+class graph_launcher {
+  struct shared;
+
+public:
+  //! @param gpu of the graphs.
+  //! @throws std::system_error when the machine gives no thread.
+  explicit graph_launcher(int gpu) : shared_(std::make_shared<shared>()) {
+    shared_->gpu = gpu;
+    thread_ = Clock::start([all = shared_] { serve(*all); });
+  }
+  graph_launcher(graph_launcher const&) = delete;
+  graph_launcher& operator=(graph_launcher const&) = delete;
+  ~graph_launcher() { (void)end(Clock::time_point::min()); }
+
+  //! @brief Launches a graph on a stream, and records an event behind it.
+  //! @pre idle, and `end` has not been called. What is given lives until the launch has returned.
+  void begin(graph const& what, cudaStream_t on, event& behind) {
+    shared_->what = &what;
+    shared_->on = on;
+    shared_->behind = &behind;
+    shared_->doing = deed::launch;
+    shared_->bell.ring();
+  }
+  //! @brief True when no launch is in progress.
+  [[nodiscard]] bool idle() const noexcept { return shared_->doing != deed::launch; }
+  //! @brief Throws what the last launch has thrown, once. @pre idle.
+  void check() {
+    if (std::exception_ptr const failure = std::exchange(shared_->failure, nullptr))
+      std::rethrow_exception(failure);
+  }
+
+  //! @brief Ends the thread, if need be behind the launch in progress.
+  //! @return false when that has not returned at this time: it is left behind then, and what it
+  //! uses must live on.
+  [[nodiscard]] bool end(typename Clock::time_point latest) {
+    if (!thread_.joinable())
+      return ended_; // asked before
+    while (!idle()) {
+      if (Clock::now() >= latest) {
+        leave();
+        thread_.detach();
+        return ended_ = false;
+      }
+      Clock::sleep_for(std::chrono::microseconds(50));
+    }
+    leave();
+    thread_.join();
+    return ended_ = true;
+  }
+
+private:
+  enum class deed { nothing, launch, leave };
+
+  // Of both threads; the last of them frees it.
+  struct shared {
+    int gpu = 0;
+    std::atomic<deed> doing{deed::nothing};
+    graph const* what = nullptr; // these are of the launch in progress, or of nobody
+    cudaStream_t on = nullptr;
+    event* behind = nullptr;
+    std::exception_ptr failure{};
+    typename Clock::doorbell bell{};
+  };
+
+  void leave() {
+    shared_->doing = deed::leave;
+    shared_->bell.ring();
+  }
+
+  static void serve(shared& all) {
+    bool current = false; // a thread begins on GPU 0
+    for (;;) {
+      while (all.doing == deed::nothing)
+        all.bell.wait_until(Clock::time_point::max());
+      if (all.doing == deed::leave)
+        return;
+      try {
+        if (!std::exchange(current, true))
+          cuda::check(cudaSetDevice(all.gpu), "cudaSetDevice");
+        all.what->launch(all.on);
+        // Here, since it may find the queue full that the graph has just left room in.
+        all.behind->record(all.on);
+      } catch (...) {
+        all.failure = std::current_exception();
+      }
+      deed launched = deed::launch;
+      if (!all.doing.compare_exchange_strong(launched, deed::nothing))
+        return; // left behind
+    }
+  }
+
+  std::shared_ptr<shared> shared_;
+  typename Clock::thread thread_;
+  bool ended_ = false;
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_2
