@@ -250,10 +250,10 @@ set(PIPELINING_CUDA_HEADERS
   attention/portable/shared_tile.cuh
   cuda/device_guards.cuh
   cuda/error.cuh
+  cuda/graph_launcher.cuh
   cuda/handles.cuh
   cuda/patience.cuh
   cuda/peer_copies.cuh
-  cuda/graph_launcher.cuh
   cuda/ranges.cuh
   cuda/stream_device.cuh
   cuda/streams.cuh
