@@ -17,7 +17,8 @@ if(PIPELINING_NVCC)
 endif()
 
 # pipelining_nvcc_object(OUT_VARIABLE source.cu [option...]) compiles a CUDA source with nvcc, as users do, with the PTX
-# of its kernels inside, and sets OUT_VARIABLE to the object. Link it to pipelining.tests.standin, or to CUDA.
+# of its kernels inside, and sets OUT_VARIABLE to the object. Link it to pipelining.tests.standin, or to CUDA. Include
+# paths among the options come before that of the library.
 function(pipelining_nvcc_object out source)
   cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE input)
   cmake_path(GET source STEM name)
@@ -29,8 +30,8 @@ function(pipelining_nvcc_object out source)
   endif()
   add_custom_command(OUTPUT "${output}"
     COMMAND "${PIPELINING_NVCC}" -std=c++20 ${optimised} -gencode arch=compute_80,code=compute_80 --no-compress
-      -ccbin "${CMAKE_CXX_COMPILER}" -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
-      ${pipelining_nccl_option} ${ARGN} -MD -MF "${output}.d" -c -o "${output}" "${input}"
+      -ccbin "${CMAKE_CXX_COMPILER}" ${ARGN} -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
+      ${pipelining_nccl_option} -MD -MF "${output}.d" -c -o "${output}" "${input}"
     DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
   set(${out} "${output}" PARENT_SCOPE)
 endfunction()
