@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,11 @@ void check_trap(bool graph) {
   CHECK(has(told, "cudaErrorLaunchFailure"));
   CHECK(result.failures.at(2) == after_failure);
   CHECK(result.gradients.empty());
+  // The model has found the trap, and behind it no deadlock and nothing else.
+  std::string const found = machine::findings();
+  CAPTURE(found);
+  CHECK(std::count(found.begin(), found.end(), '\n') == (machine::on_model() ? 1 : 0));
+  CHECK(found.find(machine::on_model() ? "kernel error: " : "") == 0);
 }
 
 } // namespace

@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <optional>
+#include <poll.h>
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
@@ -73,6 +75,66 @@ private:
   pp::descriptor door_;
   std::atomic<bool> over_ = false;
   std::vector<pp::connection> lines_;
+  std::thread thread_;
+};
+
+//! Stands between ranks and a store, and counts the messages that it passes on, both ways.
+class counting_relay {
+public:
+  explicit counting_relay(int store_port) : store_port_(store_port) {
+    door_ = pp::listen_on("127.0.0.1", 0, port_);
+    thread_ = std::thread([this] { serve(); });
+  }
+  counting_relay(counting_relay const&) = delete;
+  counting_relay& operator=(counting_relay const&) = delete;
+  ~counting_relay() {
+    over_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] int port() const noexcept { return port_; }
+  [[nodiscard]] int to_store() const noexcept { return to_store_; }
+  [[nodiscard]] int to_ranks() const noexcept { return to_ranks_; }
+
+private:
+  struct line {
+    pp::connection rank;
+    pp::connection store;
+  };
+
+  void serve() {
+    std::vector<pollfd> watched;
+    while (!over_) {
+      watched.assign(1, {door_.get(), POLLIN, 0});
+      for (line const& each : lines_)
+        for (pp::connection const* end : {&each.rank, &each.store})
+          watched.push_back({end->open() ? end->get() : -1, POLLIN, 0});
+      (void)::poll(watched.data(), watched.size(), 10);
+      for (std::size_t i = 0; i < lines_.size(); ++i) {
+        if (watched[1 + 2 * i].revents != 0)
+          pass_on(lines_[i].rank, lines_[i].store, to_store_);
+        if (watched[2 + 2 * i].revents != 0)
+          pass_on(lines_[i].store, lines_[i].rank, to_ranks_);
+      }
+      pp::descriptor socket(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (socket.get() >= 0)
+        lines_.push_back({pp::connection(std::move(socket)), knock(store_port_)});
+    }
+  }
+
+  static void pass_on(pp::connection& from, pp::connection& to, std::atomic<int>& count) {
+    while (auto const word = from.read()) {
+      ++count; // before anybody can have heard it
+      to.write(*word);
+    }
+  }
+
+  int store_port_;
+  int port_ = 0;
+  pp::descriptor door_;
+  std::atomic<bool> over_ = false;
+  std::atomic<int> to_store_ = 0;
+  std::atomic<int> to_ranks_ = 0;
+  std::vector<line> lines_;
   std::thread thread_;
 };
 

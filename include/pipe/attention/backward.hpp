@@ -5,6 +5,9 @@
 //! @brief Backward of chunked attention on the host, for one chunk at a time in reverse chunk
 //! order.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/attention/host/tile.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -226,3 +229,4 @@ void backward(parameters const& p,
 }
 
 } // namespace pipelining::inline v0_2::attention
+#endif

@@ -4,6 +4,9 @@
 //! @file
 //! @brief Forward of chunked attention on the host.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/attention/host/tile.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
@@ -195,3 +198,4 @@ void forward(parameters const& p,
 }
 
 } // namespace pipelining::inline v0_2::attention
+#endif

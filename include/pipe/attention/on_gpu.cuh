@@ -5,6 +5,9 @@
 //! @brief The front door to attention on a GPU: takes the fastest kernels that the GPU and the
 //! program have, and says which.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/attention/backward.cuh>
 #include <pipe/attention/backward_on_hopper.cuh>
 #include <pipe/attention/forward.cuh>
@@ -224,3 +227,4 @@ kernel_choice backward_on_gpu(parameters const& p,
 }
 
 } // namespace pipelining::inline v0_2::attention
+#endif

@@ -5,6 +5,9 @@
 //! @brief Attention in double precision, written like the formulas: what every faster version is
 //! held against.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/score.hpp>
@@ -149,3 +152,4 @@ void reference_backward(parameters const& p,
 }
 
 } // namespace pipelining::inline v0_2::attention
+#endif

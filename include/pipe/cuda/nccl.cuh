@@ -5,6 +5,9 @@
 //! @brief A plan on processes with one GPU each. Header for pipelining::cuda::nccl_runner. Needs
 //! <nccl.h>; link `pipelining::nccl`.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_failure.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
@@ -192,3 +195,4 @@ private:
 
 } // namespace cuda
 } // namespace pipelining::inline v0_2
+#endif

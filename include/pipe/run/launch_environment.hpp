@@ -48,15 +48,23 @@ namespace detail {
   return text == nullptr ? std::string() : std::string(text);
 }
 
-//! The first host of a Slurm node list: "node[07-09,11],other" gives "node07".
+//! The first host of a Slurm node list: "node[07-09,11]-ib,other" gives "node07-ib", and
+//! "rack[0-1]node[0-3]" gives "rack0node0".
 [[nodiscard]] inline std::string first_host(std::string_view list) {
-  std::size_t const bracket = list.find('[');
-  std::size_t const comma = list.find(',');
-  if (bracket == std::string_view::npos || comma < bracket)
-    return std::string(list.substr(0, comma));
-  std::string_view const numbers = list.substr(bracket + 1);
-  return std::string(list.substr(0, bracket)) +
-         std::string(numbers.substr(0, numbers.find_first_of("-,]")));
+  auto const take_until = [&](char const* ends) {
+    std::string_view const part = list.substr(0, list.find_first_of(ends));
+    list.remove_prefix(part.size());
+    return part;
+  };
+  std::string host(take_until("[,"));
+  while (!list.empty() && list.front() == '[') {
+    list.remove_prefix(1);
+    host += take_until("-,]");
+    (void)take_until("]");
+    list.remove_prefix(list.empty() ? 0 : 1);
+    host += take_until("[,");
+  }
+  return host;
 }
 
 //! What tells the runs of a launcher apart, the same on all ranks.
@@ -93,6 +101,15 @@ namespace detail {
          environment_text("SLURM_STEP_ID") == "4294967291";
 }
 
+//! `srun --mpi=pmi2` gives its tasks the PMI_RANK and PMI_SIZE of MPICH, but not their number on
+//! the machine, which Hydra gives. Where Hydra was started by srun, SLURM_PROCID is the number of
+//! its proxy.
+[[nodiscard]] inline bool is_task_of_srun() {
+  return environment_text("MPI_LOCALRANKID").empty() &&
+         !environment_text("SLURM_LOCALID").empty() &&
+         environment_text("PMI_RANK") == environment_text("SLURM_PROCID") && !is_batch_script();
+}
+
 } // namespace detail
 
 //! @brief Reads what torchrun, Open MPI, MPICH, Intel MPI or Slurm put into the environment;
@@ -105,8 +122,9 @@ namespace detail {
 //! @throws std::invalid_argument naming the variable that makes no sense; also in the batch script
 //! of a Slurm job of several tasks, of which nobody would start the others.
 //! @source docs of torchrun (torch.distributed.run), srun(1) "OUTPUT ENVIRONMENT VARIABLES",
-//! mpirun(1) of Open MPI 4, and the variables of MPICH's and Intel MPI's Hydra (PMI_RANK, PMI_SIZE,
-//! MPI_LOCALRANKID, MPI_LOCALNRANKS).
+//! mpirun(1) of Open MPI 4, the variables of MPICH's and Intel MPI's Hydra (PMI_RANK, PMI_SIZE,
+//! MPI_LOCALRANKID, MPI_LOCALNRANKS), and Slurm's src/plugins/mpi/pmi2/mpi_pmi2.c, which sets the
+//! first two of these.
 [[nodiscard]] inline launch_environment read_launch_environment() {
   struct names {
     char const* launcher;
@@ -131,6 +149,8 @@ namespace detail {
     auto const rank = detail::environment_number(variables.rank);
     auto const size = detail::environment_number(variables.size);
     if (!rank || !size)
+      continue;
+    if (std::string_view(variables.launcher) == "MPICH" && detail::is_task_of_srun())
       continue;
     if (*rank >= *size)
       throw std::invalid_argument(std::string("launch: ") + variables.rank + " is " +

@@ -5,6 +5,9 @@
 //! @brief A plan on MPI processes, one rank per device. Header for pipelining::mpi_runner. Needs
 //! <mpi.h>; link `pipelining::mpi`.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
@@ -424,3 +427,4 @@ private:
 };
 
 } // namespace pipelining::inline v0_2
+#endif

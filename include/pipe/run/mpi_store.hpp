@@ -4,6 +4,9 @@
 //! @file
 //! @brief The store of a run whose processes have MPI. Header for pipelining::mpi_store.
 
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/store.hpp>
 
@@ -243,3 +246,4 @@ private:
 };
 
 } // namespace pipelining::inline v0_2
+#endif

@@ -91,6 +91,12 @@ TEST_CASE("Slurm gives no address: the first host of its list, and a port of the
   CHECK(host_of("node[07-09,11],other").address == "node07");
   CHECK(host_of("node[3,5]").address == "node3");
   CHECK(host_of("login,node[3,5]").address == "login");
+  CHECK(host_of("node[1-4]-ib").address == "node1-ib");
+  CHECK(host_of("node[1-4]-ib,other").address == "node1-ib");
+  CHECK(host_of("node[3,5].local,other[1-2]").address == "node3.local");
+  CHECK(host_of("rack[0-1]node[0-3]").address == "rack0node0");
+  CHECK(host_of("rack[1,3]node[02-04]-ib,other").address == "rack1node02-ib");
+  CHECK(host_of("node[7").address == "node7"); // not Slurm's, and no reason to read beyond its end
   CHECK(host_of("node7").port == 23456);
 }
 
@@ -121,6 +127,46 @@ TEST_CASE("MPICH and Intel MPI are understood, also where srun starts their proc
   CHECK(hydra.local_size == 4);
   CHECK(hydra.address == "node7");
   CHECK(hydra.job == "Slurm job 77");
+}
+
+TEST_CASE("tasks of srun --mpi=pmi2 are Slurm's: each has its own GPU, and the step a port and a "
+          "name") {
+  pp::launch_environment const task = read({{"PMI_RANK", "5"},
+                                            {"PMI_SIZE", "8"},
+                                            {"SLURM_PROCID", "5"},
+                                            {"SLURM_NTASKS", "8"},
+                                            {"SLURM_LOCALID", "1"},
+                                            {"SLURM_NTASKS_PER_NODE", "4"},
+                                            {"SLURM_JOB_ID", "77"},
+                                            {"SLURM_STEP_ID", "3"},
+                                            {"SLURM_STEP_NUM_TASKS", "8"},
+                                            {"SLURM_STEP_NODELIST", "node[8-9]"},
+                                            {"SLURM_JOB_NODELIST", "node[7-9]"}});
+  CHECK(std::string(task.launcher) == "Slurm");
+  CHECK(task.rank == 5);
+  CHECK(task.size == 8);
+  CHECK(task.local_rank == 1);
+  CHECK(task.local_size == 4);
+  CHECK(task.address == "node8");
+  CHECK(task.port == 20000 + 77 + 131 * 3);
+  CHECK(task.job == "Slurm job 77, step 3");
+  // Hydra of a release that says no number on the machine, in the batch script and behind srun.
+  pp::launch_environment const script = read({{"PMI_RANK", "0"},
+                                              {"PMI_SIZE", "8"},
+                                              {"SLURM_PROCID", "0"},
+                                              {"SLURM_NTASKS", "8"},
+                                              {"SLURM_LOCALID", "0"},
+                                              {"SLURM_JOB_ID", "77"}});
+  CHECK(std::string(script.launcher) == "MPICH");
+  pp::launch_environment const proxy = read({{"PMI_RANK", "5"},
+                                             {"PMI_SIZE", "8"},
+                                             {"SLURM_PROCID", "1"},
+                                             {"SLURM_NTASKS", "2"},
+                                             {"SLURM_LOCALID", "0"},
+                                             {"SLURM_STEP_NUM_TASKS", "2"}});
+  CHECK(std::string(proxy.launcher) == "MPICH");
+  CHECK(proxy.rank == 5);
+  CHECK(proxy.size == 8);
 }
 
 TEST_CASE("a batch script that forgot srun is told so at once") {

@@ -346,6 +346,41 @@ TEST_CASE("an exception in a stage ends the step on all ranks, and each says whe
 
 namespace {
 
+struct overrunning_stage : support::arithmetic_stage {
+  int overruns_at = -1;
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    support::arithmetic_stage::forward(where, in, out);
+    if (where.microbatch == overruns_at)
+      out.data[out.bytes] ^= std::byte{0x55};
+  }
+};
+
+} // namespace
+
+TEST_CASE("in the checked mode a stage that writes one byte beyond its output ends the step on all "
+          "ranks, with rank, pass and slot") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
+  auto model = make_model<overrunning_stage>(table.extents);
+  pp::mpi_runner runner(pp::lower(table, words),
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .guarded = true});
+  runner.step();
+  model[1].overruns_at = 3;
+  std::string const text = failure_of(runner, 1);
+  CAPTURE(text);
+  std::string const reason = "run: rank 1 failed in the forward of stage 1, microbatch 3 (item ";
+  CHECK(text.find((runner.rank() == 1 ? "nested " : "") + reason) == 0);
+  CHECK(text.find(": the stage has written beyond the 24 bytes of its output, first at byte 24; "
+                  "data, bytes and as<T>() say where it ends") != std::string::npos);
+  std::string const here = "\n  rank " + std::to_string(runner.rank()) + " was at item ";
+  CHECK((text.find(here) != std::string::npos) == (runner.rank() != 1));
+}
+
+namespace {
+
 //! Stage 1 does not return from one pass until the failure of the run has reached it.
 struct stalling_stage : support::arithmetic_stage {
   pp::store* line = nullptr;

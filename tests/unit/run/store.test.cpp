@@ -3,11 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <sys/resource.h>
 #include <tests/support/raw_store.hpp>
 #include <thread>
 #include <vector>
@@ -110,25 +112,67 @@ TEST_CASE("a barrier says who has not come, and serves again once all have") {
   CHECK(first.failure().value_or("").find("ranks disagree on who comes to 'sizes'") == 0);
 }
 
-TEST_CASE("a barrier of 256 ranks costs two messages per rank") {
-  constexpr int size = 256;
-  pp::store_server server({.ranks = size});
+namespace {
+
+std::vector<pp::store> lines_to(int port, int size) {
   std::vector<pp::store> lines;
   for (int rank = 0; rank < size; ++rank)
-    lines.emplace_back(pp::store_address{.port = server.port(), .ranks = size}, rank, patience);
+    lines.emplace_back(pp::store_address{.port = port, .ranks = size}, rank, patience);
+  return lines;
+}
+
+//! Each rank in a thread of its own. @return how long the last of them took.
+std::chrono::duration<double> meet(std::vector<pp::store>& lines, std::string const& name) {
   auto const start = std::chrono::steady_clock::now();
   std::vector<std::thread> ranks;
-  std::atomic<int> passed = 0;
-  for (int rank = 0; rank < size; ++rank)
-    ranks.emplace_back([&, rank] {
-      lines[static_cast<std::size_t>(rank)].barrier("all", size, patience);
+  std::atomic<std::size_t> passed = 0;
+  for (pp::store& line : lines)
+    ranks.emplace_back([&] {
+      line.barrier(name, static_cast<int>(lines.size()), patience);
       ++passed;
     });
   for (std::thread& rank : ranks)
     rank.join();
-  std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-  MESSAGE("a barrier of 256 ranks took " << took.count() << " s");
-  CHECK(passed == size);
+  CHECK(passed == lines.size());
+  return std::chrono::steady_clock::now() - start;
+}
+
+//! Descriptors that this process needs, where the limit can be raised to them.
+void ask_for_descriptors(rlim_t number) {
+  rlimit most{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &most) == 0);
+  most.rlim_cur = std::min(std::max(most.rlim_cur, number), most.rlim_max);
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &most) == 0);
+}
+
+} // namespace
+
+TEST_CASE("a barrier of 256 ranks costs two messages per rank") {
+  constexpr int size = 256;
+  ask_for_descriptors(2048); // four for each rank
+  pp::store_server server({.ranks = size});
+  support::counting_relay relay(server.port());
+  std::vector<pp::store> lines = lines_to(relay.port(), size);
+  int const before_to_store = relay.to_store();
+  int const before_to_ranks = relay.to_ranks();
+  (void)meet(lines, "all");
+  // A question and its answer come behind whatever else a rank and the store say to each other.
+  for (pp::store& line : lines)
+    CHECK(line.answers(patience));
+  CHECK(relay.to_store() - before_to_store == size + size);
+  CHECK(relay.to_ranks() - before_to_ranks == size + size);
+}
+
+TEST_CASE("a barrier of 256 ranks takes less than two seconds") {
+  constexpr int size = 256;
+  pp::store_server server({.ranks = size});
+  std::vector<pp::store> lines = lines_to(server.port(), size);
+  // It takes a fortieth of that where nothing else runs; the best of three, since something may.
+  double best = 1e9;
+  for (int attempt = 0; attempt < 3 && best >= 2; ++attempt)
+    best = std::min(best, meet(lines, "all " + std::to_string(attempt)).count());
+  MESSAGE("a barrier of 256 ranks took " << best << " s");
+  CHECK(best < 2);
 }
 
 TEST_CASE("rank 0 is named when its process does not answer") {
