@@ -4,11 +4,14 @@
 #include <cuda_runtime.h>
 
 #include <arpa/inet.h>
+#include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <examples/nccl/train.cuh>
 #include <exception>
 #include <netinet/in.h>
+#include <optional>
 #include <string>
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
@@ -32,12 +35,19 @@ void end_connection(int port, int which) {
   }
 }
 
-//! The stand-in's clock. Whoever looks at it first after a rank has died ends its connection.
+//! The stand-in's clock. Whoever looks at it first after a rank has died ends its connection, and
+//! whoever does after a number of launches sends SIGTERM.
 struct ending_clock : standin::clock {
   static inline int port = 0;
-  static inline int rank = -1; //!< may die
+  static inline int rank = -1;                   //!< may die
+  static inline int sigterm_at = -1; //!< so many launches
 
   static time_point now() {
+    if (sigterm_at >= 0 &&
+        standin::calls_of("cudaLaunchKernel") >= static_cast<std::uint64_t>(sigterm_at)) {
+      sigterm_at = -1;
+      (void)std::raise(SIGTERM);
+    }
     if (rank >= 0 && standin::has_died(rank)) {
       end_connection(port, rank);
       rank = -1;
@@ -73,6 +83,18 @@ pp::launch_environment started_by(example_case const& what, int rank, int port) 
   return read;
 }
 
+//! This program takes SIGTERM as the example does.
+class kept_termination {
+public:
+  kept_termination() { example::keep_termination_for_later(); }
+  kept_termination(kept_termination const&) = delete;
+  kept_termination& operator=(kept_termination const&) = delete;
+  ~kept_termination() {
+    (void)std::signal(SIGTERM, SIG_DFL);
+    example::detail::was_asked_to_end = 0;
+  }
+};
+
 } // namespace
 
 example_result run_example(example_case const& what) {
@@ -86,6 +108,10 @@ example_result run_example(example_case const& what) {
   pp::store_server server(address);
   ending_clock::port = server.port();
   ending_clock::rank = what.ending_rank;
+  std::optional<kept_termination> kept;
+  if (what.sigterm_at >= 0)
+    kept.emplace();
+  ending_clock::sigterm_at = what.sigterm_at;
   (void)standin::run_ranks(what.ranks, [&](int rank) {
     // One after the other, so that connections have the order of the ranks: one that uses CUDA has
     // been let in.

@@ -16,6 +16,7 @@ struct example_case {
   bool mixed = false;
   int failing_step = -1; //!< the last rank throws there
   int ending_rank = -1;  //!< that the stand-in lets die: its connection closes, as a process's does
+  int sigterm_at = -1;   //!< comes when ranks have launched so many kernels
   std::string checkpoint{};  //!< the folder of checkpoints
   int every = 2;             //!< steps between two of them
   std::string launcher = ""; //!< torchrun or Slurm: ranks read what it puts into the environment

@@ -2,6 +2,7 @@
 // The example for NCCL on the stand-in, with a store over TCP.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -226,4 +227,33 @@ TEST_CASE("a run does not go on from the checkpoints of another one") {
   what.mixed = true;
   for (std::string const& failure : start(what, 1).failures)
     CHECK(has(failure, " is of another run, 'nccl_pipeline, "));
+}
+
+TEST_CASE("SIGTERM ends the example on all ranks before the next step, with a report") {
+  for (bool const graph : {false, true}) {
+    CAPTURE(graph);
+    standin::configure({});
+    auto const result = run_example({.ranks = 3, .graph = graph, .sigterm_at = 30});
+    // All have had the signal; those that look before they have heard of another one say so.
+    auto const told = [](std::size_t rank) {
+      return "rank " + std::to_string(rank) + " was told to end (SIGTERM)";
+    };
+    std::vector<std::size_t> first;
+    for (std::size_t rank = 0; rank < 3; ++rank)
+      if (result.failures[rank] == told(rank))
+        first.push_back(rank);
+    CHECK_FALSE(first.empty());
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      std::string const& text = result.failures[rank];
+      CAPTURE(rank);
+      CAPTURE(text);
+      if (text == told(rank))
+        continue;
+      CHECK(std::any_of(first.begin(), first.end(), [&](std::size_t other) {
+        return text.find("nccl: " + told(other) + "\n  rank ") == 0;
+      }));
+      CHECK(has(text, "\n  rank " + std::to_string(rank) + ' '));
+    }
+    CHECK(standin::summary() == "");
+  }
 }
