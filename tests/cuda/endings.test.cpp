@@ -32,6 +32,10 @@ std::vector<named_plan> plans_of(int microbatches) {
   return plans;
 }
 
+bool everything() {
+  return std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr;
+}
+
 bool has(std::string const& text, std::string const& part) {
   return text.find(part) != std::string::npos;
 }
@@ -73,13 +77,15 @@ struct queue_case {
 TEST_CASE("a dead peer, an endless pass or a stage that throws ends the step with a full queue of "
           "launches") {
   for (queue_case const& queue :
-       {queue_case{16, 2, 6}, queue_case{128, 16, 14}, queue_case{1024, 128, 60}})
+       {queue_case{16, 2, 6}, queue_case{128, 16, 14}, queue_case{1024, 128, 160}})
     for (named_plan const& plan : plans_of(queue.microbatches))
       for (bool const graph : {false, true})
         for (int const deed : {0, 1, 2}) {
           // Graphs and policies differ in short plans as in long ones.
           bool const pair = has(plan.name, "per pair");
-          if (queue.depth == 1024 && (graph || !pair || deed == 2))
+          bool const chosen = pair ? deed != 2 && (!graph || deed == 0)
+                                   : has(plan.name, "per pipeline") && deed == 2 && !graph;
+          if (queue.depth == 1024 && !chosen && !everything())
             continue;
           CAPTURE(plan.name);
           CAPTURE(queue.depth);
