@@ -93,6 +93,7 @@ TEST_CASE("a stage of the example that throws is told by all ranks, through the 
       CHECK(has(text, ": run the forward of stage 2, microbatch 1"));
       CHECK(has(text, "\n  rank " + std::to_string(rank) + ' '));
     }
+    CHECK(!standin::found(standin::finding::deadlock));
   }
 }
 
@@ -118,6 +119,7 @@ TEST_CASE("a rank whose process ends is seen through the store, and named by the
                                       .action = standin::fault_action::death}}});
       auto const result = run_example({.ranks = 3, .steps = 3, .ending_rank = gone});
       CHECK(standin::has_died(gone));
+      CHECK(!standin::found(standin::finding::deadlock));
       for (int rank = 0; rank < 3; ++rank) {
         std::string const& text = result.failures[static_cast<std::size_t>(rank)];
         CAPTURE(rank);
@@ -168,7 +170,9 @@ example_result start(example_case what, int restarts, int gone = -1, place where
                    .rank = gone,
                    .action = standin::fault_action::death}};
   standin::configure(how);
-  return run_example(what);
+  auto const result = run_example(what);
+  CHECK(!standin::found(standin::finding::deadlock));
+  return result;
 }
 
 } // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executors for NCCL and for streams with one fault at one call, for every call. By default
-// each test takes every n-th call of every combination, beginning elsewhere in each;
-// PIPELINING_TEST_EVERYTHING in the environment: all.
+// each test takes every n-th call of every combination, beginning elsewhere in each. With
+// PIPELINING_TEST_EVERYTHING in the environment it takes every call without a queue of launches and
+// with one of 16, and more of them with longer queues, whose runs have many more calls.
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>

@@ -353,6 +353,28 @@ verdict crowded(mutant const& what, named_plan const& plan) {
   return {};
 }
 
+//! Communicators of the program, which take 4 blocks and 8: lanes with room beside them only in one
+//! stream, and lanes without room.
+verdict registered(mutant const& what, named_plan const& plan) {
+  nccl_case const work{.work = plan.work,
+                       .steps = 1,
+                       .end_together = false,
+                       .all_reduce = true,
+                       .registered_twice = 8};
+  std::uint64_t streams[2]{};
+  for (int const short_of : {0, 1}) {
+    standin::configure({.processors = 2 * 8 + 4 + 8 - short_of});
+    verdict const found = failure_in(what.on_ranks(work));
+    if (!found.empty())
+      return found;
+    streams[short_of] = standin::calls_of("cudaStreamCreateWithPriority");
+  }
+  if (streams[0] != streams[1] + 2)
+    return "streams not as there is room";
+  standin::configure({.processors = 8 + 4 + 8 - 1});
+  return failure_in(what.on_ranks(work)).empty() ? "too little room is not refused" : "";
+}
+
 //! The checked mode: guards and poison.
 verdict unguarded(mutant const& what, named_plan const& plan, bool graph) {
   standin::configure({});
@@ -459,6 +481,8 @@ std::vector<killer> killers() {
   all.push_back(
     {"a capture that stays", [=](mutant const& m) { return after_lasting_capture(m, pair); }});
   all.push_back({"little room for blocks", [=](mutant const& m) { return crowded(m, two_edge); }});
+  all.push_back(
+    {"registered communicators", [=](mutant const& m) { return registered(m, two_edge); }});
   for (bool const graph : {false, true})
     all.push_back({graph ? "the checked mode, graph" : "the checked mode",
                    [=](mutant const& m) { return unguarded(m, two, graph); }});

@@ -61,17 +61,36 @@ struct rank_memory {
 };
 
 //! A communicator of the program's own. Its calls block, as a program's may.
-ncclComm_t all_ranks(memory_store const& line, int rank, int ranks) {
+ncclComm_t
+all_ranks(memory_store const& line, char const* name, int rank, int ranks, int max_blocks) {
   ncclUniqueId id{};
   if (rank == 0) {
     pp::cuda::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    line.set("sums", std::string(id.internal, sizeof id.internal));
+    line.set(name, std::string(id.internal, sizeof id.internal));
   }
-  std::string const text = line.get("sums", std::chrono::seconds(1));
+  std::string const text = line.get(name, std::chrono::seconds(1));
   std::copy(text.begin(), text.end(), id.internal);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.maxCTAs = max_blocks;
   ncclComm_t made = nullptr;
-  pp::cuda::check(ncclCommInitRank(&made, ranks, id, rank), "ncclCommInitRank");
+  pp::cuda::check(ncclCommInitRankConfig(&made, ranks, id, rank, &config),
+                  "ncclCommInitRankConfig");
   return made;
+}
+
+//! Makes a step as a program does that hands it to another of its threads.
+void step_elsewhere(runner_type& runner) {
+  std::exception_ptr failure;
+  auto other = standin::clock::start([&] {
+    try {
+      runner.step();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  });
+  other.join();
+  if (failure)
+    std::rethrow_exception(failure);
 }
 
 class kept_after_failure {
@@ -94,11 +113,17 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
   rank_memory& memory = *own;
   memory_store line{board, rank, rank == 1 ? what.unfit_key : ""};
   ncclComm_t sums = nullptr;
+  ncclComm_t unused = nullptr;
   std::vector<pp::cuda::registered_communicator> known;
   if (what.all_reduce) {
-    sums = all_ranks(line, rank, what.work.extents.devices);
+    sums = all_ranks(line, "sums", rank, what.work.extents.devices, 4);
     if (what.registered)
       known.push_back({sums, 4});
+    if (what.registered_twice > 0) {
+      unused =
+        all_ranks(line, "unused", rank, what.work.extents.devices, what.registered_twice);
+      known.push_back({unused, what.registered_twice});
+    }
   }
   // A process that has failed ends: to free memory would wait for a GPU that may be busy for ever.
   kept_after_failure const keep(own);
@@ -148,12 +173,17 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                                       sums,
                                       runner.origin()),
                         "ncclAllReduce");
-      runner.step();
+      if (rank == 1 && step == what.moved_step)
+        step_elsewhere(runner);
+      else
+        runner.step();
     }
     if (!what.end_together) {
       runner.close();
       if (sums != nullptr)
         pp::cuda::check(ncclCommDestroy(sums), "ncclCommDestroy");
+      if (unused != nullptr)
+        pp::cuda::check(ncclCommDestroy(unused), "ncclCommDestroy");
       return;
     }
     line.barrier("ended", what.work.extents.devices, what.deadline);

@@ -36,6 +36,8 @@ struct nccl_case {
   bool end_together = true; //!< before they close, ranks wait for each other outside of the runner
   bool all_reduce = false;  //!< a communicator of the program sums over all ranks before each step
   bool registered = true;   //!< and the runner knows of it
+  int registered_twice = 0; //!< and of another one with so many blocks at most; 0: of no other
+  int moved_step = -1;      //!< the step that rank 1 makes in another thread than the others
   std::vector<int> world_ranks{};
   std::string unfit_key{}; //!< the store of rank 1 refuses it
   int freeze_after = -1;   //!< the step after which nothing may be set up any more

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for NCCL, compiled by nvcc as users compile it, on the stand-in.
+#include <pipe/cuda/communicators.cuh>
+#include <pipe/plan/lower.hpp>
 #include <pipe/plan/report/call_counts.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
 
 #include <doctest/doctest.h>
 
@@ -256,6 +261,54 @@ TEST_CASE("kernels without room on the GPU end at the deadline, with who stands 
     }
   }
   CHECK(stuck > 0);
+}
+
+namespace {
+
+using pipelining::cuda::communicator_members;
+
+//! How many communicators are made one after the other where each rank makes its own in the order
+//! of the list, and making one waits for all of its members.
+int longest_chain(std::vector<communicator_members> const& all) {
+  std::vector<int> made(32, 0); // by a rank, with all that it has waited for
+  for (communicator_members const& each : all) {
+    int before = 0;
+    for (int const device : each.devices)
+      before = std::max(before, made[static_cast<std::size_t>(device)]);
+    for (int const device : each.devices)
+      made[static_cast<std::size_t>(device)] = before + 1;
+  }
+  return *std::max_element(made.begin(), made.end());
+}
+
+template <class Policy, class Schedule>
+std::vector<communicator_members> communicators_of_32() {
+  auto const table = pipelining::make_timetable<Schedule>({32, 32});
+  pipelining::plan const work = pipelining::lower<Policy>(table, message_words);
+  return pipelining::cuda::communicators_of(work.view());
+}
+
+//! @param neighbours of a rank, with each of which it shares a communicator, or one per direction.
+template <class Schedule>
+void check_chains(int neighbours) {
+  auto const pairs = communicators_of_32<pipelining::communicator_per_pair, Schedule>();
+  CHECK(longest_chain(pairs) == neighbours);
+  auto const edges = communicators_of_32<pipelining::communicator_per_edge, Schedule>();
+  CHECK(longest_chain(edges) == 2 * neighbours);
+  CHECK(longest_chain(communicators_of_32<pipelining::one_communicator, Schedule>()) == 1);
+}
+
+} // namespace
+
+TEST_CASE("32 ranks make their communicators in rounds, not in a chain from rank to rank") {
+  check_chains<pipelining::OneFOneB>(2);
+  check_chains<pipelining::VHalf>(2);
+  check_chains<pipelining::Interleaved<2>>(2);
+  auto by_key = communicators_of_32<pipelining::communicator_per_pair, pipelining::OneFOneB>();
+  CHECK(by_key.size() == 31);
+  std::sort(
+    by_key.begin(), by_key.end(), [](auto const& a, auto const& b) { return a.key < b.key; });
+  CHECK(longest_chain(by_key) == 31);
 }
 
 TEST_CASE("ranks with different plans refuse to begin, and say what differs") {

@@ -35,6 +35,16 @@
 namespace pipelining::inline v0_2 {
 namespace cuda {
 
+namespace detail {
+
+//! An address that differs between any two threads that live at once.
+[[nodiscard]] inline void const* this_thread() noexcept {
+  thread_local char const place = 0;
+  return &place;
+}
+
+} // namespace detail
+
 //! @brief Runs the program of one device of a plan on the GPU of this process; one process per
 //! device, joined by NCCL.
 //!
@@ -109,6 +119,8 @@ public:
   //! @brief Runs this rank's passes of the plan once and waits for their end.
   //! @throws run_error on every rank when one fails; where a stage has thrown, its exception is
   //! nested.
+  //! @pre where communicators of the program are registered, the calling thread is that of the
+  //! first step; another one ends the run.
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
   void step() {
     if (failed_ || !machine_)
@@ -116,6 +128,7 @@ public:
                         " cannot run another step after one that failed, or after close()",
                       rank_);
     try {
+      check_thread();
       current_device const scope(options_.gpu);
       machine_->step(steps_);
     } catch (...) {
@@ -161,6 +174,19 @@ private:
     detail::check_environment();
   }
 
+  //! Two threads have no order, in which kernels of two communicators could wait for each other.
+  void check_thread() {
+    if (options_.communicators.empty())
+      return;
+    if (steps_ == 0)
+      thread_ = detail::this_thread();
+    if (thread_ == detail::this_thread())
+      return;
+    now_ = {"was to begin a step in another thread than that of its first one", {}};
+    throw detail::stop{"step() was called by another thread than that of the first step; with "
+                       "registered communicators one thread enqueues for all of them"};
+  }
+
   //! Turns the exception in flight into the failure of the run, and throws it.
   [[noreturn]] void fail(char const* what) {
     stop_reason const why = why_stopped(line_);
@@ -190,6 +216,7 @@ private:
   rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
   int steps_ = 0;
+  void const* thread_ = nullptr; // of the first step
   bool failed_ = false;
 };
 

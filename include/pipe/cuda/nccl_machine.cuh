@@ -269,13 +269,14 @@ private:
     }
   }
 
+  //! @throws std::invalid_argument where not even one lane fits beside the program's kernels.
   [[nodiscard]] bool one_stream() const {
     int processors = 0;
     check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options_.gpu),
           "cudaDeviceGetAttribute");
-    int blocks = work_.lanes[rank_] * detail::most_blocks(options_.max_blocks);
-    for (registered_communicator const& each : options_.communicators)
-      blocks += detail::most_blocks(each.max_blocks);
+    detail::check_room(options_, work_.lanes[rank_], processors);
+    int const blocks = work_.lanes[rank_] * detail::most_blocks(options_.max_blocks) +
+                       detail::registered_blocks(options_);
     return options_.one_message_stream || options_.graph || blocks > processors;
   }
 

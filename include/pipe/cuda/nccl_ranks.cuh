@@ -21,12 +21,15 @@ namespace cuda {
 
 //! @brief A communicator of the program that uses the runner.
 //!
-//! It cannot wait in circles with the runner's if one thread of each rank enqueues for both, in an
-//! order that is the same on all ranks which share both, and if all kernels of NCCL fit on the GPU
-//! at once, which the runner sees to for those that are registered. The order is the program's.
+//! It cannot wait in circles with the runner's if all kernels of NCCL fit on the GPU at once, and
+//! one thread of each rank enqueues for both, in an order that is the same on all ranks which share
+//! both. The runner counts blocks as they are given here, and refuses what does not fit beside one
+//! of its own kernels; and a step by another thread than the first one's. It cannot see in which
+//! order the program enqueues, how many kernels of other communicators there are, or how long its
+//! passes keep the SMs.
 struct registered_communicator {
   ncclComm_t handle = nullptr;
-  int max_blocks = 0; //!< ncclConfig_t::maxCTAs with which it was made; 0: none
+  int max_blocks = 0; //!< ncclConfig_t::maxCTAs with which it was made; 0: none, counted as 64
 };
 
 //! @brief How ranks with one GPU each run a plan.
@@ -64,9 +67,12 @@ struct nccl_ranks {
   //! sits in a call that no deadline ends: choose it so that as many items launch fewer kernels.
   int run_ahead = 16;
   //! The program's own communicators on this GPU, such as those of tensor or data parallelism.
-  //! Their kernels count where lanes are to fit on the GPU, and a failure aborts them together with
-  //! the runner's: one kernel may stand behind another of them. After a step that has thrown they
-  //! are no more; else they stay the program's, to be destroyed after the runner.
+  //! Their kernels count where lanes are to fit on the GPU, and the runner refuses those that leave
+  //! no room for one of its own, unless NCCL_LAUNCH_ORDER_IMPLICIT=1 is set, by which the program
+  //! vouches for one order of launches on all ranks. One thread makes all steps then. A failure
+  //! aborts them together with the runner's: one kernel may stand behind another of them. After a
+  //! step that has thrown they are no more; else they stay the program's, to be destroyed after the
+  //! runner.
   std::vector<registered_communicator> communicators = {};
   //! The numbers of the ranks of this pipeline in the whole run, where they are others than here:
   //! [devices], or empty. Reports name them.
@@ -93,7 +99,42 @@ namespace detail {
   return blocks;
 }
 
-//! What makes NCCL and this runner wait for each other in circles, or mixes two versions of NCCL.
+//! The blocks of the program's own communicators together, one kernel of each.
+[[nodiscard]] inline int registered_blocks(nccl_ranks const& options) {
+  int blocks = 0;
+  for (registered_communicator const& each : options.communicators)
+    blocks += most_blocks(each.max_blocks);
+  return blocks;
+}
+
+//! Whether a variable of the environment has this value.
+[[nodiscard]] inline bool environment_has(char const* name, std::string_view value) {
+  char const* const text = std::getenv(name);
+  return text != nullptr && value == text;
+}
+
+//! Refuses communicators of the program whose kernels leave no room for one of the runner's: each
+//! could hold its SMs while it waits for a rank where the other one does.
+//! @param lanes of this rank; without one it has no kernels of NCCL.
+inline void check_room(nccl_ranks const& options, int lanes, int processors) {
+  if (options.communicators.empty() || environment_has("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
+    return;
+  int const registered = registered_blocks(options);
+  int const own = lanes > 0 ? most_blocks(options.max_blocks) : 0;
+  if (registered + own <= processors)
+    return;
+  throw std::invalid_argument(
+    "nccl: kernels of the " + std::to_string(options.communicators.size()) +
+    " registered communicators may take " + std::to_string(registered) +
+    " SMs and one of the runner " + std::to_string(own) + ", but GPU " +
+    std::to_string(options.gpu) + " has " + std::to_string(processors) +
+    ", so ranks could wait for each other in circles; make them with a lower ncclConfig_t::maxCTAs "
+    "and register that as max_blocks, or set NCCL_MAX_CTAS, or set NCCL_LAUNCH_ORDER_IMPLICIT=1 if "
+    "all ranks enqueue for all communicators in one order");
+}
+
+//! What makes NCCL and this runner wait for each other in circles or without a deadline, or mixes
+//! two versions of NCCL.
 inline void check_environment() {
   int version = 0;
   cuda::check(ncclGetVersion(&version), "ncclGetVersion");
@@ -101,16 +142,17 @@ inline void check_environment() {
     throw std::invalid_argument("nccl: compiled with version " + std::to_string(NCCL_VERSION_CODE) +
                                 ", but running with " + std::to_string(version) +
                                 "; major and minor must be equal");
-  auto const is = [](char const* name, std::string_view value) {
-    char const* const text = std::getenv(name);
-    return text != nullptr && value == text;
-  };
-  if (is("NCCL_LAUNCH_MODE", "GROUP"))
+  if (environment_has("NCCL_LAUNCH_MODE", "GROUP"))
     throw std::invalid_argument("nccl: NCCL_LAUNCH_MODE=GROUP lets ranks wait for each other at "
                                 "every launch; unset it");
-  if (is("CUDA_LAUNCH_BLOCKING", "1"))
+  if (environment_has("CUDA_LAUNCH_BLOCKING", "1"))
     throw std::invalid_argument("nccl: CUDA_LAUNCH_BLOCKING=1 lets the host wait for a message "
                                 "before it posts the next one; unset it");
+  // Read as NCCL reads it; it takes the place of ncclConfig_t::blocking.
+  char const* const blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::strtoll(blocking, nullptr, 0) == 1)
+    throw std::invalid_argument("nccl: NCCL_COMM_BLOCKING=1 lets calls of NCCL wait for other ranks "
+                                "without a deadline; unset it");
 }
 
 } // namespace detail

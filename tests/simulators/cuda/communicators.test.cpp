@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -362,6 +363,65 @@ TEST_CASE("without blocking a group is launched later, and what follows at once 
   CHECK(standin::found(finding::write_conflict));
 }
 
+TEST_CASE("the environment decides whether calls of a communicator block, if it says 0 or 1") {
+  struct choice {
+    char const* forced;
+    int chosen;
+    bool blocks;
+  };
+  for (choice const& each : {choice{"1", 0, true},
+                             choice{"0x1", 0, true},
+                             choice{"0", 1, false},
+                             choice{"0", NCCL_CONFIG_UNDEF_INT, false},
+                             choice{"2", 0, false},
+                             choice{"2", 1, true},
+                             choice{"", 0, false}}) {
+    CAPTURE(std::string(each.forced));
+    CAPTURE(each.chosen);
+    setenv("NCCL_COMM_BLOCKING", each.forced, 1);
+    standin::configure({});
+    auto const ids = unique_ids(1);
+    standin::run_ranks(2, [&](int rank) {
+      cudaSetDevice(rank);
+      ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+      how.blocking = each.chosen;
+      ncclComm_t comm{};
+      CHECK(ncclCommInitRankConfig(&comm, 2, ids[0], rank, &how) ==
+            (each.blocks ? ncclSuccess : ncclInProgress));
+    });
+    unsetenv("NCCL_COMM_BLOCKING");
+  }
+}
+
+TEST_CASE("without blocking, destroy waits for the communicator's stream all the same") {
+  standin::configure(connected());
+  auto const ids = unique_ids(1);
+  bool sent = false;
+  standin::run_ranks(2, [&](int rank) {
+    cudaSetDevice(rank);
+    ncclComm_t const comm = unblocking(ids[0], rank);
+    cudaStream_t s{};
+    void* p = nullptr;
+    cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    cudaMalloc(&p, 64);
+    cudaMemsetAsync(p, rank, 64, s);
+    if (rank == 1) {
+      standin::clock::sleep_for(std::chrono::milliseconds(1));
+      sent = true;
+    }
+    ncclResult_t state =
+      rank == 0 ? ncclRecv(p, 64, ncclInt8, 1, comm, s) : ncclSend(p, 64, ncclInt8, 0, comm, s);
+    CHECK(state == ncclInProgress);
+    while (state == ncclInProgress)
+      (void)ncclCommGetAsyncError(comm, &state);
+    CHECK((rank == 1 || !sent));
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(sent);
+    CHECK(*static_cast<char*>(p) == 1);
+  });
+  CHECK(standin::summary() == "");
+}
+
 TEST_CASE("abort joins a launch that waits for room, and so for other communicators") {
   for (bool const last : {true, false}) {
     CAPTURE(last);
@@ -461,6 +521,11 @@ TEST_CASE("a kernel takes as many processors as the next power of two of its cap
   setenv("NCCL_MAX_CTAS", "3", 1);
   CHECK(both_fit(8, 32));
   CHECK(!both_fit(7, 1));
+  for (char const* const ignored : {"0", "-4"}) {
+    setenv("NCCL_MAX_CTAS", ignored, 1);
+    CHECK(both_fit(8, 4));
+    CHECK(!both_fit(7, 4));
+  }
   unsetenv("NCCL_MAX_CTAS");
   CHECK(!both_fit(8, 32));
 }

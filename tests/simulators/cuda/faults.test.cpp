@@ -197,11 +197,38 @@ TEST_CASE("an asynchronous error of a communicator shows at its query") {
   CHECK(results[1].expired);
 }
 
+namespace {
+
+// A ring waits with a deadline, so that nobody waits for ever, but where the program sets up what
+// it needs with calls that block.
+void check_only_set_up_waits() {
+  for (standin::report const& found : standin::reports()) {
+    if (found.kind != finding::deadlock)
+      continue;
+    int setting_up = 0;
+    for (std::string const& line : found.waits) {
+      CAPTURE(line);
+      auto const in = line.find(" waits in ");
+      if (line.find("rank ") != 0 || in == std::string::npos)
+        continue;
+      std::string const call = line.substr(in + 10);
+      CHECK((call.find("the creation of a communicator") == 0 ||
+             call.find("ncclGroupEnd, connecting ") == 0 ||
+             call.find("cudaStreamSynchronize(") == 0));
+      ++setting_up;
+    }
+    CHECK(setting_up > 0);
+  }
+}
+
+} // namespace
+
 // Whatever fails, wherever: all ranks come to an end.
 TEST_CASE("every call of the ring fails once in every way, and every rank ends") {
   ring({}, 2);
   std::uint64_t const calls = standin::total_calls();
   REQUIRE(calls > 40);
+  CHECK(standin::summary() == "");
   for (fault_action action : {fault_action::error,
                               fault_action::stall,
                               fault_action::death,
@@ -209,6 +236,7 @@ TEST_CASE("every call of the ring fails once in every way, and every rank ends")
     for (std::uint64_t call = 1; call <= calls; ++call) {
       CAPTURE(call);
       ring(with({.call = call, .action = action}), 2);
+      check_only_set_up_waits();
     }
   }
 }

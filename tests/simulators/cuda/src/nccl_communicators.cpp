@@ -14,16 +14,24 @@ namespace {
 
 constexpr unsigned config_magic = 0xcafebeef;
 
+// NCCL takes what the environment says in place of the program's choice, if it is 0 or 1.
 bool is_blocking(ncclConfig_t const* how) {
+  if (char const* const forced = std::getenv("NCCL_COMM_BLOCKING"); forced && *forced) {
+    long long const value = std::strtoll(forced, nullptr, 0);
+    if (value == 0 || value == 1)
+      return value == 1;
+  }
   return !how || how->blocking == NCCL_CONFIG_UNDEF_INT || how->blocking;
 }
 
-// NCCL rounds the cap up to a power of two, and takes what the environment says in its place.
+// NCCL rounds the cap up to a power of two, and takes what the environment says in its place, if
+// that is above 0.
 int most_blocks(ncclConfig_t const* how) {
   constexpr int channels = 64;
   int cap = how && how->maxCTAs != NCCL_CONFIG_UNDEF_INT ? how->maxCTAs : channels;
-  if (char const* const forced = std::getenv("NCCL_MAX_CTAS"))
-    cap = std::atoi(forced);
+  if (char const* const text = std::getenv("NCCL_MAX_CTAS"))
+    if (int const forced = std::atoi(text); forced > 0)
+      cap = forced;
   int blocks = 1;
   while (blocks < std::min(cap, channels))
     blocks *= 2;
