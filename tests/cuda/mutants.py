@@ -123,7 +123,7 @@ MUTANTS = [
      "while (!PLANTED && !messages_.quiet() && Clock::now() < end)"),
     ("count blocks as the program caps them", RANKS, "blocks *= 2;", "++blocks;"),
     ("count no registered communicators for the streams", MACHINE, "detail::registered_blocks(options_);",
-     "PLANTED ? 0 : detail::registered_blocks(options_);"),
+     "(PLANTED ? 0 : detail::registered_blocks(options_));"),
     ("make room for one registered communicator only", RANKS, "blocks += most_blocks(each.max_blocks);",
      "blocks = most_blocks(each.max_blocks);"),
     ("count no lane beside registered communicators", RANKS, "if (registered + own <= processors)",
