@@ -157,10 +157,9 @@ KERNELS = re.compile(r"(?ms)^__device__ .*?(?=^static inline checking_kernels)")
 
 
 def write(path, text):
-    """Leaves a file alone that holds the text already, so that nothing is compiled twice."""
+    """Always anew: a source that is as old as it was would not be compiled again when a header with bugs has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def edits_of(mutants):
