@@ -3,10 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <tests/gpu/machine.hpp>
 #include <thread>
-#include <utility>
+
+namespace {
+using real_clock = pipelining::polling_clock;
+}
+#include <tests/gpu/machine_threads.hpp>
 
 namespace machine {
 
@@ -16,36 +19,6 @@ clock::time_point clock::now() {
 
 void clock::sleep_for(duration length) {
   std::this_thread::sleep_for(length);
-}
-
-struct clock::thread::real {
-  pipelining::polling_clock::thread own;
-};
-void clock::thread::join() {
-  real_->own.join();
-  joinable_ = false;
-}
-void clock::thread::detach() {
-  real_->own.detach();
-  joinable_ = false;
-}
-clock::thread clock::start(std::function<void()> work) {
-  thread made;
-  made.real_ =
-    std::make_shared<thread::real>(thread::real{pipelining::polling_clock::start(std::move(work))});
-  made.joinable_ = true;
-  return made;
-}
-
-struct clock::doorbell::real {
-  pipelining::polling_clock::doorbell own{};
-};
-clock::doorbell::doorbell() : real_(std::make_shared<real>()) {}
-void clock::doorbell::wait_until(time_point when) {
-  real_->own.wait_until(pipelining::polling_clock::time_point(when.time_since_epoch()));
-}
-void clock::doorbell::ring() {
-  real_->own.ring();
 }
 
 std::string obstacle() {
