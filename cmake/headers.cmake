@@ -38,9 +38,12 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_one_f_one_b.hpp
   schedule/v_search.hpp
   schedule/v_shape.hpp
+  schedule/vocabulary_1f1b.hpp
+  schedule/vocabulary_rows.hpp
   schedule/walk.hpp
   schedule/with_recompute.hpp
   schedule/with_stage_graph.hpp
+  schedule/with_vocabulary.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp

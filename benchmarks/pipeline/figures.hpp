@@ -61,11 +61,11 @@ inline delays delays_of(pp::timetable_view ran) {
       bool crossed = false;
       pp::dependency_list const needed = pp::dependencies(ran.over(), ran.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
-        int const entry = entries[static_cast<std::size_t>(needed.index[k])];
+        int const entry = entries[static_cast<std::size_t>(needed.index(k))];
         if (entry < 0 || ran.ends[entry] <= before)
           continue;
         before = ran.ends[entry];
-        crossed = pp::device_of(ran, needed.stage[k], ran.passes[i].microbatch) != device;
+        crossed = pp::device_of(ran, needed.stage(k), ran.passes[i].microbatch) != device;
       }
       if (before >= 0)
         (crossed ? message : own).push_back(ran.starts[i] - before);

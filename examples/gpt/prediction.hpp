@@ -45,6 +45,10 @@ struct measured_cost {
     case pp::pass_kind::copy_out:
     case pp::pass_kind::copy_in:
     case pp::pass_kind::copy_request: return 0; // beside the passes
+    case pp::pass_kind::embed:
+    case pp::pass_kind::logits:
+    case pp::pass_kind::logits_gradient:
+    case pp::pass_kind::embed_gradient: return 0; // this model keeps its ends on two devices
     }
     return 0;
   }
@@ -124,7 +128,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     double time = device_free[device];
     auto const needed = pp::dependencies(table.over(), table.passes[next[device]]);
     for (int i = 0; i < needed.count; ++i) {
-      double const end = done[static_cast<std::size_t>(needed.index[i])];
+      double const end = done[static_cast<std::size_t>(needed.index(i))];
       if (end < 0) {
         return pp::never;
       }

@@ -14,6 +14,7 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -289,17 +290,30 @@ struct schedule_of_name {
   }
 };
 
-pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost) {
-  pp::pipeline_size const size{choice.devices, choice.microbatches};
+//! Calls `use` with the schedule of a choice in its adapter.
+//! @pre there is one
+template <class Use>
+auto with_adapted(schedule_choice const& choice, Use use) {
   schedule_of_name const named{&choice};
+  bool const published = choice.name == "1f1b"; // an order of its own
   switch (choice.adapted) {
-  case adapter::recompute:
-    return pp::make_orders(pp::with_recompute<schedule_of_name>{named, {}}, size, cost);
-  case adapter::offload:
-    return pp::make_orders(pp::with_offload<schedule_of_name>{named, {}}, size, cost);
-  case adapter::none: break;
+  case adapter::recompute: return use(pp::with_recompute<schedule_of_name>{named, {}});
+  case adapter::offload: return use(pp::with_offload<schedule_of_name>{named, {}});
+  case adapter::vocabulary_1:
+    return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
+                     : use(pp::with_vocabulary<schedule_of_name, 1>{named});
+  default: break;
   }
-  return find_schedule(choice.name).orders(choice, cost);
+  return published ? use(pp::with_vocabulary<pp::OneFOneB, 2>{})
+                   : use(pp::with_vocabulary<schedule_of_name, 2>{named});
+}
+
+pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost) {
+  if (choice.adapted == adapter::none)
+    return find_schedule(choice.name).orders(choice, cost);
+  return with_adapted(choice, [&](auto const& schedule) {
+    return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
+  });
 }
 
 //! Insertions, deletions, replacements and swaps of neighbours that make one text the other.
@@ -383,7 +397,12 @@ pp::shape arrange(schedule_choice const& choice) {
   named_schedule const& schedule = find_schedule(choice.name);
   check_options(schedule, choice);
   pp::check_extents({.devices = choice.devices, .microbatches = choice.microbatches});
-  pp::shape const extents = schedule.arrange(choice);
+  pp::shape const extents =
+    choice.adapted == adapter::none
+      ? schedule.arrange(choice)
+      : with_adapted(choice, [&choice](auto const& adapted) -> pp::shape {
+          return adapted.arrange(choice.devices, choice.microbatches);
+        });
   pp::check_extents(extents);
   return extents;
 }

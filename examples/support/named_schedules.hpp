@@ -53,12 +53,33 @@ enum class option : unsigned {
   return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
 }
 
-//! What any schedule can be wrapped in, to hold less.
+//! What any schedule can be wrapped in.
 enum class adapter {
   none,
-  recompute, //!< with_recompute: forward passes keep their input alone
-  offload    //!< with_offload: activations wait on the host
+  recompute,    //!< with_recompute: forward passes keep their input alone
+  offload,      //!< with_offload: activations wait on the host
+  vocabulary_1, //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
+  vocabulary_2  //!< with_vocabulary<Schedule, 2>
 };
+
+//! An adapter by the name that options have for it.
+struct named_adapter {
+  std::string_view name;
+  adapter which;
+  std::string_view line; //!< what it does
+};
+
+//! All of them.
+inline constexpr named_adapter named_adapters[] = {
+  {"recompute", adapter::recompute, "forward passes keep their input alone"},
+  {"offload", adapter::offload, "activations wait on the host"},
+  {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
+  {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
+};
+
+[[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
+  return which == adapter::vocabulary_1 || which == adapter::vocabulary_2;
+}
 
 //! Which schedule, how large, and with which of its options.
 struct schedule_choice {
@@ -84,10 +105,11 @@ public:
         pair_([cost](pipelining::pass const& first, pipelining::pass const& second) {
           return pipelining::pair_duration(cost, first, second);
         }),
-        latency_(cost.latency()) {}
+        latency_(cost.latency()), groups_(pipelining::groups_of(cost)) {}
 
   [[nodiscard]] double duration(pipelining::pass const& what) const { return duration_(what); }
   [[nodiscard]] double latency() const noexcept { return latency_; }
+  [[nodiscard]] pipelining::group_times groups() const noexcept { return groups_; }
   [[nodiscard]] double pair_duration(pipelining::pass const& first,
                                      pipelining::pass const& second) const {
     return pair_(first, second);
@@ -97,6 +119,7 @@ private:
   std::function<double(pipelining::pass const&)> duration_;
   std::function<double(pipelining::pass const&, pipelining::pass const&)> pair_;
   double latency_;
+  pipelining::group_times groups_;
 };
 
 //! One schedule with a name.

@@ -89,6 +89,42 @@ std::string read_format(std::string_view option, std::string_view word) {
   return std::string(word);
 }
 
+adapter read_adapter(std::string_view option, std::string_view word) {
+  std::string all;
+  for (named_adapter const& each : named_adapters) {
+    if (each.name == word)
+      return each.which;
+    all += (all.empty() ? "" : &each == std::end(named_adapters) - 1 ? " or " : ", ") +
+           std::string(each.name);
+  }
+  throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
+}
+
+//! Times of the passes of shards and, as far as given, of a broadcast and a reduce.
+void read_vocabulary_cost(pipelining::uniform_cost& cost,
+                          std::string_view option,
+                          std::string_view word) {
+  double* const times[] = {&cost.embed,
+                           &cost.logits,
+                           &cost.logits_gradient,
+                           &cost.embed_gradient,
+                           &cost.broadcast,
+                           &cost.reduce};
+  std::string_view rest = word;
+  std::size_t count = 0;
+  for (; count < std::size(times); ++count) {
+    std::size_t const comma = rest.find(',');
+    *times[count] = read_time(option, rest.substr(0, comma));
+    if (comma == std::string_view::npos)
+      break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (count != 3 && count != 5)
+    throw usage_error(std::string(option) +
+                      " wants 4 or 6 times, E,S,T,G or E,S,T,G,BROADCAST,REDUCE, not " +
+                      quoted(word));
+}
+
 std::string read_policy(std::string_view option, std::string_view word) {
   if (word != "pipeline" && word != "pair" && word != "edge")
     throw usage_error(std::string(option) + " wants pipeline, pair or edge, not " + quoted(word));
@@ -175,9 +211,21 @@ constexpr option_reader options[] = {
        c.measured = read_cost_file(option, word);
        return;
      }
-     double const pair = c.cost.overlapped_pair;
-     c.cost = read_cost(option, word);
-     c.cost.overlapped_pair = pair;
+     pipelining::uniform_cost const given = read_cost(option, word);
+     c.cost.forward = given.forward;
+     c.cost.backward_input = given.backward_input;
+     c.cost.backward_weight = given.backward_weight;
+     c.cost.communication = given.communication;
+   }},
+  {"--with",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.adapted = read_adapter(option, word);
+   }},
+  {"--vocabulary-cost",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     read_vocabulary_cost(c.cost, option, word);
    }},
   {"--tokens",
    true,
@@ -395,6 +443,13 @@ void check(command& result, std::vector<std::string_view> const& given) {
     return check_search(result, given);
   if (result.format == "header")
     throw usage_error("only search has the format header; others have types of their own");
+  if (compares && has_option("--with"))
+    throw usage_error("compare does not have the option --with");
+  if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
+    throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
+  if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
+    throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
+                      "of a file or of tokens, which say nothing of shards");
   if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
     throw usage_error("compare has the formats text, csv and json");
   if (compares && has_option("--width"))
@@ -533,6 +588,12 @@ std::string help_text() {
          "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
          "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"
+         "  --with WHAT            the schedule in an adapter: recompute, offload, vocabulary-1 or\n"
+         "                         vocabulary-2 (embedding and output layer in a shard per\n"
+         "                         device, one or two barriers)\n"
+         "  --vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]\n"
+         "                         times of the passes of shards (default 1 each) and of their\n"
+         "                         exchanges (default: as messages)\n"
          "  --limit-seconds N      give a search up after this time\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
          "\n"

@@ -119,8 +119,8 @@ pp::uniform_cost work_of_share(made_table const& made) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (table.first_units != nullptr)
-    return {}; // nothing is known of microbatches of unequal numbers of chunks
+  if (table.first_units != nullptr || table.edges != nullptr)
+    return {}; // nothing is known of unequal numbers of chunks, and of stages that are no chain
   // Pairs may take less time than their sum.
   pp::bound_options options{.chunk_shares = made.chunk_shares,
                             .pairs = made.cost.overlapped_pair >= 0};

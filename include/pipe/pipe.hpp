@@ -124,9 +124,12 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/vocabulary_1f1b.hpp>
+#include <pipe/schedule/vocabulary_rows.hpp>
 #include <pipe/schedule/walk.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>

@@ -12,10 +12,12 @@ import sys
 
 OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
            "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
+# Pictures of schedules in adapters.
+ADAPTED = {"vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost", "0.25,0.25,0.25,0.25"]}
 
 
-def picture(tool, name):
-    command = [tool, name, "--devices", "4", "--microbatches", "8", "--format", "svg", *OPTIONS.get(name, [])]
+def picture(tool, name, further=()):
+    command = [tool, name, *further, "--devices", "4", "--microbatches", "8", "--format", "svg", *OPTIONS.get(name, [])]
     if name.startswith("seq1f1b"):
         command += ["--chunks", "2"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -28,11 +30,12 @@ def main(tool, docs, write):
     problems = [f"docs/schedules.md has no heading for {name}" for name in names if f"\n## {name}\n" not in page]
     problems += [f"docs/schedules.md describes {name}, which the tool does not know"
                  for name in re.findall(r"^## (\S+)$", page, re.MULTILINE) if name not in names]
-    for name in names:
+    drawings = {name: (name, []) for name in names} | {name: (words[0], words[1:]) for name, words in ADAPTED.items()}
+    for name, (schedule, further) in drawings.items():
         if f"](images/{name}.svg)" not in page:
             problems.append(f"docs/schedules.md does not show images/{name}.svg")
         file = docs / "images" / f"{name}.svg"
-        drawn = picture(tool, name)
+        drawn = picture(tool, schedule, further)
         if write:
             file.write_text(drawn, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != drawn:

@@ -17,8 +17,8 @@ namespace support {
 
 using edge_list = std::vector<pipelining::stage_edge>;
 
-//! @brief Edges between `stages` stages: every stage but the first few has one to four stages
-//! before it, and some are read by nobody.
+//! @brief Edges between `stages` stages: every stage but the first few has up to five stages before
+//! it and after it, and some are read by nobody.
 inline edge_list draw_graph(int stages, std::mt19937& random) {
   edge_list edges;
   std::vector<int> after(static_cast<std::size_t>(stages));
@@ -27,10 +27,10 @@ inline edge_list draw_graph(int stages, std::mt19937& random) {
     for (int i = 0; i < to; ++i)
       from[static_cast<std::size_t>(i)] = i;
     std::shuffle(from.begin(), from.end(), random);
-    int const wanted = static_cast<int>(random() % 4);
+    int const wanted = static_cast<int>(random() % 6);
     int taken = 0;
     for (int const one : from)
-      if (taken < wanted && after[static_cast<std::size_t>(one)] < pipelining::most_neighbours) {
+      if (taken < wanted && after[static_cast<std::size_t>(one)] < 5) {
         edges.push_back({one, to});
         ++after[static_cast<std::size_t>(one)];
         ++taken;

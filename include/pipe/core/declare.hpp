@@ -21,6 +21,18 @@ struct numbered_kind {
 
 namespace detail {
 
+//! The step from a pass's own stage to those of which an effect is about a datum.
+[[nodiscard]] constexpr int step_to(of_stage whose) noexcept {
+  return whose == of_stage::before  ? -1
+         : whose == of_stage::after ? 1
+         : whose == of_stage::group ? beside
+                                    : 0;
+}
+//! The step back: from the stage that makes a datum to those that read it.
+[[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
+  return whose == of_stage::group ? beside : -step_to(whose);
+}
+
 //! A set of rows or of kinds.
 using flow_set = std::uint16_t;
 
@@ -141,7 +153,8 @@ private:
         flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
         if (one.stage == of_stage::own)
           continue;
-        flow_.reader_step[one.of] = one.stage == of_stage::before ? 1 : -1;
+        flow_.reader_step[one.of] = step_back(one.stage);
+        flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
         pool_step[flow_.data[one.of].pool] = flow_.reader_step[one.of];
       }
     for (int of = 0; of < flow_.data_count; ++of) {
@@ -166,7 +179,7 @@ private:
         reads.own = static_cast<flow_set>(reads.own | only(row));
         continue;
       }
-      int const step = one.stage == of_stage::before ? -1 : 1;
+      int const step = step_to(one.stage);
       if (reads.input != kind_links::none && (reads.input != row || reads.input_step != step))
         throw std::invalid_argument("flow: a kind reads data of two other stages");
       reads.input = row;
@@ -248,12 +261,16 @@ private:
       result.input = reads.input;
       result.input_step = reads.input_step;
     }
+    int products = 0;
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
       effect const& one = flow_.kinds[kind].effects[i];
       if (one.what == does::adds_to)
         result.chunk_step = one.order == chunk_order::ascending ? -1 : 1;
-      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of])
-        result.product = one.of;
+      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
+        if (products == 3)
+          throw std::invalid_argument("flow: a kind makes more than three data for other stages");
+        result.products[products++] = one.of;
+      }
     }
   }
 
@@ -294,7 +311,7 @@ private:
   }
   for (numbered_kind const& one : kinds) {
     if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
-      throw std::invalid_argument("flow: kinds have different numbers below 12");
+      throw std::invalid_argument("flow: kinds have different numbers below 14");
     result.kinds[index_of(one.number)] = one.kind;
   }
   detail::flow_resolution(result).run();

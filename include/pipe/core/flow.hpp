@@ -5,6 +5,7 @@
 //! @brief What passes make, read and free, declared once. Header for pipelining::flow.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/stage_graph.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +34,8 @@ enum class does : std::uint8_t {
 };
 
 //! @brief Whose datum an effect is about: that of the pass's own stage, of the stages that it gets
-//! its input from, or of those that read its output.
-enum class of_stage : std::uint8_t { own, before, after };
+//! its input from, of those that read its output, or of all stages of its group.
+enum class of_stage : std::uint8_t { own, before, after, group };
 
 //! @brief In which order the chunks of a microbatch add to a datum.
 enum class chunk_order : std::uint8_t { ascending, descending };
@@ -106,13 +107,14 @@ struct kind_of_pass {
   stage_call calls = stage_call::perform; //!< the member of a stage that it calls
   effect effects[most_effects]{};         //!< what it does
   int effect_count = 0;                   //!< how much of that there is
+  bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
 
   //! Whether the flow has such a kind.
   [[nodiscard]] constexpr bool exists() const noexcept { return letter != '\0'; }
   friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
 };
 
-inline constexpr int most_kinds = 12;  //!< Kinds of passes of a flow.
+inline constexpr int most_kinds = 14;  //!< Kinds of passes of a flow.
 inline constexpr int most_data = 16;   //!< Data of a flow.
 inline constexpr int engine_count = 3; //!< Engines of a device.
 
@@ -128,10 +130,10 @@ struct kind_links {
 
   int made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
   int input = none;                 //!< row that it reads of another stage
-  int input_step = 0;               //!< -1: of the stage before, +1: of the stage after
+  int input_step = 0;               //!< -1: of the stages before, +1: of those after; or `beside`
   int own[2] = {none, none};        //!< rows that it reads of its own stage and unit
   int chunk_step = 0;               //!< -1, +1: it follows its row of the chunk before, after
-  int product = none;               //!< the datum that it makes for other stages
+  int products[3] = {none, none, none}; //!< the data that it makes for other stages
 
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
@@ -152,11 +154,13 @@ struct flow {
   int row_of[most_data]{};           //!< the row of a datum
   std::uint16_t makers[most_data]{}; //!< by row: the kinds that make it, one bit each
   bool wanted[most_data]{};          //!< by row: must be made for every unit
-  int reader_step[most_data]{};      //!< by datum: -1, +1 where the stage before, after reads it
+  int reader_step[most_data]{};      //!< by datum: -1, +1 where the stage before, after reads it,
+                                     //!< `beside` where those of the group do
   bool freed[most_data]{};           //!< by datum: a kind frees it
   kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
   int engine_row[engine_count] = {0, -1, -1}; //!< which row of a device an engine is, -1 for none
   int engines = 1;                            //!< rows of passes of a device
+  bool reads_in_groups = false; //!< a kind reads what the stages of its group make
   //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
   //! be looked at together (a copy out of what was not meant to leave).
   bool has_choices = false;

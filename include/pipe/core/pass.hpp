@@ -17,7 +17,8 @@ namespace pipelining::inline v0_2 {
 //! halves. Papers of the zero-bubble family write "B" for what is `backward_input` here.
 //! The other kinds are those of `frugal_training`: a forward pass that keeps its input alone and
 //! the `recompute` that brings its activation back; a forward pass whose activation goes to the host,
-//! and the copies there and back, the latter not before a `copy_request`.
+//! and the copies there and back, the latter not before a `copy_request`. The last four are those of
+//! `vocabulary_training`: what the shards of a vocabulary do at both ends of a model.
 enum class pass_kind : std::uint8_t {
   forward,
   backward,
@@ -28,7 +29,11 @@ enum class pass_kind : std::uint8_t {
   offloaded_forward,
   copy_out,
   copy_in,
-  copy_request
+  copy_request,
+  embed,
+  logits,
+  logits_gradient,
+  embed_gradient
 };
 
 //! @brief One piece of work: a kind, on one stage, for one chunk of one microbatch. Eight bytes.

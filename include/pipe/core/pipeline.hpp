@@ -29,7 +29,16 @@ struct pipeline {
   int const* edges = nullptr;
 };
 
-//! @brief How many stages are before (step -1) or after (step +1) a stage.
+//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
+//! messages.
+struct group_times {
+  double broadcast = -1; //!< from the end of a pass to each stage of a group
+  double reduce = -1;    //!< from the end of the last stage of a group to who reads them
+
+  friend constexpr bool operator==(group_times const&, group_times const&) = default;
+};
+
+//! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
 [[nodiscard]] constexpr int neighbours(pipeline const& over, int stage, int step) noexcept {
   return neighbours(over.edges, stages(over.extents), stage, step);
 }
@@ -40,7 +49,7 @@ neighbour(pipeline const& over, int stage, int step, int number) noexcept {
   return neighbour(over.edges, stages(over.extents), stage, step, number);
 }
 
-//! @brief The most neighbours that a stage has on one side: 1 for a chain.
+//! @brief The most stages that read what one stage makes: 1 for a chain.
 [[nodiscard]] constexpr int graph_width(pipeline const& over) noexcept {
   return over.edges == nullptr ? 1 : over.edges[0];
 }
@@ -82,11 +91,33 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
   return first_unit(over, what.microbatch) + what.chunk;
 }
 
-//! @brief True when kind, stage, microbatch and chunk of a pass exist.
+//! @brief True for a stage of a group, such as a shard of a vocabulary.
+[[nodiscard]] constexpr bool in_group(pipeline const& over, int stage) noexcept {
+  return over.edges != nullptr && neighbours(over, stage, beside) > 0;
+}
+
+//! @brief True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such
+//! stages.
 [[nodiscard]] constexpr bool contains(pipeline const& over, pass const& what) noexcept {
   return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
          what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
-         what.chunk < chunks_of(over, what.microbatch);
+         what.chunk < chunks_of(over, what.microbatch) &&
+         (*over.declared)[what.kind].in_groups == in_group(over, what.stage);
+}
+
+//! @brief The time from the end of a pass of one stage to the start of one of another that reads
+//! what it made.
+//! @param latency of a message @param apart whether they are on different devices
+[[nodiscard]] constexpr double transfer_time(pipeline const& over,
+                                             group_times const& groups,
+                                             double latency,
+                                             int from,
+                                             int to,
+                                             bool apart) noexcept {
+  double const together = in_group(over, from) ? groups.reduce
+                          : in_group(over, to) ? groups.broadcast
+                                               : -1;
+  return together >= 0 ? together : apart ? latency : 0;
 }
 
 namespace detail {
@@ -191,28 +222,52 @@ namespace detail {
 }
 
 //! @brief How many stages read what a pass makes for other stages: in training, none reads the last
-//! stage's forward, the first stage's gradient and weight gradients.
+//! stage's forward, the first stage's gradient and weight gradients. A stage that reads two data
+//! counts twice.
 [[nodiscard]] constexpr int readers(pipeline const& over, pass const& maker) noexcept {
-  int const product = links_of(over, maker).product;
-  return product == kind_links::none
-           ? 0
-           : neighbours(over, maker.stage, over.declared->reader_step[product]);
+  kind_links const& links = links_of(over, maker);
+  int count = 0;
+  for (int const product : links.products)
+    if (product != kind_links::none)
+      count += neighbours(over, maker.stage, over.declared->reader_step[product]);
+  return count;
 }
 
-//! @brief One of these stages, or `kind_links::none` where there are not so many.
+//! @brief A stage that reads what a pass makes.
+struct product_reader {
+  int product = kind_links::none; //!< the datum; none where there are not so many readers
+  int stage = kind_links::none;   //!< that reads it
+  int number = 0;                 //!< among the readers of this datum
+};
+
+//! @brief One of them, those of the first datum first.
+[[nodiscard]] constexpr product_reader
+reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  kind_links const& links = links_of(over, maker);
+  if (over.edges == nullptr) {
+    int const product = links.products[0];
+    if (product == kind_links::none || number != 0)
+      return {};
+    int const reader = maker.stage + over.declared->reader_step[product];
+    return reader >= 0 && reader < stages(over.extents) ? product_reader{product, reader, 0}
+                                                        : product_reader{};
+  }
+  for (int const product : links.products) {
+    if (product == kind_links::none)
+      break;
+    int const step = over.declared->reader_step[product];
+    int const count = neighbours(over, maker.stage, step);
+    if (number < count)
+      return {product, neighbour(over, maker.stage, step, number).stage, number};
+    number -= count;
+  }
+  return {};
+}
+
+//! @brief Its stage, or `kind_links::none`.
 [[nodiscard]] constexpr int
 reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
-  int const product = links_of(over, maker).product;
-  if (product == kind_links::none)
-    return kind_links::none;
-  int const step = over.declared->reader_step[product];
-  if (over.edges == nullptr) {
-    int const reader = maker.stage + step;
-    return number == 0 && reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
-  }
-  return number < neighbours(over, maker.stage, step)
-           ? neighbour(over, maker.stage, step, number).stage
-           : kind_links::none;
+  return reader_of(over, maker, number).stage;
 }
 
 namespace detail {
@@ -220,10 +275,10 @@ namespace detail {
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
 is_sent_before(pipeline const& over, pass const& maker, int number, int to) noexcept {
-  int const product = links_of(over, maker).product;
-  if (over.declared->data[product].instance == per::reader)
+  product_reader const reader = reader_of(over, maker, number);
+  if (over.declared->data[reader.product].instance == per::reader)
     return false;
-  for (int before = 0; before < number; ++before)
+  for (int before = number - reader.number; before < number; ++before)
     if (device_of(over, reader_stage(over, maker, before), maker.microbatch) == to)
       return true;
   return false;
@@ -254,49 +309,62 @@ receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
   return true;
 }
 
-//! @brief The passes that a pass waits for, as their `pass_index`, and the stages that run them.
-struct dependency_list {
-  int index[3 + most_neighbours]; //!< by pass_index
-  int stage[3 + most_neighbours]; //!< the stage of each
-  int count;    //!< how many there are
-};
-
-//! @brief What `what` waits for: who made what it reads on another stage and on its own, and the
+//! @brief What a pass waits for: who made what it reads on other stages and on its own, and the
 //! pass of the chunk before or after it.
 //!
 //! In training: a forward pass waits for the stages before it and for the chunk before it (whose
 //! keys and values it reads). The gradient of the input waits for the stage after it (on the last
 //! stage: for its own forward) and for the chunk after it (whose gradients of keys and values it
 //! takes over). The gradient of the weights waits for the gradient of the input of the same unit.
-//!
-//! @pre contains(over, what)
-//! @complexity O(1)
+class dependency_list {
+public:
+  //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
+  constexpr dependency_list(pipeline const& over, pass const& what) noexcept
+      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
+        unit_count_(units(over)), stage_count_(stages(over.extents)) {
+    inputs_ =
+      links_.input == kind_links::none ? 0 : neighbours(over, what.stage, links_.input_step);
+    own_ = (links_.own[0] == kind_links::none ? 0 : 1) + (links_.own[1] == kind_links::none ? 0 : 1);
+    int const chunk = what.chunk + links_.chunk_step;
+    count = inputs_ + own_;
+    if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
+      ++count;
+  }
+  //! The `pass_index` of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int index(int number) const noexcept {
+    int const behind = number - inputs_;
+    if (behind < 0)
+      return at(links_.input, stage(number)) + unit_;
+    return behind < own_ ? at(links_.own[behind], what_.stage) + unit_
+                         : at(links_.made[0], what_.stage) + unit_ + links_.chunk_step;
+  }
+  //! The stage of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int stage(int number) const noexcept {
+    return number < inputs_ ? neighbour(over_, what_.stage, links_.input_step, number).stage
+                            : what_.stage;
+  }
+
+  int count; //!< how many there are
+
+private:
+  [[nodiscard]] constexpr int at(int row, int stage) const noexcept {
+    return (row * stage_count_ + stage) * unit_count_;
+  }
+
+  pipeline over_;
+  pass what_;
+  kind_links const& links_;
+  int unit_;
+  int unit_count_;
+  int stage_count_;
+  int inputs_ = 0;
+  int own_ = 0;
+};
+
+//! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
 [[nodiscard]] constexpr dependency_list dependencies(pipeline const& over,
                                                      pass const& what) noexcept {
-  dependency_list result{};
-  kind_links const& links = links_of(over, what);
-  int const stage_count = stages(over.extents);
-  int const unit_count = units(over);
-  int const unit = unit_of(over, what);
-  int const inputs =
-    links.input == kind_links::none ? 0 : neighbours(over, what.stage, links.input_step);
-  for (int k = 0; k < inputs; ++k) {
-    int const input_stage = neighbour(over, what.stage, links.input_step, k).stage;
-    result.index[result.count] = (links.input * stage_count + input_stage) * unit_count + unit;
-    result.stage[result.count++] = input_stage;
-  }
-  for (int const own : links.own)
-    if (own != kind_links::none) {
-      result.index[result.count] = (own * stage_count + what.stage) * unit_count + unit;
-      result.stage[result.count++] = what.stage;
-    }
-  int const chunk = what.chunk + links.chunk_step;
-  if (links.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch)) {
-    result.index[result.count] =
-      (links.made[0] * stage_count + what.stage) * unit_count + unit + links.chunk_step;
-    result.stage[result.count++] = what.stage;
-  }
-  return result;
+  return {over, what};
 }
 
 } // namespace pipelining::inline v0_2

@@ -5,6 +5,7 @@
 //! @brief Which stage reads what which stage makes, where stages are no chain. Header for
 //! pipelining::stage_edge.
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <stdexcept>
@@ -21,8 +22,18 @@ struct stage_edge {
   friend constexpr bool operator==(stage_edge const&, stage_edge const&) = default;
 };
 
-//! @brief The most stages that one stage reads of, and the most that read of it.
-inline constexpr int most_neighbours = 4;
+//! @brief Stages that share out one piece of work, such as the shards of a vocabulary: `count`
+//! stages from `first` on. What each makes for the group, all of them read.
+struct stage_group {
+  int first = 0;
+  int count = 0;
+
+  friend constexpr bool operator==(stage_group const&, stage_group const&) = default;
+};
+
+//! @brief The step from a stage to those of its group, itself among them. To those before it: -1, to
+//! those after it: +1.
+inline constexpr int beside = 2;
 
 //! @brief A stage at the other end of an edge.
 struct stage_neighbour {
@@ -32,12 +43,13 @@ struct stage_neighbour {
 
 namespace detail {
 
-//! Where the neighbours of a stage begin in a table of edges: 1 + 2 (S + 1) + 4 E numbers. The
-//! first is the largest number of neighbours; then, for the stages before and for those after,
-//! where each stage's edges begin; then stage and number of every neighbour.
+//! Where the neighbours of a stage begin in a table of edges: 1 + 3 (S + 1) + 2 n numbers. The
+//! first is the most stages that read of one; then, for the stages before, after and beside, where
+//! each stage's neighbours begin; then stage and number of every neighbour.
 [[nodiscard]] constexpr int const*
 first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
-  return edges + 1 + (step < 0 ? 0 : stage_count + 1) + stage;
+  int const side = step < 0 ? 0 : step == beside ? 2 : 1;
+  return edges + 1 + side * (stage_count + 1) + stage;
 }
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
@@ -47,12 +59,12 @@ first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept
 
 } // namespace detail
 
-//! @brief How many stages are before (step -1) or after (step +1) a stage.
+//! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
 //! @param edges a table of edges; null for a chain.
 [[nodiscard]] constexpr int
 neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
   if (edges == nullptr)
-    return stage + step >= 0 && stage + step < stage_count ? 1 : 0;
+    return step != beside && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
   int const* const first = detail::first_neighbour(edges, stage_count, stage, step);
   return first[1] - first[0];
 }
@@ -64,54 +76,68 @@ neighbour(int const* edges, int stage_count, int stage, int step, int number) no
   if (edges == nullptr)
     return {stage + step, 0};
   int const at = *detail::first_neighbour(edges, stage_count, stage, step) + number;
-  int const* const pair = edges + 1 + 2 * (stage_count + 1) + 2 * at;
+  int const* const pair = edges + 1 + 3 * (stage_count + 1) + 2 * at;
   return {pair[0], pair[1]};
 }
 
 //! @brief The numbers of a table of edges.
 [[nodiscard]] constexpr int table_size(int const* edges, int stage_count) noexcept {
-  return 1 + 2 * (stage_count + 1) +
-         2 * *detail::first_neighbour(edges, stage_count, stage_count, 1);
+  return 1 + 3 * (stage_count + 1) +
+         2 * *detail::first_neighbour(edges, stage_count, stage_count, beside);
 }
 
 //! @brief The table of the edges of a graph of stages.
+//! @param groups no stage is in two of them.
 //! @throws std::invalid_argument with a sentence for an edge that leads to no stage, back, or twice
-//! to the same stage, and for more than `most_neighbours` on one side of a stage.
-//! @complexity O(S + E most_neighbours).
+//! to the same stage, and for a group of no stages or of those of another.
+//! @complexity O(S + E n + G^2) for n edges of one stage and groups of G stages.
 [[nodiscard]] inline std::vector<int> edge_table(std::span<stage_edge const> edges,
-                                                 int stage_count) {
+                                                 int stage_count,
+                                                 std::span<stage_group const> groups = {}) {
   auto const count = static_cast<std::size_t>(stage_count);
-  std::vector<std::vector<stage_neighbour>> before(count);
-  std::vector<std::vector<stage_neighbour>> after(count);
-  std::size_t widest = 1;
+  std::vector<std::vector<stage_neighbour>> sides[3]; // before, after, beside
+  for (auto& side : sides)
+    side.resize(count);
+  auto& [before_all, after_all, beside_all] = sides;
   for (stage_edge const& edge : edges) {
     if (edge.from < 0 || edge.to >= stage_count)
       detail::refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
     if (edge.from >= edge.to)
       detail::refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
-    std::vector<stage_neighbour>& out = after[static_cast<std::size_t>(edge.from)];
-    std::vector<stage_neighbour>& in = before[static_cast<std::size_t>(edge.to)];
+    std::vector<stage_neighbour>& out = after_all[static_cast<std::size_t>(edge.from)];
+    std::vector<stage_neighbour>& in = before_all[static_cast<std::size_t>(edge.to)];
     for (stage_neighbour const& other : out)
       if (other.stage == edge.to)
         detail::refuse_edge(edge, "is there twice; put what both carry into one output");
     out.push_back({edge.to, static_cast<int>(in.size())});
     in.push_back({edge.from, static_cast<int>(out.size()) - 1});
-    widest = in.size() > widest ? in.size() : widest;
-    widest = out.size() > widest ? out.size() : widest;
-    if (widest > static_cast<std::size_t>(most_neighbours))
-      detail::refuse_edge(edge, "is the fifth on one side of a stage; there is room for four");
   }
+  for (stage_group const& group : groups)
+    for (int member = 0; member < group.count || group.count < 1; ++member) {
+      if (group.first < 0 || group.count < 1 || group.count > stage_count - group.first ||
+          !beside_all[static_cast<std::size_t>(group.first + member)].empty())
+        throw std::invalid_argument("stage graph: a group of " + std::to_string(group.count) +
+                                    " stages from stage " + std::to_string(group.first) +
+                                    " on has stages that do not exist, none, or those of another");
+      for (int other = 0; other < group.count; ++other)
+        beside_all[static_cast<std::size_t>(group.first + member)].push_back(
+          {group.first + other, member});
+    }
+  std::size_t widest = 1;
+  for (std::size_t stage = 0; stage < count; ++stage)
+    widest = std::max(
+      {widest, before_all[stage].size() + beside_all[stage].size(), after_all[stage].size()});
   std::vector<int> table{static_cast<int>(widest)};
   int at = 0;
-  for (auto const* side : {&before, &after}) {
-    for (std::vector<stage_neighbour> const& of : *side) {
+  for (auto const& side : sides) {
+    for (std::vector<stage_neighbour> const& of : side) {
       table.push_back(at);
       at += static_cast<int>(of.size());
     }
     table.push_back(at);
   }
-  for (auto const* side : {&before, &after})
-    for (std::vector<stage_neighbour> const& of : *side)
+  for (auto const& side : sides)
+    for (std::vector<stage_neighbour> const& of : side)
       for (stage_neighbour const& other : of) {
         table.push_back(other.stage);
         table.push_back(other.number);

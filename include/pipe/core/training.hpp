@@ -27,7 +27,10 @@ enum class slot_class : std::uint8_t {
                      //!< is the first stage's, slot 1 the last one's, until both are added
   totals,            //!< a row of numbers of each stage, slot s for stage s, until the end of the
                      //!< iteration
-  host_activation    //!< an activation that has been copied to the host
+  host_activation,   //!< an activation that has been copied to the host
+  logits,     //!< what a shard of the output layer keeps of its logits until their gradients are made
+  statistics, //!< largest logit, sum of exponentials, logit of the label of each token, of one shard
+  received_statistics //!< those of a shard on another device
 };
 
 namespace detail {
@@ -46,6 +49,12 @@ enum training_datum : std::uint8_t {
   leaving_activation, // on its way to the host
   activation_on_host,
   request_to_copy
+};
+
+//! The further data of the flows with a vocabulary in shards.
+enum vocabulary_datum : std::uint8_t {
+  shard_logits = their_gradients + 1,
+  shard_statistics
 };
 
 [[nodiscard]] constexpr std::uint8_t pool(slot_class of) noexcept {
@@ -184,6 +193,76 @@ inline constexpr kind_of_pass copy_request_kind =
                stage_call::copy,
                {{does::reads, activation_on_host}, {does::makes, request_to_copy}});
 
+
+[[nodiscard]] constexpr kind_of_pass in_groups(kind_of_pass kind) noexcept {
+  kind.in_groups = true;
+  return kind;
+}
+inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
+inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
+  'E', "embed", engine::compute, stage_call::forward, {{does::makes, made_output}}));
+inline constexpr kind_of_pass embed_gradient_kind =
+  in_groups(declare_kind('G',
+                         "embed_gradient",
+                         engine::compute,
+                         stage_call::backward,
+                         {reads_gradient,
+                          {does::makes, made_gradient},
+                          {does::makes, weight_gradient}}));
+//! With one barrier the gradient of the input comes before the statistics are exchanged.
+[[nodiscard]] constexpr kind_of_pass logits_kind(int barriers) noexcept {
+  kind_of_pass kind = declare_kind('S',
+                                   "logits",
+                                   engine::compute,
+                                   stage_call::forward,
+                                   {reads_input,
+                                    {does::makes, shard_logits},
+                                    {does::makes, shard_statistics},
+                                    {does::makes, made_output}});
+  if (barriers == 1)
+    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
+  return in_groups(kind);
+}
+[[nodiscard]] constexpr kind_of_pass logits_gradient_kind(int barriers) noexcept {
+  kind_of_pass kind =
+    declare_kind('T',
+                 "logits_gradient",
+                 engine::compute,
+                 barriers == 1 ? stage_call::backward_weight : stage_call::backward,
+                 {reads_statistics, {does::frees, shard_logits}, {does::makes, weight_gradient}});
+  if (barriers == 2)
+    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
+  return in_groups(kind);
+}
+
+//! A gradient that all stages before read, where each of them gets the same.
+[[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
+  other.instance = per::unit;
+  return other;
+}
+
+[[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
+  return declare({output_datum,
+                  for_all_readers(gradient_datum),
+                  weight_gradient_datum,
+                  activation_datum,
+                  weight_input_datum,
+                  sequence_datum,
+                  sequence_gradient_datum,
+                  {"logits", pool(slot_class::logits), pool(slot_class::logits)},
+                  {"statistics",
+                   pool(slot_class::statistics),
+                   pool(slot_class::received_statistics)}},
+                 {{pass_kind::forward, forward_kind},
+                  {pass_kind::backward, backward_kind},
+                  {pass_kind::backward_input, backward_input_kind},
+                  {pass_kind::backward_weight, backward_weight_kind},
+                  {pass_kind::embed, embed_kind},
+                  {pass_kind::logits, logits_kind(barriers)},
+                  {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
+                  {pass_kind::embed_gradient, embed_gradient_kind}});
+}
+
 } // namespace detail
 
 //! @brief Training: a forward pass per unit and stage, and its backward, whole or in two halves.
@@ -235,14 +314,40 @@ inline constexpr flow frugal_training =
            {pass_kind::copy_in, detail::copy_in_kind},
            {pass_kind::copy_request, detail::copy_request_kind}});
 
-//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L or Q.
+//! @brief Training with the embedding and the output layer cut by vocabulary into one shard per
+//! device. The shards at each end are a group of stages.
+//!
+//! `embed` looks up the rows of its shard; the first stage sums what all shards give. `logits`
+//! multiplies the output of the last stage with the rows of its shard, and makes statistics that all
+//! shards read before their `logits_gradient`. With two barriers that makes the gradient of the
+//! last stage's output, too. With one, `logits` has made it already, but for a factor that
+//! follows from the statistics, and `logits_gradient` may come late. `embed_gradient` adds to the
+//! rows of its shard.
+//!
+//! @tparam Barriers 1 or 2.
+//! @source Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", 2024,
+//! sections 4 and 5.
+template <int Barriers>
+  requires(Barriers == 1 || Barriers == 2)
+inline constexpr flow vocabulary_training = detail::declare_vocabulary_training(Barriers);
+
+namespace detail {
+//! What a kind of training is; two flows have them all.
+[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
+  return index_of(kind) < index_of(pass_kind::embed) ? frugal_training[kind]
+                                                     : vocabulary_training<2>[kind];
+}
+} // namespace detail
+
+//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L, Q, E, S, T
+//! or G.
 [[nodiscard]] constexpr char letter(pass_kind kind) noexcept {
-  return index_of(kind) < most_kinds ? frugal_training[kind].letter : '?';
+  return index_of(kind) < most_kinds ? detail::training_kind(kind).letter : '?';
 }
 
 //! @brief The word of a kind of training in sentences.
 [[nodiscard]] constexpr char const* word(pass_kind kind) noexcept {
-  return index_of(kind) < most_kinds ? frugal_training[kind].word.c_str() : "unknown";
+  return index_of(kind) < most_kinds ? detail::training_kind(kind).word.c_str() : "unknown";
 }
 
 } // namespace pipelining::inline v0_2

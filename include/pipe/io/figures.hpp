@@ -100,13 +100,16 @@ void append_bubbles(Sink& out, timetable_figures const& found, int decimals) {
 //! @brief "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
 //! of one stage".
 template <text_sink Sink>
-void append_peaks(Sink& out, shape const& extents, timetable_figures const& found, int decimals) {
+void append_peaks(Sink& out,
+                  timetable_view const& table,
+                  timetable_figures const& found,
+                  int decimals) {
   append(out, "peak activations ");
   append_rounded(out, found.peak_activations, decimals);
-  append_device_share(out, extents, found.peak_activations);
+  append_device_share(out, table, found.peak_activations);
   append(out, ", weight inputs ");
   append_rounded(out, found.peak_weight_inputs, decimals);
-  append_device_share(out, extents, found.peak_weight_inputs);
+  append_device_share(out, table, found.peak_weight_inputs);
   append(out, ", in microbatches of one stage");
 }
 

@@ -37,7 +37,7 @@ struct colour {
 //! @brief The plain colour of a kind: that people with any common colour blindness tell apart. Forward
 //! passes of all kinds look alike.
 //! @source Okabe and Ito, "Color Universal Design", 2008: sky blue, vermilion, orange, bluish
-//! green, reddish purple, yellow, blue.
+//! green, reddish purple, yellow, blue; and a grey.
 [[nodiscard]] constexpr colour plain_colour(pass_kind kind) noexcept {
   switch (kind) {
   case pass_kind::forward: return {86, 180, 233};
@@ -50,6 +50,10 @@ struct colour {
   case pass_kind::copy_out: return {240, 228, 66};
   case pass_kind::copy_in: return {0, 114, 178};
   case pass_kind::copy_request: return {0, 114, 178};
+  case pass_kind::embed: return {0, 114, 178};
+  case pass_kind::logits: return {240, 228, 66};
+  case pass_kind::logits_gradient: return {204, 121, 167};
+  case pass_kind::embed_gradient: return {153, 153, 153};
   }
   return {};
 }
@@ -97,6 +101,10 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   case pass_kind::copy_out: return "copy to the host";
   case pass_kind::copy_in: return "copy from the host";
   case pass_kind::copy_request: return "request of a copy";
+  case pass_kind::embed: return "shard of the embedding";
+  case pass_kind::logits: return "shard of the logits";
+  case pass_kind::logits_gradient: return "gradients of such a shard";
+  case pass_kind::embed_gradient: return "gradients of a shard of the embedding";
   }
   return "";
 }

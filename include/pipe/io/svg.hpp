@@ -333,7 +333,7 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_details const&
   begin_text(out, 20, 50, 13.5, " fill=\"#333\"");
   append_bubbles(out, found, 1);
   append(out, "; ");
-  append_peaks(out, extents, found, 2);
+  append_peaks(out, layout.table, found, 2);
   append(out, "; makespan ");
   append_rounded(out, found.makespan, 3);
   append(out, "</text>\n");

@@ -170,7 +170,7 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   append(out, ", ");
   append_bubbles(out, found, 2);
   append(out, "\n");
-  append_peaks(out, extents, found, 4);
+  append_peaks(out, table, found, 4);
   append(out, "\n");
   if (about.least_makespan > 0) {
     append(out, "no order of this placement and memory beats makespan ");

@@ -48,13 +48,16 @@ peak_activations(timetable_view table, int device, timetable_details const& abou
                                     : peak_activations(table, device, about.chunk_shares);
 }
 
-//! @brief Which of its device's stages each stage is: 0 for the first in forward order.
+//! @brief Which of its device's stages each stage is: 0 for the first in forward order. Stages of
+//! groups do not count; they are 0.
 //! @return [S]
 [[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
   std::vector<int> held(static_cast<std::size_t>(table.extents.devices));
   std::vector<int> result;
-  for (int stage = 0; stage < stages(table.extents); ++stage)
-    result.push_back(held[static_cast<std::size_t>(device_of(table, stage))]++);
+  for (int stage = 0; stage < stages(table.extents); ++stage) {
+    int& here = held[static_cast<std::size_t>(device_of(table, stage))];
+    result.push_back(in_group(table.over(), stage) ? 0 : here++);
+  }
   return result;
 }
 
@@ -78,11 +81,14 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 //! @brief Where devices hold several stages, says what peak activations are in microbatches of all
 //! stages of a device, so that they compare with those of schedules with one stage per device.
 template <text_sink Sink>
-void append_device_share(Sink& out, shape const& extents, double peak) {
-  if (stages(extents) <= extents.devices)
+void append_device_share(Sink& out, timetable_view const& table, double peak) {
+  int count = 0; // of stages that hold activations
+  for (int stage = 0; stage < stages(table.extents); ++stage)
+    count += in_group(table.over(), stage) ? 0 : 1;
+  if (count <= table.extents.devices)
     return;
   append(out, " (");
-  append_rounded(out, peak * extents.devices / stages(extents), 4);
+  append_rounded(out, peak * table.extents.devices / count, 4);
   append(out, " of all stages of a device)");
 }
 

@@ -139,8 +139,8 @@ int write_arrows(
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
       dependency_list const needed = dependencies(table.over(), table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
-        int const from = device_of(table, needed.stage[k], table.passes[i].microbatch);
-        int const entry = entries[static_cast<std::size_t>(needed.index[k])];
+        int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
+        int const entry = entries[static_cast<std::size_t>(needed.index(k))];
         if (from == device || entry < 0 || table.ends[entry] < 0 || table.ends[i] < 0)
           continue;
         auto const middle = [&](int of) { return (table.starts[of] + table.ends[of]) / 2 * unit; };

@@ -46,7 +46,11 @@ inline constexpr kind_in_file kinds_in_file[] = {
   {pass_kind::backward_weight, "backward_weight", true},
   {pass_kind::recompute, "recompute", false},
   {pass_kind::copy_out, "copy_out", false},
-  {pass_kind::copy_in, "copy_in", false}};
+  {pass_kind::copy_in, "copy_in", false},
+  {pass_kind::embed, "embed", false},
+  {pass_kind::logits, "logits", false},
+  {pass_kind::logits_gradient, "logits_gradient", false},
+  {pass_kind::embed_gradient, "embed_gradient", false}};
 
 inline constexpr char const* format_of_costs = "pipelining_costs";
 inline constexpr char const* message_of_costs = "communication";

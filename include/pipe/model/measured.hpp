@@ -53,8 +53,8 @@ namespace detail {
         double const free_from = i == table.offsets[device] ? 0 : table.ends[i - 1];
         dependency_list const needed = dependencies(table.over(), table.passes[i]);
         for (int k = 0; k < needed.count; ++k) {
-          double const made = ends[static_cast<std::size_t>(needed.index[k])];
-          if (device_of(table, needed.stage[k], table.passes[i].microbatch) != device &&
+          double const made = ends[static_cast<std::size_t>(needed.index(k))];
+          if (device_of(table, needed.stage(k), table.passes[i].microbatch) != device &&
               made >= free_from && table.starts[i] >= made)
             waits.push_back(table.starts[i] - made);
         }
@@ -76,18 +76,12 @@ namespace detail {
   if (measured.empty())
     throw std::invalid_argument("costs_of: give at least one measured step");
   shape const& extents = measured.front().extents;
-  constexpr pass_kind kinds[] = {pass_kind::forward,
-                                 pass_kind::backward_input,
-                                 pass_kind::backward_weight,
-                                 pass_kind::recompute,
-                                 pass_kind::copy_out,
-                                 pass_kind::copy_in};
   auto const count =
     static_cast<std::size_t>(stages(extents)) * static_cast<std::size_t>(extents.chunks);
-  std::vector<std::vector<double>> samples(std::size(kinds) * count);
+  std::vector<std::vector<double>> samples(std::size(timed_kinds) * count);
   auto const add = [&](pass_kind kind, pass const& what, double time) {
-    for (std::size_t row = 0; row < std::size(kinds); ++row)
-      if (kinds[row] == kind)
+    for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
+      if (timed_kinds[row] == kind)
         samples[row * count + static_cast<std::size_t>(what.stage * extents.chunks + what.chunk)]
           .push_back(time);
   };
@@ -111,11 +105,11 @@ namespace detail {
     }
   }
   cost_table result(extents, {0, 0, 0, message_seconds(measured)});
-  for (std::size_t row = 0; row < std::size(kinds); ++row)
+  for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
     for (int stage = 0; stage < stages(extents); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
         result.set(
-          kinds[row],
+          timed_kinds[row],
           stage,
           chunk,
           detail::median(

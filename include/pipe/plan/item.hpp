@@ -16,7 +16,7 @@ namespace pipelining::inline v0_2 {
 
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied gradients and totals, are not for flows.
-inline constexpr int slot_classes = 12; //!< Classes of slots.
+inline constexpr int slot_classes = 15; //!< Classes of slots.
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {
@@ -32,6 +32,9 @@ inline constexpr int slot_classes = 12; //!< Classes of slots.
   case slot_class::tied_gradient: return "tied_gradient";
   case slot_class::totals: return "totals";
   case slot_class::host_activation: return "host_activation";
+  case slot_class::logits: return "logits";
+  case slot_class::statistics: return "statistics";
+  case slot_class::received_statistics: return "received_statistics";
   }
   return "unknown";
 }
@@ -99,7 +102,7 @@ struct item {
   slot in;   //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
   slot out;  //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
              //!< goes
-  int activation = nothing;     //!< slot of class activation
+  int activation = nothing;     //!< slot of class activation, or logits
   int weight_input = nothing;   //!< slot of class weight_input
   int state = nothing;          //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
@@ -141,7 +144,8 @@ struct item {
 //! messages.
 [[nodiscard]] constexpr int* kept_slot(item& step, int pool) noexcept {
   switch (static_cast<slot_class>(pool)) {
-  case slot_class::activation: return &step.activation;
+  case slot_class::activation:
+  case slot_class::logits: return &step.activation;
   case slot_class::weight_input: return &step.weight_input;
   case slot_class::sequence: return &step.state;
   case slot_class::sequence_gradient: return &step.state_gradient;
@@ -151,6 +155,16 @@ struct item {
 //! The same of an item that stays as it is.
 [[nodiscard]] constexpr int const* kept_slot(item const& step, int pool) noexcept {
   return kept_slot(const_cast<item&>(step), pool);
+}
+
+//! @brief The class of the slot that a kind of pass keeps from a forward pass for its backward.
+[[nodiscard]] constexpr slot_class activation_class(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  if (of.in_groups)
+    for (int i = 0; i < of.effect_count; ++i)
+      if (declared.data[of.effects[i].of].pool == static_cast<int>(slot_class::logits))
+        return slot_class::logits;
+  return slot_class::activation;
 }
 
 //! @brief True when two items are about one message: its two ends.

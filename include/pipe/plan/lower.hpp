@@ -109,6 +109,11 @@ chosen_hooks add_hooks(timetable_view table,
   if (evaluates)
     result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
   check_hooks(extents, result.tied_bytes, result.totals_bytes);
+  if (result.tied_bytes > 0 && in_group(table.over(), 0))
+    throw std::invalid_argument(
+      "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
+      "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
+      "shards in gradients_ready of the first");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
@@ -299,6 +304,10 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+  if (table.declared->reads_in_groups)
+    throw std::invalid_argument(
+      "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
+      "evaluate with a plan of the whole timetable, and leave its gradients alone");
   std::vector<int> order;
   for (int const entry : global_order(table))
     if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)

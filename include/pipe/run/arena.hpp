@@ -110,7 +110,7 @@ struct arena {
             step.work.stage,
             step.work.microbatch,
             step.work.chunk,
-            whole({slot_class::activation, step.activation}),
+            whole({activation_class(*work.declared, step.work.kind), step.activation}),
             whole({slot_class::weight_input, step.weight_input}),
             whole({slot_class::sequence, step.state}),
             whole({slot_class::sequence_gradient, step.state_gradient}),

@@ -79,7 +79,8 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
       for (sized_slot const& one : further)
         visit(one.used, one.bytes);
   }
-  for (auto const [of, index] : {slot{slot_class::activation, step.activation},
+  for (auto const [of, index] : {slot{activation_class(*work.declared, step.work.kind),
+                                      step.activation},
                                  slot{slot_class::weight_input, step.weight_input},
                                  slot{slot_class::sequence, step.state},
                                  slot{slot_class::sequence_gradient, step.state_gradient}})
@@ -95,9 +96,12 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
     return "input";
   switch (which.of) {
   case slot_class::output:
+  case slot_class::statistics:
   case slot_class::input_gradient: return "outputs";
   case slot_class::received_input:
+  case slot_class::received_statistics:
   case slot_class::received_gradient: return "inputs";
+  case slot_class::logits: return "activation";
   case slot_class::sequence: return "state";
   case slot_class::sequence_gradient: return "state_gradient";
   default: return word(which.of);

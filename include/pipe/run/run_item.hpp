@@ -10,7 +10,9 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/stage.hpp>
 
+#include <cstddef>
 #include <span>
+#include <vector>
 
 namespace pipelining::inline v0_2 {
 
@@ -40,28 +42,46 @@ public:
       : where_(memory.context_of(step, stream)) {
     auto const inputs = memory.work.further_inputs(step);
     auto const outputs = memory.work.further_outputs(step);
-    inputs_[0] = memory.input_of(step);
-    outputs_[0] = memory.output_of(step);
+    input* const in = room_for(inputs.size() + 1, few_inputs_, many_inputs_);
+    output* const out = room_for(outputs.size() + 1, few_outputs_, many_outputs_);
+    in[0] = memory.input_of(step);
+    out[0] = memory.output_of(step);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      buffer const in = memory.at(inputs[i].used, inputs[i].bytes);
-      inputs_[i + 1] = {in.slot, in.data, in.bytes};
+      buffer const read = memory.at(inputs[i].used, inputs[i].bytes);
+      in[i + 1] = {read.slot, read.data, read.bytes};
     }
     for (std::size_t i = 0; i < outputs.size(); ++i)
-      outputs_[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
-    where_.inputs = {inputs_, step.in.index == nothing ? 0 : inputs.size() + 1};
-    where_.outputs = {outputs_, step.out.index == nothing ? 0 : outputs.size() + 1};
+      out[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
+    in_ = in;
+    out_ = out;
+    where_.inputs = {in, step.in.index == nothing ? 0 : inputs.size() + 1};
+    where_.outputs = {out, step.out.index == nothing ? 0 : outputs.size() + 1};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
 
   [[nodiscard]] context const& where() const noexcept { return where_; }
-  [[nodiscard]] input const& in() const noexcept { return inputs_[0]; }
-  [[nodiscard]] output const& out() const noexcept { return outputs_[0]; }
+  [[nodiscard]] input const& in() const noexcept { return *in_; }
+  [[nodiscard]] output const& out() const noexcept { return *out_; }
 
 private:
+  static constexpr std::size_t few = 4; // more neighbours than a stage has as a rule
+
+  template <class Buffer>
+  static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
+    if (count <= few)
+      return here;
+    elsewhere.resize(count);
+    return elsewhere.data();
+  }
+
   context where_;
-  input inputs_[most_neighbours];
-  output outputs_[most_neighbours];
+  input few_inputs_[few];
+  output few_outputs_[few];
+  std::vector<input> many_inputs_;
+  std::vector<output> many_outputs_;
+  input const* in_ = nullptr;
+  output const* out_ = nullptr;
 };
 
 //! Both halves of a composite pass, where the stages can.

@@ -262,8 +262,9 @@ concept counts_chunks = requires(Schedule const schedule, shape const extents) {
   { schedule.chunks_of(extents, 0) } -> std::convertible_to<int>;
 };
 
-//! @brief A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`.
-//! For timetables that the program makes.
+//! @brief A schedule for stages that are no chain: `edges_of(shape)` gives a range of `stage_edge`,
+//! and `groups_of(shape)`, where stages share out work, one of `stage_group`. For timetables that
+//! the program makes.
 template <class Schedule>
 concept joins_stages = requires(Schedule const schedule, shape const extents) {
   { *std::begin(schedule.edges_of(extents)) } -> std::convertible_to<stage_edge>;

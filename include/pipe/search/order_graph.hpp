@@ -178,7 +178,7 @@ template <cost_model Cost>
     pass const& what = graph.passes[static_cast<std::size_t>(node)];
     dependency_list const needed = dependencies(over, what);
     for (int k = 0; k < needed.count; ++k) {
-      graph_node const other = node_of[static_cast<std::size_t>(needed.index[k])];
+      graph_node const other = node_of[static_cast<std::size_t>(needed.index(k))];
       if (other == no_node)
         throw std::invalid_argument("search_order: an order lacks a pass that others wait for");
       double const lag = graph.holders[static_cast<std::size_t>(other)] ==

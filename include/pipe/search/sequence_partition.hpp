@@ -57,6 +57,10 @@ struct sequence_work {
     case pass_kind::copy_out:
     case pass_kind::copy_in:
     case pass_kind::copy_request: return 0; // the tokens say nothing of a copy's time
+    case pass_kind::embed:
+    case pass_kind::logits:
+    case pass_kind::logits_gradient:
+    case pass_kind::embed_gradient: return linear * length; // whatever shard that is of
     }
     return 0;
   }

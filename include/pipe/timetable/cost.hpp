@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <stdexcept>
 #include <vector>
@@ -35,6 +36,14 @@ struct uniform_cost {
   double recompute = -1; //!< negative: as long as `forward`
   double copy_out = 0;   //!< of an activation to the host
   double copy_in = 0;    //!< of an activation from the host
+  double embed = 1;           //!< of a shard of the embedding
+  double logits = 1;          //!< of a shard of the output layer
+  double logits_gradient = 1; //!< of such a shard
+  double embed_gradient = 1;  //!< of a shard of the embedding
+  //! From the end of a pass to all stages of a group; negative: as messages to other devices.
+  double broadcast = -1;
+  //! From the last of the passes of all stages of a group to who reads them; negative: likewise.
+  double reduce = -1;
 
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
     switch (what.kind) {
@@ -48,15 +57,33 @@ struct uniform_cost {
     case pass_kind::copy_out: return copy_out;
     case pass_kind::copy_in: return copy_in;
     case pass_kind::copy_request: return 0;
+    case pass_kind::embed: return embed;
+    case pass_kind::logits: return logits;
+    case pass_kind::logits_gradient: return logits_gradient;
+    case pass_kind::embed_gradient: return embed_gradient;
     }
     return 0;
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
+  [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
   [[nodiscard]] constexpr double pair_duration(pass const& first,
                                                pass const& second) const noexcept {
     return overlapped_pair < 0 ? duration(first) + duration(second) : overlapped_pair;
   }
 };
+
+//! @brief The kinds that a cost_table has times of: `backward` is the sum of its halves, and forward
+//! passes of all kinds take the time of `forward`.
+inline constexpr pass_kind timed_kinds[] = {pass_kind::forward,
+                                            pass_kind::backward_input,
+                                            pass_kind::backward_weight,
+                                            pass_kind::recompute,
+                                            pass_kind::copy_out,
+                                            pass_kind::copy_in,
+                                            pass_kind::embed,
+                                            pass_kind::logits,
+                                            pass_kind::logits_gradient,
+                                            pass_kind::embed_gradient};
 
 //! @brief One time per kind, stage and chunk: what a measurement gives.
 class cost_table {
@@ -103,24 +130,17 @@ public:
            times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
+  [[nodiscard]] group_times groups() const noexcept { return base_.groups(); }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
     return base_.overlapped_pair < 0 ? duration(first) + duration(second) : base_.overlapped_pair;
   }
 
 private:
-  //! The kinds that have times of their own.
-  static constexpr pass_kind timed_kinds[] = {pass_kind::forward,
-                                              pass_kind::backward_input,
-                                              pass_kind::backward_weight,
-                                              pass_kind::recompute,
-                                              pass_kind::copy_out,
-                                              pass_kind::copy_in};
-
   [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
     if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
       throw std::out_of_range("cost_table: no such stage or chunk in this table");
     int row = 0; // that of all forward passes
-    for (int i = 1; i < 6; ++i)
+    for (int i = 1; i < static_cast<int>(std::size(timed_kinds)); ++i)
       row = timed_kinds[i] == kind ? i : row;
     return static_cast<std::size_t>((row * stages_ + stage) * chunks_ + chunk);
   }
@@ -145,6 +165,16 @@ pair_duration(Cost const& cost, pass const& first, pass const& second) {
     return cost.duration(first) + cost.duration(second);
 }
 
+//! @brief The times between a group and other stages: what the cost model says, else those of
+//! messages.
+template <cost_model Cost>
+[[nodiscard]] constexpr group_times groups_of(Cost const& cost) {
+  if constexpr (requires { cost.groups(); })
+    return cost.groups();
+  else
+    return {};
+}
+
 //! @brief Checks the times of a cost model once, before anything is ordered by them: of every kind
 //! on every stage for every chunk of the first microbatch, and of messages.
 //! @throws std::invalid_argument with one sentence that names the first that is negative or not
@@ -153,6 +183,11 @@ pair_duration(Cost const& cost, pass const& first, pass const& second) {
 template <cost_model Cost>
 constexpr void check_cost(pipeline const& over, Cost const& cost) {
   (void)detail::checked_latency(cost);
+  group_times const groups = groups_of(cost);
+  for (double const time : {groups.broadcast, groups.reduce})
+    if (!(time < 0) && !detail::is_time(time))
+      throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
+                                  "finite numbers, or negative for those of messages");
   for (int kind = 0; kind < most_kinds; ++kind)
     for (int stage = 0; stage < stages(over.extents); ++stage)
       for (int chunk = 0; chunk < chunks_of(over, 0); ++chunk) {

@@ -57,20 +57,32 @@ struct place_row {
 };
 
 //! Where stages are no chain: the lines of which a pass reads of other stages.
-struct graph_inputs {
-  input_line line[most_neighbours];
-  int count = 0;
-
-  constexpr graph_inputs(pipeline const& over, pass const& what) noexcept : line{} {
+class graph_inputs {
+public:
+  constexpr graph_inputs(pipeline const& over, pass const& what) noexcept : over_(over) {
     kind_links const& links = links_of(over, what);
     if (over.edges == nullptr || links.input == kind_links::none)
       return;
-    int const stage_count = stages(over.extents);
+    stage_ = what.stage;
+    step_ = links.input_step;
     int const route = route_of(over.extents, what.microbatch);
-    int const first = (route * over.declared->rows + links.input) * stage_count;
-    for (; count < neighbours(over, what.stage, links.input_step); ++count)
-      line[count] = first + neighbour(over, what.stage, links.input_step, count).stage;
+    first_ = (route * over.declared->rows + links.input) * stages(over.extents);
+    count = neighbours(over, stage_, step_);
   }
+  [[nodiscard]] constexpr int stage(int number) const noexcept {
+    return neighbour(over_, stage_, step_, number).stage;
+  }
+  [[nodiscard]] constexpr input_line line(int number) const noexcept {
+    return first_ + stage(number);
+  }
+
+  int count = 0;
+
+private:
+  pipeline const& over_;
+  int stage_ = 0;
+  int step_ = 0;
+  int first_ = 0;
 };
 
 //! What is wrong with a row by itself.
@@ -126,7 +138,8 @@ struct entry_rules {
     int const stage_count = stages(over.extents);
     bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
     for (int kind = 0; kind < most_kinds; ++kind) {
-      if (!declared.kinds[kind].exists())
+      if (!declared.kinds[kind].exists() ||
+          (declared.kinds[kind].in_groups && over.edges == nullptr))
         continue;
       for (int where = 0; where < 4; ++where) {
         kind_links const& links = declared.links[kind][where / 2];
@@ -195,11 +208,12 @@ constexpr row_findings enter_row(place_map const& map,
                         ? (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0)
                         : (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
                             (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
+    bool const suits = Plain || map.over.edges == nullptr || !known || contains(map.over, what);
     entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0][where];
     bool const equal = Plain || first_units == nullptr || !known;
     int const first = equal ? microbatch * chunks : first_units[microbatch];
     int const count = equal ? chunks : first_units[microbatch + 1] - first;
-    if (!known || chunk >= count || links.made == none) {
+    if (!known || !suits || chunk >= count || links.made == none) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};

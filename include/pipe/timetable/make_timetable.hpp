@@ -38,7 +38,14 @@ template <class Schedule>
 [[nodiscard]] std::vector<int> edges_by(Schedule const& plan, shape const& extents) {
   if constexpr (joins_stages<Schedule>) {
     auto const& edges = plan.edges_of(extents);
-    return edge_table({std::data(edges), std::size(edges)}, stages(extents));
+    if constexpr (requires { plan.groups_of(extents); }) {
+      auto const& groups = plan.groups_of(extents);
+      return edge_table({std::data(edges), std::size(edges)},
+                        stages(extents),
+                        {std::data(groups), std::size(groups)});
+    } else {
+      return edge_table({std::data(edges), std::size(edges)}, stages(extents));
+    }
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents);
   } else {
@@ -127,7 +134,7 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable
 make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost.latency());
+  dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost.latency(), groups_of(cost));
   detail::entered_rows const entered = detail::enter(table);
   detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)

@@ -81,26 +81,27 @@ struct simulation {
   int* waits_for_row;      //!< [rows], a row can go on when this row
   entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
   double latency;
+  group_times groups;
   entry_number room; //!< entries of each row in `part`
 };
 
-//! When what an entry waits for on a line is there, or `never`: then its row is told what it waits
+//! When what an entry waits for on a line has ended, or `never`: then its row is told what it waits
 //! for.
 [[nodiscard]] constexpr double
-ready_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
+ended_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
   int const devices = state.map.over.extents.devices;
   place_code const at = state.map.places[line][unit];
   int const holder = state.map.holders[line];
   int const source = static_cast<int>(at >> place_bits) * devices + holder;
   entry_number const wanted = (at & entry_mask) - 1;
   if (at != 0 && source == row && wanted < entry)
-    return 0; // the row has come past it
+    return state.part.end_of(source, wanted); // the row has come past it
   if (at == 0 || wanted >= state.next[source]) {
     state.waits_for_row[row] = source;
     state.waits_for[row] = at == 0 ? no_entry : wanted;
     return never;
   }
-  return state.part.end_of(source, wanted) + (holder == row % devices ? 0 : state.latency);
+  return state.part.end_of(source, wanted);
 }
 
 //! When what an entry waits for on other engines of its device, and of several stages, is there, or
@@ -110,11 +111,20 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   place_row const& of = state.rows[row];
   double latest = 0;
   if (of.others != nullptr && of.others[entry] != nothing_before)
-    latest = ready_on(state, row, entry, of.others[entry], unit);
-  graph_inputs const inputs(state.map.over, of.passes[entry]);
-  entry_number const behind = of.passes[entry].overlapped ? entry - 1 : entry;
+    latest = ended_on(state, row, entry, of.others[entry], unit);
+  pipeline const& over = state.map.over;
+  pass const& what = of.passes[entry];
+  graph_inputs const inputs(over, what);
+  entry_number const behind = what.overlapped ? entry - 1 : entry;
   for (int k = 0; k < inputs.count && latest != never; ++k) {
-    double const ready = ready_on(state, row, behind, inputs.line[k], unit);
+    input_line const line = inputs.line(k);
+    double const ended = ended_on(state, row, behind, line, unit);
+    bool const apart = state.map.holders[line] != row % over.extents.devices;
+    double const ready =
+      ended == never
+        ? never
+        : ended +
+            transfer_time(over, state.groups, state.latency, inputs.stage(k), what.stage, apart);
     latest = ready == never || ready > latest ? ready : latest;
   }
   return latest;
@@ -218,14 +228,16 @@ constexpr void advance(simulation& state, Cost const& cost) {
 }
 
 //! An order in the arrays of a timetable, in which nothing has run.
-[[nodiscard]] inline dynamic_timetable untimed(device_orders orders, double latency) {
+[[nodiscard]] inline dynamic_timetable
+untimed(device_orders orders, double latency, group_times const& groups = {}) {
   dynamic_timetable result{orders.extents,
                            latency,
                            std::move(orders.passes),
                            {},
                            {},
                            std::move(orders.offsets),
-                           std::move(orders.tables)};
+                           std::move(orders.tables),
+                           groups};
   result.starts.assign(result.passes.size(), never);
   result.ends.assign(result.passes.size(), never);
   return result;
@@ -257,6 +269,7 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
                    waits_for_row.data(),
                    waits_for.data(),
                    table.latency,
+                   table.groups,
                    no_entry};
   if (is_plain(rows.map().over))
     advance<true>(state, cost);
@@ -278,7 +291,7 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
 //! added.
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable simulate(device_orders orders, Cost const& cost) {
-  dynamic_timetable result = detail::untimed(std::move(orders), cost.latency());
+  dynamic_timetable result = detail::untimed(std::move(orders), cost.latency(), groups_of(cost));
   detail::run(result, detail::enter(result), cost);
   return result;
 }

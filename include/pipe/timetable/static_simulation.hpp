@@ -195,6 +195,7 @@ struct static_simulation {
                      waits_for_row,
                      waits_for,
                      Cost::value.latency(),
+                     {},
                      room};
     advance<places::plain>(state, Cost::value);
     own.done = true;
@@ -264,7 +265,7 @@ struct static_simulation {
         check_times<places::plain>(places::map,
                                    places::value.rows_of[row],
                                    *all.views[number],
-                                   Cost::value.latency(),
+                                   {Cost::value.latency()},
                                    row,
                                    part.next[row],
                                    number > 0 ? all.values[number - 1]->free_from[row] : 0);

@@ -40,6 +40,7 @@ struct timetable_view {
   std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
   int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
   int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
+  group_times groups{};                   //!< times between a group and other stages
 
   //! Engines of all devices, each with an order of its own.
   [[nodiscard]] constexpr int rows() const noexcept {
@@ -123,6 +124,7 @@ struct dynamic_timetable {
   std::vector<double> ends;   //!< of every pass
   std::vector<int> offsets;   //!< as in the view
   pipeline_tables tables{};   //!< what else the pipeline has
+  group_times groups{};       //!< times between a group and other stages
 
   //! The pipeline that it is of.
   [[nodiscard]] pipeline over() const noexcept { return tables.over(extents); }
@@ -137,7 +139,8 @@ struct dynamic_timetable {
             mine.declared,
             mine.holders,
             mine.first_units,
-            mine.edges};
+            mine.edges,
+            groups};
   }
   operator timetable_view() const noexcept {
     return view();

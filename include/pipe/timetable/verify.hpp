@@ -23,25 +23,31 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
+//! The times between devices that a timetable says it has.
+struct message_times {
+  double latency;
+  group_times groups{};
+};
+
 //! True when what an entry waits for on a line is there when the entry starts; not for what nobody
 //! makes, or only a pass that stands behind it in its own row.
+//! @param transfer from the end of the pass that it waits for on
 [[nodiscard]] constexpr bool is_ready(place_map const& map,
                                       timed_part const& part,
-                                      double latency,
+                                      double transfer,
                                       int number,
                                       entry_number entry,
                                       input_line line,
                                       int unit,
                                       double start) noexcept {
-  int const devices = map.over.extents.devices;
   place_code const at = map.places[line][unit];
   int const holder = map.holders[line];
-  int const source = holder + static_cast<int>(at >> place_bits) * devices;
+  int const source = holder + static_cast<int>(at >> place_bits) * map.over.extents.devices;
   entry_number const wanted = (at & entry_mask) - 1;
   if (at == 0 || (source == number && wanted >= entry))
     return false;
   double const ended = part.end_of(source, wanted);
-  return ended >= 0 && start >= (holder == number % devices ? ended : ended + latency);
+  return ended >= 0 && start >= ended + transfer;
 }
 
 //! Which of its dependencies, of several stages or else on another engine, is not there when an
@@ -49,18 +55,24 @@ namespace detail {
 [[nodiscard]] constexpr int find_late_beside(place_map const& map,
                                              place_row const& row,
                                              timed_part const& part,
-                                             double latency,
+                                             message_times const& times,
                                              int number,
                                              entry_number entry,
                                              int unit,
                                              double start) noexcept {
-  graph_inputs const inputs(map.over, row.passes[entry]);
-  entry_number const behind = row.passes[entry].overlapped ? entry - 1 : entry;
-  for (int k = 0; k < inputs.count; ++k)
-    if (!is_ready(map, part, latency, number, behind, inputs.line[k], unit, start))
+  pass const& what = row.passes[entry];
+  graph_inputs const inputs(map.over, what);
+  entry_number const behind = what.overlapped ? entry - 1 : entry;
+  for (int k = 0; k < inputs.count; ++k) {
+    input_line const line = inputs.line(k);
+    bool const apart = map.holders[line] != number % map.over.extents.devices;
+    double const transfer =
+      transfer_time(map.over, times.groups, times.latency, inputs.stage(k), what.stage, apart);
+    if (!is_ready(map, part, transfer, number, behind, line, unit, start))
       return k;
+  }
   bool const waits = row.others != nullptr && row.others[entry] != nothing_before;
-  return waits && !is_ready(map, part, latency, number, entry, row.others[entry], unit, start)
+  return waits && !is_ready(map, part, 0, number, entry, row.others[entry], unit, start)
            ? inputs.count
            : nothing_before;
 }
@@ -84,14 +96,14 @@ namespace detail {
   int blamed = late;
   for (int k = needed.count - 1; k >= 0; --k) {
     int const line =
-      needed.index[k] / units(over) + route_of(over.extents, what.microbatch) * one_way;
-    place_code const at = map.places[line][needed.index[k] % units(over)];
+      needed.index(k) / units(over) + route_of(over.extents, what.microbatch) * one_way;
+    place_code const at = map.places[line][needed.index(k) % units(over)];
     bool const same_row = map.holders[line] == number % over.extents.devices &&
                           static_cast<int>(at >> place_bits) == number / over.extents.devices;
     if (same_row && (at & entry_mask) - 1 >= behind)
       blamed = k;
   }
-  found.other = pass_at(over, needed.index[blamed]);
+  found.other = pass_at(over, needed.index(blamed));
   return found;
 }
 
@@ -105,7 +117,7 @@ template <bool Plain>
 constexpr report check_times(place_map const& map,
                              place_row const& row,
                              timed_part const& part,
-                             double latency,
+                             message_times const& times,
                              int number,
                              entry_number last,
                              double free_from) noexcept {
@@ -143,11 +155,11 @@ constexpr report check_times(place_map const& map,
       while (wanted < from->first[source])
         from = from->before;
       double const ended = from->ends[source][wanted - from->first[source]];
-      if (!(ended >= 0 && start >= (holder == device ? ended : ended + latency)))
+      if (!(ended >= 0 && start >= (holder == device ? ended : ended + times.latency)))
         return starts_too_early(map, row, number, i);
     }
     if constexpr (!Plain)
-      if (int const late = find_late_beside(map, row, part, latency, number, i, unit, start);
+      if (int const late = find_late_beside(map, row, part, times, number, i, unit, start);
           late != nothing_before)
         return starts_too_early(map, row, number, i, late);
   }
@@ -206,12 +218,13 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   if (result && table.declared->has_choices)
     result = check_sets(entered.map(), entered.rows());
   bool const plain = is_plain(entered.map().over);
+  message_times const times{table.latency, table.groups};
   for (int number = 0; number < rows && result; ++number) {
     place_row const& row = entered.rows()[number];
     result =
       plain
-        ? check_times<true>(entered.map(), row, part.view(), table.latency, number, row.count, 0)
-        : check_times<false>(entered.map(), row, part.view(), table.latency, number, row.count, 0);
+        ? check_times<true>(entered.map(), row, part.view(), times, number, row.count, 0)
+        : check_times<false>(entered.map(), row, part.view(), times, number, row.count, 0);
     if (result && memory_limit != unlimited && table.declared->engines == 1)
       result = check_memory(memory, row.passes, row.count, number, memory_limit);
   }

@@ -148,13 +148,25 @@ TEST_CASE("edges that cannot be are refused with a sentence") {
         std::string::npos);
   CHECK(refusal({{4, 3}}).find("leads back") != std::string::npos);
   CHECK(refusal({{1, 3}, {1, 3}}).find("is there twice") != std::string::npos);
-  CHECK(
-    refusal({{0, 5}, {1, 5}, {2, 5}, {3, 5}, {4, 5}}) ==
-    "stage graph: the edge from stage 4 to stage 5 is the fifth on one side of a stage; there is "
-    "room for four");
-  CHECK(refusal({{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}}).find("is the fifth") !=
-        std::string::npos);
-  CHECK(refusal({{0, 5}, {1, 5}, {2, 5}, {3, 5}}).empty());
+  CHECK(refusal({{0, 7}, {1, 7}, {2, 7}, {3, 7}, {4, 7}, {5, 7}, {6, 7}}).empty());
+}
+
+TEST_CASE("groups of stages that cannot be are refused with a sentence") {
+  auto const refused = [](std::vector<pp::stage_group> const& groups) -> std::string {
+    try {
+      (void)pp::edge_table({}, 6, groups);
+    } catch (std::invalid_argument const& error) {
+      return error.what();
+    }
+    return {};
+  };
+  CHECK(refused({{0, 2}, {2, 4}}).empty());
+  CHECK(refused({{3, 4}}) == "stage graph: a group of 4 stages from stage 3 on has stages that do "
+                             "not exist, none, or those of another");
+  CHECK(refused({{0, 3}, {2, 2}}).find("those of another") != std::string::npos);
+  CHECK(refused({{-1, 2}}).find("do not exist") != std::string::npos);
+  CHECK(refused({{1, 0}}).find("none") != std::string::npos);
+  CHECK(refused({{1, 0x7fffffff}}).find("do not exist") != std::string::npos);
 }
 
 TEST_CASE("passes start as soon as the edges allow, under every schedule") {

@@ -107,9 +107,10 @@ constexpr void size_pass(data_uses const& uses,
         int const reader =
           use.reader == 0 ? nothing : neighbour(uses.over, work.stage, use.reader, number).stage;
         std::int64_t const bytes = bytes_for(sizes, of, work, reader);
-        if (number == 0)
+        int const output = use.outputs_before + number;
+        if (output == 0)
           set(step.out, step.out_bytes, bytes);
-        else if (sized_slot& at = further.at(step.further_outputs, number - 1); true)
+        else if (sized_slot& at = further.at(step.further_outputs, output - 1); true)
           set(at.used, at.bytes, bytes);
       }
     }
@@ -123,9 +124,9 @@ constexpr void size_pass(data_uses const& uses,
 template <buffer_sizes Sizes>
 constexpr void
 size_message(pipeline const& over, item& step, Sizes const& sizes, slot_layout* layouts) {
-  datum const& product = over.declared->data[links_of(over, step.work).product];
+  product_reader const read = reader_of(over, step.work, step.number);
   std::int64_t const bytes =
-    bytes_for(sizes, product, step.work, reader_stage(over, step.work, step.number));
+    bytes_for(sizes, over.declared->data[read.product], step.work, read.stage);
   bool const sends = step.what == operation::send;
   (sends ? step.in_bytes : step.out_bytes) = bytes;
   grow(layouts[static_cast<int>((sends ? step.in : step.out).of)], bytes);

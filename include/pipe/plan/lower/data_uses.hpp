@@ -5,6 +5,7 @@
 //! @brief What passes do with the instances of data: one per unit of a stage, per microbatch, or
 //! per reader. What the colouring of slots, their sizes, their proof and the checked mode share.
 
+#include <pipe/core/declare.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
@@ -47,8 +48,9 @@ opens(pipeline const& over, chunk_order order, pass const& work) noexcept {
 struct data_use {
   std::uint8_t of = 0;     //!< the datum
   std::uint8_t pool = 0;   //!< where it lies
-  std::int8_t stage = 0;   //!< of its own stage, of those before (-1) or after (+1)
-  std::int8_t reader = 0;  //!< it is there where stages before (-1) or after (+1) its own exist
+  std::int8_t stage = 0;   //!< of its own stage, of those before (-1), after (+1) or `beside` it
+  std::int8_t reader = 0;  //!< it is there where such stages exist
+  std::int8_t outputs_before = 0; //!< what its kind makes for other stages before it
   bool per_reader = false; //!< there is one for each of them
   pass_kind maker{};       //!< the kind that a pass that has made it is named after
   bool lies = false;       //!< in a slot, in this pipeline
@@ -70,7 +72,7 @@ struct data_uses {
     int count = 0;
     //! Which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    int product = nothing;           //!< the datum made for other stages
+    int product = nothing;           //!< the first datum made for other stages
     bool product_per_reader = false; //!< each of them gets an instance of its own
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
@@ -91,16 +93,22 @@ struct data_uses {
       kind_of_pass const& kind = declared.kinds[number];
       for (int where = 0; where < 4; ++where) {
         list& result = of[number][where];
-        if (int const made = declared.links[number][where / 2].product; made != kind_links::none) {
+        if (int const made = declared.links[number][where / 2].products[0];
+            made != kind_links::none) {
           result.product = made;
           result.product_per_reader = declared.data[made].instance == per::reader;
         }
+        std::int8_t outputs = 0;
         for (int e = 0; e < kind.effect_count; ++e) {
-          data_use const use = use_of(kind, kind.effects[e], result.last_chunk);
+          data_use use = use_of(kind, kind.effects[e], result.last_chunk);
           int const step = use.stage == 0 ? use.reader : use.stage;
-          bool const there = step == 0 || (step < 0 ? where % 2 == 1 : where / 2 == 1);
-          if (there && (use.lies || use.nowhere || use.stage != 0))
-            result.uses[result.count++] = use;
+          bool const there =
+            step == 0 || step == beside || (step < 0 ? where % 2 == 1 : where / 2 == 1);
+          if (!there || (!use.lies && !use.nowhere && use.stage == 0))
+            continue;
+          if (use.stage == 0 && use.makes && use.reader != 0)
+            use.outputs_before = outputs++;
+          result.uses[result.count++] = use;
         }
       }
     }
@@ -143,6 +151,8 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage.
   //! @pre it makes one
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
+    if (over.edges != nullptr)
+      return product_in_graph(maker, reader);
     list const& made = (*this)[maker];
     int const number = made.product_per_reader ? reader : 0;
     return ((made.product * stage_count + maker.stage) * width + number) * unit_count +
@@ -167,6 +177,12 @@ private:
   [[nodiscard]] constexpr int position_in_graph(int stage) const noexcept {
     return (neighbours(over, stage, -1) > 0 ? 1 : 0) + (neighbours(over, stage, 1) > 0 ? 2 : 0);
   }
+  [[nodiscard]] constexpr int product_in_graph(pass const& maker, int reader) const noexcept {
+    product_reader const read = reader_of(over, maker, reader);
+    int const number = over.declared->data[read.product].instance == per::reader ? read.number : 0;
+    return ((read.product * stage_count + maker.stage) * width + number) * unit_count +
+           unit_of(over, maker);
+  }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
     flow const& declared = *over.declared;
@@ -174,9 +190,7 @@ private:
     data_use use;
     use.of = one.of;
     use.pool = datum_of.pool;
-    use.stage = static_cast<std::int8_t>(one.stage == of_stage::before  ? -1
-                                         : one.stage == of_stage::after ? 1
-                                                                        : 0);
+    use.stage = static_cast<std::int8_t>(step_to(one.stage));
     use.reader = static_cast<std::int8_t>(declared.reader_step[one.of]);
     use.maker = namer_of(declared, declared.row_of[one.of]);
     use.nowhere = datum_of.lives == residence::nowhere;

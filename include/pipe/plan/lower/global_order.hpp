@@ -78,7 +78,7 @@ must_wait(order_merge const& merge, pipeline const& over, int entry, int end) no
   for (int i = entry; i < end && (i == entry || merge.table.passes[i].overlapped); ++i) {
     dependency_list const needed = dependencies(over, merge.table.passes[i]);
     for (int k = 0; k < needed.count; ++k)
-      if (!merge.emitted[needed.index[k]])
+      if (!merge.emitted[needed.index(k)])
         return true;
   }
   return false;

@@ -212,7 +212,7 @@ private:
   }
   constexpr void receive(item& step, int i) noexcept {
     held_datum& arrives = product_of(step);
-    take(arrives, declared_.data[links_of(over_, step.work).product].arrives_in, i);
+    take(arrives, declared_.data[reader_of(over_, step.work, step.number).product].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
 
@@ -322,7 +322,7 @@ private:
       need(i, what.maker);
     if (int* const kept = kept_slot(step, what.pool))
       *kept = what.slot;
-    else if (number > 0)
+    else if (number + use.outputs_before > 0)
       state_.further.push(step.further_outputs, {static_cast<slot_class>(what.pool), what.slot});
     else if (made || !use.works_in)
       (made ? step.out : step.in) = {static_cast<slot_class>(what.pool), what.slot};

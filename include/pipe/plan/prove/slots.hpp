@@ -32,7 +32,6 @@ struct slot_history {
   int writer = nothing;
   int content = nothing;
   int reader_count = 0;
-  int readers[most_neighbours + 1]{};
 };
 
 //! What the check of one device works on, for the next device to use again.
@@ -40,6 +39,7 @@ struct slot_space {
   reused_scratch<int> clocks;
   reused_scratch<int> tail;
   reused_scratch<slot_history> histories;
+  reused_scratch<int> readers;
   reused_scratch<unsigned char> progress;
 };
 
@@ -50,6 +50,7 @@ struct slot_check {
   int device;
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
+  int* read_by;            // [slots][width + 1], the readers of each history
   unsigned char* progress; // [S], how far the gradients of each stage are
   proof verdict{};
   slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
@@ -63,6 +64,9 @@ struct slot_check {
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
     slot_history* const* const first = first_of + static_cast<int>(of);
     return index >= 0 && index < first[1] - first[0] ? first[0] + index : nullptr;
+  }
+  [[nodiscard]] constexpr int* readers_of(slot_history const* past) noexcept {
+    return read_by + (past - histories) * (uses.width + 1);
   }
   [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
     if (earlier == nothing)
@@ -81,9 +85,10 @@ struct slot_check {
       return fail(plan_rule::wrong_content, item_index, nothing);
     if (!knows(item_index, past->writer))
       return fail(plan_rule::unordered, item_index, past->writer);
+    int const* const before = readers_of(past);
     for (int k = 0; k < past->reader_count; ++k)
-      if (!knows(item_index, past->readers[k]))
-        return fail(plan_rule::unordered, item_index, past->readers[k]);
+      if (!knows(item_index, before[k]))
+        return fail(plan_rule::unordered, item_index, before[k]);
     past->writer = item_index;
     past->content = content;
     past->reader_count = 0;
@@ -97,13 +102,13 @@ struct slot_check {
       return; // a pass may use what it has made
     if (!knows(item_index, past->writer))
       return fail(plan_rule::unordered, item_index, past->writer);
+    int* const others = readers_of(past);
     int at = 0;
-    while (at < past->reader_count && !knows(item_index, past->readers[at]) &&
-           past->readers[at] != item_index)
+    while (at < past->reader_count && !knows(item_index, others[at]) && others[at] != item_index)
       ++at;
-    if (at > most_neighbours)
-      return fail(plan_rule::unordered, item_index, past->readers[0]);
-    past->readers[at] = item_index;
+    if (at > uses.width)
+      return fail(plan_rule::unordered, item_index, others[0]);
+    others[at] = item_index;
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
   [[nodiscard]] constexpr bool follows_gradients() const noexcept {
@@ -171,9 +176,9 @@ struct slot_check {
   //! The slot that a step uses of the pool of a datum; `number` counts readers or other stages.
   [[nodiscard]] constexpr slot
   used(item const& step, data_use const& use, int number) const noexcept {
-    if (number > 0) {
+    if (number + use.outputs_before > 0) {
       auto const further = use.stage != 0 ? work.further_inputs(step) : work.further_outputs(step);
-      auto const at = static_cast<std::size_t>(number) - 1;
+      auto const at = static_cast<std::size_t>(number + use.outputs_before) - 1;
       return at < further.size() ? further[at].used : slot{};
     }
     if (use.stage != 0)
@@ -217,6 +222,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
                   device,
                   {space.clocks.get(count * streams), space.tail.get(streams), streams},
                   space.histories.get(slots, {}),
+                  space.readers.get(slots * (uses.width + 1)),
                   space.progress.get(hooks ? stages(work.extents) : 0, 0)};
   walk.begin();
   auto const at = [&steps](int index) -> item const& {

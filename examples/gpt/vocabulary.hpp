@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The GPT with its vocabulary in shards: every device has a part of the embedding and of
+//! the output layer. The same pieces run in a pipeline, or on one device one after the other.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory.hpp"
+#include "model.hpp"
+#include "pipeline.hpp"
+#include "sharded_piece.hpp"
+#include "stage.hpp"
+#include "text.hpp"
+
+namespace gpt {
+
+//! Numbers of what a piece makes for others, per token.
+[[nodiscard]] inline std::int64_t
+numbers_per_token(model_size const& size, sharded_cut const& cut, int piece, pp::slot_class of) {
+  bool const ends = piece >= cut.shards + cut.stages;
+  if (of == pp::slot_class::statistics) {
+    return statistics_width;
+  }
+  if (of == pp::slot_class::input_gradient && ends && cut.barriers == 1) {
+    return 2 * size.width + statistics_width;
+  }
+  return of == pp::slot_class::output || of == pp::slot_class::input_gradient ? size.width : 0;
+}
+
+//! The pieces as the library calls them.
+struct sharded_stage : sharded_piece {
+  using sharded_piece::sharded_piece;
+
+  void forward(pp::context const& where, pp::input, pp::output y) {
+    sharded_piece::forward(unit_of(where),
+                           read(where),
+                           y.as<float>().data(),
+                           where.outputs.size() > 1 ? where.outputs[1].as<float>().data()
+                                                    : nullptr);
+  }
+  void backward(pp::context const& where, pp::input, pp::output dx) {
+    sharded_piece::backward(unit_of(where), read(where), dx.as<float>().data());
+  }
+  void backward_input(pp::context const& where, pp::input, pp::output dx) {
+    sharded_piece::backward_input(unit_of(where), read(where), dx.as<float>().data());
+  }
+  //! Of a shard of the output layer with one barrier all that is left of its backward.
+  void backward_weight(pp::context const& where) {
+    if (where.inputs.empty()) {
+      sharded_piece::backward_weight(unit_of(where));
+    } else {
+      sharded_piece::backward(unit_of(where), read(where), nullptr);
+    }
+  }
+
+private:
+  [[nodiscard]] static unit unit_of(pp::context const& where) {
+    return {where.microbatch, where.chunk};
+  }
+  [[nodiscard]] inputs read(pp::context const& where) {
+    from_.clear();
+    for (auto const& one : where.inputs) {
+      from_.push_back(one.as<float>().data());
+    }
+    return from_;
+  }
+
+  std::vector<float const*> from_;
+};
+
+//! Such a model on the threads of this process.
+class sharded_pipeline {
+public:
+  //! @param table of a with_vocabulary schedule
+  sharded_pipeline(model_size const& size,
+                   pp::timetable_view table,
+                   int barriers,
+                   std::uint64_t seed)
+      : memories_(static_cast<std::size_t>(table.extents.devices)) {
+    int const shards = table.extents.devices;
+    sharded_cut const cut{
+      shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(size, table.extents)};
+    for (int number = 0; number < pp::stages(table.extents); ++number) {
+      stages_.emplace_back(
+        size, number, cut, seed, memories_[static_cast<std::size_t>(pp::device_of(table, number))]);
+    }
+    struct piece_sizes {
+      model_size const& model;
+      sharded_cut const& pieces;
+      [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+        return pieces.step.chunks[maker.chunk].count() *
+               numbers_per_token(model, pieces, maker.stage, of) *
+               static_cast<std::int64_t>(sizeof(float));
+      }
+    };
+    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_stage>>>(
+      pp::lower(table, piece_sizes{size, cut}), stages_);
+  }
+
+  double step(batch const& pieces) {
+    for (auto& each : stages_) {
+      each.set_batch(pieces);
+    }
+    runner_->step();
+    return stages_.back().loss();
+  }
+  [[nodiscard]] std::vector<sharded_stage>& stages() { return stages_; }
+  //! The most bytes that a device has kept between passes so far.
+  [[nodiscard]] std::size_t peak_bytes() const {
+    std::size_t most = 0;
+    for (auto const& memory : memories_) {
+      most = std::max(most, memory.pool.peak_bytes());
+    }
+    return most;
+  }
+
+private:
+  std::vector<device_memory<float>> memories_; // by device
+  std::vector<sharded_stage> stages_;
+  std::unique_ptr<pp::thread_runner<std::vector<sharded_stage>>> runner_;
+};
+
+//! The same pieces on one device, one unit after the other.
+class sharded_device {
+public:
+  sharded_device(model_size const& size, sharded_cut const& cut, std::uint64_t seed)
+      : size_(size), cut_(cut) {
+    for (std::int64_t number = 0; number < 2 * cut.shards + cut.stages; ++number) {
+      pieces_.emplace_back(size, number, cut, seed, memory_);
+      made_.emplace_back(static_cast<std::size_t>(size.sequence * 2 * (size.width + 2)));
+      given_.emplace_back(made_.back().size());
+    }
+  }
+
+  double step(batch const& pieces) {
+    for (auto& each : pieces_) {
+      each.set_batch(pieces);
+    }
+    auto const chunks = static_cast<std::int64_t>(cut_.step.chunks.size());
+    std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(chunks));
+    for (std::int64_t m = 0; m < cut_.step.microbatches; ++m) {
+      for (std::int64_t c = 0; c < chunks; ++c) {
+        forward({m, c});
+        gradients[static_cast<std::size_t>(c)] = given_; // of the shards of the output layer
+      }
+      for (std::int64_t c = chunks; c-- > 0;) {
+        given_ = gradients[static_cast<std::size_t>(c)];
+        backward({m, c});
+      }
+    }
+    return pieces_.back().loss();
+  }
+  [[nodiscard]] std::vector<sharded_piece>& stages() { return pieces_; }
+
+private:
+  using pointers = std::vector<float const*>;
+  [[nodiscard]] static pointers
+  some(std::vector<std::vector<float>> const& of, std::int64_t first, std::int64_t count) {
+    pointers result;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      result.push_back(of[static_cast<std::size_t>(i)].data());
+    }
+    return result;
+  }
+  void forward(unit u) {
+    std::int64_t const behind = cut_.shards + cut_.stages;
+    for (std::int64_t i = 0; i < behind + cut_.shards; ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      pointers const from = i < cut_.shards    ? pointers{}
+                            : i == cut_.shards ? some(made_, 0, cut_.shards)
+                                               : some(made_, std::min(i, behind) - 1, 1);
+      bool const early = i >= behind && cut_.barriers == 1;
+      pieces_[at].forward(u, from, made_[at].data(), early ? given_[at].data() : nullptr);
+    }
+    for (std::int64_t i = behind; i < behind + cut_.shards; ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      pieces_[at].backward(
+        u, some(made_, behind, cut_.shards), cut_.barriers == 2 ? given_[at].data() : nullptr);
+    }
+  }
+  void backward(unit u) {
+    std::int64_t const behind = cut_.shards + cut_.stages;
+    for (std::int64_t i = behind; i-- > 0;) {
+      auto const at = static_cast<std::size_t>(i);
+      pieces_[at].backward(u,
+                           i + 1 == behind   ? some(given_, behind, cut_.shards)
+                           : i < cut_.shards ? some(given_, cut_.shards, 1)
+                                             : some(given_, i + 1, 1),
+                           given_[at].data());
+    }
+  }
+
+  model_size size_;
+  sharded_cut cut_;
+  device_memory<float> memory_;
+  std::vector<sharded_piece> pieces_;
+  std::vector<std::vector<float>> made_;  // by piece
+  std::vector<std::vector<float>> given_; // by piece: gradients of their inputs
+};
+
+} // namespace gpt

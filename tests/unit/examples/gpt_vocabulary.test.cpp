@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The GPT with its vocabulary in shards: the bits of one device that does the same splits, under
+// every schedule; and nearly the numbers of the model that is not cut.
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <examples/gpt/single_device.hpp>
+#include <examples/gpt/vocabulary.hpp>
+#include <random>
+#include <vector>
+
+using namespace gpt;
+
+namespace {
+
+model_size const size{.layers = 8, .width = 8, .heads = 4, .key_heads = 2, .sequence = 12};
+
+batch some_batch(std::int64_t microbatches) {
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 400; ++i) {
+    text.push_back(static_cast<std::uint8_t>(i * i * 37 % 256)); // bytes of all shards
+  }
+  std::mt19937_64 random(5);
+  return random_batch(text, microbatches, size.sequence, random);
+}
+
+template <int Barriers, class Schedule>
+void check_schedule(Schedule const& schedule, int devices, int microbatches) {
+  auto const table =
+    pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
+  sharded_pipeline model(size, table, Barriers, 9);
+  sharded_device alone(
+    size,
+    {devices, pp::stages(table.extents) - 2 * devices, Barriers, cut_for(size, table.extents)},
+    9);
+  auto const pieces = some_batch(microbatches);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 3; ++step) {
+    CHECK(model.step(pieces) == alone.step(pieces));
+    auto const got = gradients_of(model.stages());
+    auto const expected = gradients_of(alone.stages());
+    REQUIRE(got.size() == expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+    for (auto& each : model.stages()) {
+      each.update(optimizer, step);
+    }
+    for (auto& each : alone.stages()) {
+      each.update(optimizer, step);
+    }
+  }
+}
+
+template <class Schedule>
+void check_both(Schedule const& schedule, int devices, int microbatches) {
+  check_schedule<1>(schedule, devices, microbatches);
+  check_schedule<2>(schedule, devices, microbatches);
+}
+
+} // namespace
+
+TEST_CASE("a GPT with its vocabulary in shards has the bits of one device that splits it alike") {
+  SUBCASE("1f1b") {
+    check_both(pp::OneFOneB{}, 4, 8);
+  }
+  SUBCASE("1f1b on three devices") {
+    check_both(pp::OneFOneB{}, 3, 5);
+  }
+  SUBCASE("seq1f1b") {
+    check_both(pp::Seq1F1B<3>{}, 4, 4);
+  }
+  SUBCASE("zb-h1") {
+    check_both(pp::ZeroBubbleH1{}, 4, 8);
+  }
+  SUBCASE("interleaved") {
+    check_both(pp::Interleaved<2>{}, 2, 4);
+  }
+  SUBCASE("v-half") {
+    check_both(pp::VHalf{}, 4, 8);
+  }
+}
+
+TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for rounding") {
+  for (int const barriers : {1, 2}) {
+    std::int64_t const microbatches = 4;
+    step_cut const cut{microbatches, cut_sequence(size.sequence, 1)};
+    sharded_device alone(size, {4, 2, barriers, cut}, 9);
+    single_device<float> whole(size, 2, cut, 9);
+    auto const pieces = some_batch(microbatches);
+    CHECK(alone.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
+    // Layers come in the same order; the embedding's rows do, shard behind shard.
+    auto const got = gradients_of(alone.stages());
+    auto const expected = gradients_of(whole.stages());
+    REQUIRE(got.size() == expected.size());
+    double largest = 0;
+    double difference = 0;
+    std::size_t const same = expected.size() - static_cast<std::size_t>(vocabulary * size.width);
+    for (std::size_t i = 0; i < same; ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+      difference = std::max(difference, std::abs(static_cast<double>(got[i] - expected[i])));
+    }
+    CHECK(largest > 1e-3);
+    CHECK(difference < 1e-5 * largest);
+  }
+}
