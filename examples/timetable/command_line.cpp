@@ -447,6 +447,9 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error("compare does not have the option --with");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
+  if (result.choice.adapted != adapter::none && result.format == "html")
+    throw usage_error("a page knows forward and backward passes alone; --with has all other "
+                      "formats, svg among them");
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");

@@ -39,8 +39,9 @@ struct pass_memory {
   word unit;
   int chunk;
   int chunks;
-  word const* second_in; //!< of the second stage before or after it, as large as the first
   word* second_out;
+  word const* further_in[7]; //!< of the second stage that it reads on, as large as the first
+  int further;               //!< how many there are
 };
 
 __device__ inline void fill(word* to, int words, word value) {
@@ -56,13 +57,20 @@ __device__ inline word read(word const* from, int words) {
   return value;
 }
 __device__ inline word read(pass_memory const& m) {
-  word const value = read(m.in, m.in_words);
-  return m.second_in == nullptr ? value : mix(value, read(m.second_in, m.in_words));
+  word value = read(m.in, m.in_words);
+  for (int i = 0; i < m.further; ++i)
+    value = mix(value, read(m.further_in[i], m.in_words));
+  return value;
+}
+//! What a stage that keeps nothing can make again.
+__device__ inline word kept(pass_memory const& m) {
+  return m.activation == nullptr ? m.unit : *m.activation;
 }
 
 static __global__ void forward_kernel(pass_memory m) {
   word const x = m.in == nullptr ? m.unit : read(m);
-  *m.activation = x;
+  if (m.activation != nullptr)
+    *m.activation = x;
   word y = mix(x, m.weight);
   if (m.state != nullptr) {
     if (m.chunk == 0)
@@ -74,14 +82,16 @@ static __global__ void forward_kernel(pass_memory m) {
     fill(m.out, m.out_words, y);
   else
     *m.losses += y;
+  if (m.second_out != nullptr)
+    fill(m.second_out, m.out_words, mix(y, 1));
 }
 
 __device__ inline word incoming(pass_memory const& m) {
-  return m.in == nullptr ? mix(*m.activation, 7) : read(m);
+  return m.in == nullptr ? mix(kept(m), 7) : read(m);
 }
 
 __device__ inline void pass_on(pass_memory const& m, word dy) {
-  word dx = mix(dy, m.weight ^ *m.activation);
+  word dx = mix(dy, m.weight ^ kept(m));
   if (m.state_gradient != nullptr) {
     word& carry = *m.state_gradient;
     if (m.chunk == m.chunks - 1)
@@ -98,7 +108,7 @@ __device__ inline void pass_on(pass_memory const& m, word dy) {
 static __global__ void backward_kernel(pass_memory m) {
   word const dy = incoming(m);
   pass_on(m, dy);
-  *m.gradient += mix(dy, *m.activation);
+  *m.gradient += mix(dy, kept(m));
 }
 
 static __global__ void backward_input_kernel(pass_memory m) {
@@ -108,7 +118,7 @@ static __global__ void backward_input_kernel(pass_memory m) {
 }
 
 static __global__ void backward_weight_kernel(pass_memory m) {
-  *m.gradient += mix(*m.weight_input, *m.activation);
+  *m.gradient += mix(m.in == nullptr ? *m.weight_input : read(m), kept(m));
 }
 
 } // namespace kernel_stage_detail
@@ -150,7 +160,9 @@ struct kernel_stage {
     check_launch();
   }
   void backward_weight(pipelining::context const& where) {
-    kernel_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(memory(where, {}, {}));
+    // A shard of a vocabulary reads the statistics of all shards.
+    pipelining::input const in = where.inputs.empty() ? pipelining::input{} : where.inputs[0];
+    kernel_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, {}));
     check_launch();
   }
 
@@ -181,22 +193,26 @@ private:
   }
   [[nodiscard]] kernel_stage_detail::pass_memory
   memory(pipelining::context const& where, pipelining::input in, pipelining::output out) const {
-    return {reinterpret_cast<word const*>(in.data),
-            static_cast<int>(in.bytes / 8),
-            words(out),
-            static_cast<int>(out.bytes / 8),
-            words(where.activation),
-            words(where.weight_input),
-            words(where.state),
-            words(where.state_gradient),
-            sums + stride * where.device,
-            sums + stride * where.device + 1,
-            weight,
-            host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
-            where.chunk,
-            chunks,
-            where.inputs.size() < 2 ? nullptr
-                                    : reinterpret_cast<word const*>(where.inputs[1].data),
-            where.outputs.size() < 2 ? nullptr : words(where.outputs[1])};
+    kernel_stage_detail::pass_memory result{
+      reinterpret_cast<word const*>(in.data),
+      static_cast<int>(in.bytes / 8),
+      words(out),
+      static_cast<int>(out.bytes / 8),
+      words(where.activation),
+      words(where.weight_input),
+      words(where.state),
+      words(where.state_gradient),
+      sums + stride * where.device,
+      sums + stride * where.device + 1,
+      weight,
+      host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
+      where.chunk,
+      chunks,
+      where.outputs.size() < 2 ? nullptr : words(where.outputs[1]),
+      {},
+      0};
+    for (std::size_t i = 1; i < where.inputs.size(); ++i)
+      result.further_in[result.further++] = reinterpret_cast<word const*>(where.inputs[i].data);
+    return result;
   }
 };

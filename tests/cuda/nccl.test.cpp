@@ -56,6 +56,25 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
         });
 }
 
+TEST_CASE("ranks with a vocabulary in shards compute what one device computes") {
+  for (named_plan const& plan : vocabulary_plans())
+    for (bool const graph : {false, true})
+      standin::for_each_machine(
+        {}, 1, [&](standin::configuration const& how, std::string const& machine) {
+          CAPTURE(plan.name);
+          CAPTURE(machine);
+          CAPTURE(graph);
+          bool const narrow = how.resident_nccl_kernels == 1;
+          standin::configure(how);
+          check_equal(
+            run_on_ranks(
+              {.work = plan.work, .graph = graph, .one_message_stream = narrow, .guarded = true}),
+            plan.expected,
+            3);
+          CHECK(standin::summary() == "");
+        });
+}
+
 TEST_CASE("a stage that writes beyond its activation ends the run in the checked mode") {
   for (named_plan const& plan : test_plans())
     for (bool const graph : {false, true}) {

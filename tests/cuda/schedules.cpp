@@ -8,6 +8,7 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 
@@ -51,6 +52,61 @@ support::sequential_result run_crossed(int microbatches) {
   return result;
 }
 
+//! What one device computes with the same numbers where the vocabulary is in shards.
+support::sequential_result run_vocabulary(std::size_t shards, int microbatches, int barriers) {
+  using word = std::uint64_t;
+  auto const mix = support::arithmetic_stage::mix;
+  auto const weight = [](std::size_t stage) { return word{stage} + 3; };
+  auto const all = [mix](std::vector<word> const& of) {
+    word value = of[0];
+    for (std::size_t i = 1; i < of.size(); ++i)
+      value = mix(value, of[i]);
+    return value;
+  };
+  support::sequential_result result{std::vector<word>(3 * shards), 0};
+  for (int m = 0; m < microbatches; ++m) {
+    pp::context where;
+    where.microbatch = m;
+    word const unit = support::arithmetic_stage::unit(where);
+    std::vector<word> rows;
+    for (std::size_t shard = 0; shard < shards; ++shard)
+      rows.push_back(mix(unit, weight(shard)));
+    std::vector<word> x{all(rows)};
+    for (std::size_t stage = shards; stage < 2 * shards; ++stage)
+      x.push_back(mix(x.back(), weight(stage)));
+    std::vector<word> statistics;
+    for (std::size_t stage = 2 * shards; stage < 3 * shards; ++stage)
+      statistics.push_back(mix(x.back(), weight(stage)));
+    std::vector<word> given;
+    for (std::size_t shard = 0; shard < shards; ++shard) {
+      word const dy = all(statistics);
+      result.gradients[2 * shards + shard] += mix(dy, x.back());
+      given.push_back(barriers == 1 ? mix(statistics[shard], 1)
+                                    : mix(dy, weight(2 * shards + shard) ^ x.back()));
+    }
+    word dy = all(given);
+    for (std::size_t stage = 2 * shards; stage-- > shards;) {
+      word const kept = x[stage - shards];
+      result.gradients[stage] += mix(dy, kept);
+      dy = mix(dy, weight(stage) ^ kept);
+    }
+    for (std::size_t shard = 0; shard < shards; ++shard)
+      result.gradients[shard] += mix(dy, unit);
+  }
+  return result;
+}
+
+//! The plans of a timetable under all policies, for what another model computes.
+void add_plans(std::vector<named_plan>& plans,
+               std::string const& name,
+               pp::dynamic_timetable const& table,
+               support::sequential_result const& expected) {
+  std::size_t const before = plans.size();
+  add_plans(plans, name, table);
+  for (std::size_t i = before; i < plans.size(); ++i)
+    plans[i].expected = expected;
+}
+
 } // namespace
 
 std::vector<named_plan> test_plans() {
@@ -67,10 +123,20 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
-  std::size_t const chains = plans.size();
-  add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}));
-  for (std::size_t i = chains; i < plans.size(); ++i)
-    plans[i].expected = run_crossed(5);
+  add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}), run_crossed(5));
+  return plans;
+}
+
+std::vector<named_plan> vocabulary_plans() {
+  std::vector<named_plan> plans;
+  add_plans(plans,
+            "1F1B with a vocabulary in shards",
+            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({3, 4}),
+            run_vocabulary(3, 4, 2));
+  add_plans(plans,
+            "1F1B with a vocabulary in shards, one barrier",
+            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>({3, 4}),
+            run_vocabulary(3, 4, 1));
   return plans;
 }
 

@@ -70,6 +70,19 @@ TEST_CASE("streams compute what one device computes, eagerly and as a graph, in 
       }
 }
 
+TEST_CASE("streams with a vocabulary in shards compute what one device computes") {
+  for (named_plan const& plan : vocabulary_plans())
+    for (standin::configuration const& how : orders())
+      for (bool const graph : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        standin::configure(how);
+        check_equal(
+          run_on_streams({.work = plan.work, .graph = graph, .guarded = true}), plan.expected, 3);
+        CHECK(standin::summary() == "");
+      }
+}
+
 TEST_CASE("after the warm-up nothing is set up any more") {
   for (named_plan const& plan : test_plans())
     for (bool const graph : {false, true}) {

@@ -8,6 +8,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -28,6 +29,7 @@
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <tests/support/training.hpp>
+#include <tests/support/vocabulary_stages.hpp>
 #include <utility>
 #include <vector>
 
@@ -137,6 +139,35 @@ TEST_CASE("four processes train a model that is a graph as one device does") {
     auto const own = static_cast<std::size_t>(runner.rank());
     CHECK(model[own].gradient == support::gradients_of(edges, weights, 6, 1)[own]);
   }
+}
+
+TEST_CASE("four processes train a model with its vocabulary in shards as one device does") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  std::mt19937 random(2);
+  auto const check = [&]<int Barriers, class Schedule>(std::string const& name,
+                                                       pp::with_vocabulary<Schedule, Barriers>) {
+    auto const table = pp::make_timetable<pp::with_vocabulary<Schedule, Barriers>>({4, 6});
+    std::vector<std::uint64_t> weights;
+    std::vector<support::vocabulary_stage> model(
+      static_cast<std::size_t>(pp::stages(table.extents)));
+    for (auto& stage : model) {
+      stage.barriers = Barriers;
+      weights.push_back(stage.weight = random() | 1u);
+    }
+    pp::mpi_runner runner(pp::lower<pp::communicator_per_pair>(table, words),
+                          model,
+                          meeting.line(),
+                          MPI_COMM_WORLD,
+                          {.deadline = patience, .name = name, .guarded = true});
+    runner.step();
+    auto const expected = support::vocabulary_gradients(weights, 4, 6, 1, Barriers);
+    for (std::size_t s = 0; s < model.size(); ++s)
+      if (pp::device_of(table, static_cast<int>(s)) == runner.rank())
+        CHECK(model[s].gradient == expected[s]);
+  };
+  check("shards, two barriers", pp::with_vocabulary<pp::OneFOneB, 2>{});
+  check("shards, one barrier", pp::with_vocabulary<pp::OneFOneB, 1>{});
+  check("shards around a V", pp::with_vocabulary<pp::VHalf, 2>{});
 }
 
 namespace {
