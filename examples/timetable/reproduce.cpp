@@ -12,6 +12,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
@@ -30,6 +31,7 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "published_vocabulary.hpp"
 
 namespace pp = pipelining;
 
@@ -427,6 +429,30 @@ std::string chunk_flow() {
   return table_of(rows);
 }
 
+std::string vocabulary() {
+  std::vector<line> rows{
+    {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
+  for (published_run const& run : published_runs) {
+    published_cost const cost{run};
+    pp::pipeline_size const size{run.devices, run.microbatches};
+    pp::dynamic_timetable const table =
+      run.barriers == 0   ? pp::make_timetable<pp::OneFOneB>(size, cost)
+      : run.barriers == 1 ? pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>(size, cost)
+                          : pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>(size, cost);
+    double const milliseconds = pp::makespan(table) / 1000;
+    rows.push_back({run.barriers == 0   ? "in one piece"
+                    : run.barriers == 1 ? "in shards, one barrier"
+                                        : "in shards, two barriers",
+                    run.layers,
+                    std::to_string(run.devices) + ", " + std::to_string(run.microbatches),
+                    std::to_string(run.sequence) + ", " + std::to_string(run.vocabulary),
+                    fixed(run.milliseconds / 1000, 3),
+                    fixed(milliseconds / 1000, 3),
+                    fixed(100 * (milliseconds / run.milliseconds - 1), 1)});
+  }
+  return table_of(rows);
+}
+
 struct table_name {
   std::string_view name;
   std::string (*make)();
@@ -438,7 +464,8 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
                                  {"seq1f1b-memory", seq1f1b_memory},
                                  {"seq1f1b-speed", seq1f1b_speed},
                                  {"dualpipe", dual_pipe},
-                                 {"chunkflow", chunk_flow}};
+                                 {"chunkflow", chunk_flow},
+                                 {"vocabulary", vocabulary}};
 
 } // namespace
 

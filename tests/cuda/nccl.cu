@@ -30,11 +30,12 @@ struct rank_memory {
   model_type model{};
   pp::cuda::device_memory spare{16};
 
-  rank_memory(pp::shape const& extents, int rank) {
+  rank_memory(pp::plan_view const& work, int rank) {
+    pp::shape const& extents = work.extents;
     for (int s = 0; s < pp::stages(extents); ++s) {
       bool own = false;
       for (int m = 0; m < extents.microbatches; ++m)
-        own = own || pp::device_of(extents, s, m) == rank;
+        own = own || pp::device_of(work, s, m) == rank;
       if (own)
         sums.emplace_back(16);
       model.push_back(
@@ -109,7 +110,7 @@ private:
 
 void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result& result) {
   pp::cuda::current_device const scope(rank);
-  auto own = std::make_unique<rank_memory>(what.work.view().extents, rank);
+  auto own = std::make_unique<rank_memory>(what.work.view(), rank);
   rank_memory& memory = *own;
   memory_store line{board, rank, rank == 1 ? what.unfit_key : ""};
   ncclComm_t sums = nullptr;

@@ -68,7 +68,7 @@ TEST_CASE("ranks with a vocabulary in shards compute what one device computes") 
           standin::configure(how);
           check_equal(
             run_on_ranks(
-              {.work = plan.work, .graph = graph, .one_message_stream = narrow, .guarded = true}),
+              {.work = plan.work, .graph = graph, .guarded = true, .one_message_stream = narrow}),
             plan.expected,
             3);
           CHECK(standin::summary() == "");

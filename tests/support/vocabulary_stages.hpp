@@ -63,23 +63,23 @@ struct vocabulary_stage {
   void forward(pipelining::context const& where, pipelining::input, pipelining::output out) {
     int const end = vocabulary_place_of(where.extents, where.stage).end;
     std::uint64_t const x = end < 0 ? data(where) : sum(where.inputs);
-    out.as<std::uint64_t>()[0] = weight * x;
+    fill(out, weight * x);
     if (end >= 0)
       where.activation.as<std::uint64_t>()[0] = x;
     if (end > 0 && barriers == 1)
-      where.outputs[1].as<std::uint64_t>()[0] = 5 * weight * x;
+      fill(where.outputs[1], 5 * weight * x);
   }
   void backward(pipelining::context const& where, pipelining::input, pipelining::output out) {
     int const end = vocabulary_place_of(where.extents, where.stage).end;
     std::uint64_t const dy = end > 0 ? all_statistics(where) : sum(where.inputs);
     gradient += dy * (end < 0 ? data(where) : where.activation.as<std::uint64_t>()[0]);
     if (end >= 0)
-      out.as<std::uint64_t>()[0] = weight * dy;
+      fill(out, weight * dy);
   }
   void backward_input(pipelining::context const& where, pipelining::input, pipelining::output out) {
     std::uint64_t const dy = sum(where.inputs);
     where.weight_input.as<std::uint64_t>()[0] = dy;
-    out.as<std::uint64_t>()[0] = weight * dy;
+    fill(out, weight * dy);
   }
   void backward_weight(pipelining::context const& where) {
     bool const shard = vocabulary_place_of(where.extents, where.stage).end > 0;
@@ -88,6 +88,10 @@ struct vocabulary_stage {
   }
 
 private:
+  static void fill(pipelining::output const& to, std::uint64_t value) {
+    for (std::uint64_t& word : to.as<std::uint64_t>())
+      word = value;
+  }
   [[nodiscard]] static std::uint64_t all_statistics(pipelining::context const& where) {
     return combined([&](std::size_t shard) { return where.inputs[shard].as<std::uint64_t>()[0]; },
                     where.inputs.size());

@@ -240,19 +240,11 @@ struct product_reader {
   int number = 0;                 //!< among the readers of this datum
 };
 
-//! @brief One of them, those of the first datum first.
+namespace detail {
+//! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
-reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
-  kind_links const& links = links_of(over, maker);
-  if (over.edges == nullptr) {
-    int const product = links.products[0];
-    if (product == kind_links::none || number != 0)
-      return {};
-    int const reader = maker.stage + over.declared->reader_step[product];
-    return reader >= 0 && reader < stages(over.extents) ? product_reader{product, reader, 0}
-                                                        : product_reader{};
-  }
-  for (int const product : links.products) {
+reader_in_graph(pipeline const& over, pass const& maker, int number) noexcept {
+  for (int const product : links_of(over, maker).products) {
     if (product == kind_links::none)
       break;
     int const step = over.declared->reader_step[product];
@@ -263,11 +255,32 @@ reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
   }
   return {};
 }
+//! The stage that reads in a chain, or `kind_links::none`.
+[[nodiscard]] constexpr int reader_in_chain(pipeline const& over, pass const& maker) noexcept {
+  int const product = links_of(over, maker).products[0];
+  if (product == kind_links::none)
+    return kind_links::none;
+  int const reader = maker.stage + over.declared->reader_step[product];
+  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
+}
+} // namespace detail
+
+//! @brief One of them, those of the first datum first.
+[[nodiscard]] constexpr product_reader
+reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  if (over.edges != nullptr)
+    return detail::reader_in_graph(over, maker, number);
+  int const reader = number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
+  return reader == kind_links::none ? product_reader{}
+                                    : product_reader{links_of(over, maker).products[0], reader, 0};
+}
 
 //! @brief Its stage, or `kind_links::none`.
 [[nodiscard]] constexpr int
 reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
-  return reader_of(over, maker, number).stage;
+  if (over.edges != nullptr)
+    return detail::reader_in_graph(over, maker, number).stage;
+  return number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
 }
 
 namespace detail {

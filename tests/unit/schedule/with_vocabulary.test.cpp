@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <examples/timetable/published_vocabulary.hpp>
 #include <random>
 #include <sstream>
 #include <string>
@@ -54,36 +55,6 @@ double sum_of_work(pp::dynamic_timetable const& table) {
   for (int device = 0; device < table.extents.devices; ++device)
     most = std::max(most, pp::busy(table, device));
   return most;
-}
-
-//! Times by device of the published runs, for stages with shards around them.
-struct measured_cost {
-  std::vector<double> forward, backward, shard, embed, embed_gradient;
-  double reduce = -1;
-  int shards = 0; // before the first stage
-
-  [[nodiscard]] double duration(pp::pass const& what) const {
-    int const devices = static_cast<int>(forward.size());
-    auto const at = static_cast<std::size_t>((what.stage - shards + devices) % devices);
-    switch (what.kind) {
-    case pp::pass_kind::forward: return forward[at];
-    case pp::pass_kind::backward: return backward[at];
-    case pp::pass_kind::logits:
-    case pp::pass_kind::logits_gradient: return shard[at] / 2;
-    case pp::pass_kind::embed: return embed[at];
-    case pp::pass_kind::embed_gradient: return embed_gradient[at];
-    default: return 0;
-    }
-  }
-  [[nodiscard]] static double latency() { return 0; }
-  [[nodiscard]] pp::group_times groups() const { return {0, reduce}; }
-};
-
-std::vector<double> read_numbers(std::istringstream& in, int count) {
-  std::vector<double> numbers(static_cast<std::size_t>(count));
-  for (double& one : numbers)
-    in >> one;
-  return numbers;
 }
 
 } // namespace
@@ -128,31 +99,19 @@ TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the gol
 }
 
 TEST_CASE("published times of passes give the published times of iterations") {
+  REQUIRE(examples::published_runs.size() == 16);
   double largest = 0;
-  for (std::string const& line : support::golden_lines("golden/families/vocabulary_measured.txt")) {
-    CAPTURE(line);
-    std::istringstream in(line);
-    std::string skipped;
-    int barriers = 0;
-    pp::pipeline_size size;
-    double published = 0;
-    in >> barriers >> skipped >> skipped >> skipped >> size.devices >> size.microbatches >>
-      published;
-    measured_cost cost;
-    cost.forward = read_numbers(in, size.devices);
-    cost.backward = read_numbers(in, size.devices);
-    if (barriers > 0) {
-      cost.shards = size.devices;
-      cost.shard = read_numbers(in, size.devices);
-      cost.embed = read_numbers(in, size.devices);
-      cost.embed_gradient = read_numbers(in, size.devices);
-      in >> cost.reduce;
-    }
-    auto const table = barriers == 0 ? pp::make_timetable<pp::OneFOneB>(size, cost)
-                       : barriers == 1
+  for (examples::published_run const& run : examples::published_runs) {
+    CAPTURE(run.barriers);
+    CAPTURE(run.layers);
+    CAPTURE(run.milliseconds);
+    examples::published_cost const cost{run};
+    pp::pipeline_size const size{run.devices, run.microbatches};
+    auto const table = run.barriers == 0 ? pp::make_timetable<pp::OneFOneB>(size, cost)
+                       : run.barriers == 1
                          ? pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>(size, cost)
                          : pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>(size, cost);
-    double const distance = std::abs(pp::makespan(table) / 1000 / published - 1);
+    double const distance = std::abs(pp::makespan(table) / 1000 / run.milliseconds - 1);
     CHECK(distance < 0.025);
     largest = std::max(largest, distance);
     CHECK(pp::makespan(table) > sum_of_work(table)); // no time is lost that the work takes

@@ -123,10 +123,10 @@ constexpr void size_pass(data_uses const& uses,
 //! The bytes of a message.
 template <buffer_sizes Sizes>
 constexpr void
-size_message(pipeline const& over, item& step, Sizes const& sizes, slot_layout* layouts) {
-  product_reader const read = reader_of(over, step.work, step.number);
+size_message(data_uses const& uses, item& step, Sizes const& sizes, slot_layout* layouts) {
+  datum const& product = uses.over.declared->data[uses.datum_of(step.work, step.number)];
   std::int64_t const bytes =
-    bytes_for(sizes, over.declared->data[read.product], step.work, read.stage);
+    bytes_for(sizes, product, step.work, reader_stage(uses.over, step.work, step.number));
   bool const sends = step.what == operation::send;
   (sends ? step.in_bytes : step.out_bytes) = bytes;
   grow(layouts[static_cast<int>((sends ? step.in : step.out).of)], bytes);
@@ -172,7 +172,7 @@ constexpr arena_sizes lay_out(detail::data_uses const& uses,
     else if (step.what == operation::run)
       detail::size_pass(uses, step, sizes, layouts, further);
     else
-      detail::size_message(over, step, sizes, layouts);
+      detail::size_message(uses, step, sizes, layouts);
   }
   arena_sizes total;
   for (int of = 0; of < slot_classes; ++of) {

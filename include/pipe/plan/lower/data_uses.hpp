@@ -158,6 +158,11 @@ struct data_uses {
     return ((made.product * stage_count + maker.stage) * width + number) * unit_count +
            unit_of(over, maker);
   }
+  //! The datum that a message carries.
+  //! @pre somebody reads it
+  [[nodiscard]] constexpr int datum_of(pass const& maker, int reader) const noexcept {
+    return over.edges != nullptr ? reader_of(over, maker, reader).product : (*this)[maker].product;
+  }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept {
     return over.declared->data_count * stage_count * width * unit_count;

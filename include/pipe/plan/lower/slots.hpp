@@ -212,7 +212,7 @@ private:
   }
   constexpr void receive(item& step, int i) noexcept {
     held_datum& arrives = product_of(step);
-    take(arrives, declared_.data[reader_of(over_, step.work, step.number).product].arrives_in, i);
+    take(arrives, declared_.data[uses_.datum_of(step.work, step.number)].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
 

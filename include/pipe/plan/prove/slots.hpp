@@ -32,6 +32,7 @@ struct slot_history {
   int writer = nothing;
   int content = nothing;
   int reader_count = 0;
+  int first_reader = 0; // of readers
 };
 
 //! What the check of one device works on, for the next device to use again.
@@ -60,13 +61,18 @@ struct slot_check {
     first_of[0] = histories;
     for (int of = 0; of < slot_classes; ++of)
       first_of[of + 1] = first_of[of] + work.layout(device, static_cast<slot_class>(of)).count;
+    int first = 0;
+    for (slot_history* past = histories; past != first_of[slot_classes]; ++past) {
+      past->first_reader = first;
+      first += uses.width + 1;
+    }
   }
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
     slot_history* const* const first = first_of + static_cast<int>(of);
     return index >= 0 && index < first[1] - first[0] ? first[0] + index : nullptr;
   }
   [[nodiscard]] constexpr int* readers_of(slot_history const* past) noexcept {
-    return read_by + (past - histories) * (uses.width + 1);
+    return read_by + past->first_reader;
   }
   [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
     if (earlier == nothing)
