@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Plans of pipelines whose vocabulary is in shards: messages counted by hand, and every wait, slot
+// and message that is spoiled is found.
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_vocabulary.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr pp::uniform_sizes words{.message = 8, .activation = 8, .weight_input = 8};
+
+//! Of a microbatch: a reduce, a broadcast and an all-gather at each end, but for the all-gather at
+//! the first, and a reduce back; between devices, and from stage to stage.
+int messages_by_hand(pp::timetable_view table) {
+  int const devices = table.extents.devices;
+  int const chain = pp::stages(table.extents) - 2 * devices;
+  int neighbours = 0;
+  for (int stage = devices; stage + 1 < devices + chain; ++stage)
+    neighbours += pp::device_of(table, stage) == pp::device_of(table, stage + 1) ? 0 : 1;
+  return table.extents.microbatches *
+         (4 * (devices - 1) + devices * (devices - 1) + 2 * neighbours);
+}
+
+template <class Schedule>
+void check_policies(Schedule const& schedule) {
+  for (int const devices : {1, 2, 3, 5, 8})
+    for (int const microbatches : {2, 9}) {
+      auto const table = pp::make_timetable(schedule, {devices, microbatches});
+      auto const check = [&](pp::plan const& work) { // made: it is proven
+        int sends = 0;
+        for (pp::item const& step : work.items)
+          sends += step.what == pp::operation::send ? 1 : 0;
+        CHECK(sends == messages_by_hand(table));
+      };
+      check(pp::lower<pp::communicator_per_pair>(table, words));
+      check(pp::lower<pp::communicator_per_edge>(table, words));
+      check(pp::lower<pp::one_communicator>(table, words));
+    }
+}
+
+template <int Barriers>
+pp::plan small_plan() {
+  return pp::lower<pp::communicator_per_edge>(
+    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, Barriers>>({3, 4}), words);
+}
+
+void check_waits(pp::plan const& whole) {
+  int left_out = 0;
+  for (std::size_t i = 0; i < whole.items.size(); ++i)
+    for (int k = 0; k < whole.items[i].wait_count; ++k) {
+      pp::plan broken = whole;
+      pp::item& step = broken.items[i];
+      auto const first = static_cast<std::size_t>(step.first_wait);
+      broken.waits[first + static_cast<std::size_t>(k)] =
+        broken.waits[first + static_cast<std::size_t>(step.wait_count) - 1];
+      --step.wait_count;
+      CHECK(pp::prove(broken).broken == pp::plan_rule::unordered);
+      ++left_out;
+    }
+  CHECK(left_out > 100);
+}
+
+void check_slots(pp::plan const& whole, int expected) {
+  int swapped = 0;
+  for (std::size_t i = 0; i < whole.items.size(); ++i)
+    for (bool const reads : {true, false}) {
+      pp::plan broken = whole;
+      pp::item& step = broken.items[i];
+      pp::slot_range const range = reads ? step.further_inputs : step.further_outputs;
+      for (int k = 0; k < range.count; ++k) {
+        std::swap((reads ? step.in : step.out),
+                  broken.further[static_cast<std::size_t>(range.first + k)].used);
+        CHECK(pp::prove(broken).broken == pp::plan_rule::wrong_content);
+        broken = whole;
+        ++swapped;
+      }
+    }
+  CHECK(swapped == expected);
+}
+
+} // namespace
+
+TEST_CASE("plans with a vocabulary in shards are proven, and have the messages that shards want") {
+  SUBCASE("1f1b, one barrier") {
+    check_policies(pp::with_vocabulary<pp::OneFOneB, 1>{});
+  }
+  SUBCASE("1f1b, two barriers") {
+    check_policies(pp::with_vocabulary<pp::OneFOneB, 2>{});
+  }
+  SUBCASE("zb-h1") {
+    check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
+  }
+  SUBCASE("v-half") {
+    check_policies(pp::with_vocabulary<pp::VHalf, 2>{});
+  }
+}
+
+TEST_CASE("no wait of a plan with a vocabulary in shards can be left out") {
+  check_waits(small_plan<1>());
+  check_waits(small_plan<2>());
+}
+
+TEST_CASE("a shard that reads or writes what is another's is found") {
+  // Per microbatch: two inputs more for the first layers, the last layers and each shard; with one
+  // barrier each shard has a second output.
+  check_slots(small_plan<2>(), 4 * 2 * (1 + 1 + 3));
+  check_slots(small_plan<1>(), 4 * (2 * (1 + 1 + 3) + 3));
+}
+
+TEST_CASE("messages of shards that are for nobody, or for another shard, are found") {
+  pp::plan const whole = small_plan<1>();
+  for (std::size_t i = 0; i < whole.items.size(); ++i) {
+    if (whole.items[i].what == pp::operation::run)
+      continue;
+    for (int const number : {-1, whole.items[i].number + 1, 1000}) {
+      pp::plan broken = whole;
+      broken.items[i].number = number;
+      CHECK(!pp::prove(broken));
+    }
+  }
+}
+
+TEST_CASE("a device has room for one set of logits") {
+  pp::plan const work = small_plan<2>();
+  for (int device = 0; device < 3; ++device)
+    CHECK(work.view().layout(device, pp::slot_class::logits).count == 1);
+}
+
+TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") {
+  auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({2, 2});
+  CHECK_THROWS_WITH(
+    pp::lower(table, pp::uniform_sizes{.tied_bytes = 8}),
+    "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
+    "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
+    "shards in gradients_ready of the first");
+  CHECK_THROWS_WITH(
+    pp::lower_evaluation(table, words),
+    "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
+    "evaluate with a plan of the whole timetable, and leave its gradients alone");
+}
