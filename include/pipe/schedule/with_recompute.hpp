@@ -96,6 +96,8 @@ constexpr void add_recomputes(shape const& extents, Rule const& rule, row_writer
 template <schedule Schedule, recompute_rule Rule = recompute_all>
 struct with_recompute {
   static constexpr flow declared = frugal_training;
+  static_assert(!flow_of<Schedule>().reads_in_groups,
+                "with_recompute: a vocabulary in shards does not go with recomputation");
 
   Schedule of{};
   Rule rule{};

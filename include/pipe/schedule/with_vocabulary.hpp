@@ -50,8 +50,11 @@ template <schedule Schedule, int Barriers = 2>
 requires(Barriers == 1 || Barriers == 2) struct with_vocabulary {
   static constexpr flow declared = vocabulary_training<Barriers>;
   static_assert(flow_of<Schedule>() == training,
-                "with_vocabulary: the schedule inside must be one of training; put other adapters "
-                "around it");
+                "with_vocabulary: the schedule inside must be one of training; recomputation and "
+                "copies to the host do not go with shards");
+  static_assert(!counts_chunks<Schedule> && !joins_stages<Schedule>,
+                "with_vocabulary: the schedule inside must have a chain of stages and as many "
+                "chunks in every microbatch");
 
   Schedule inner{}; //!< whose stages the shards stand around
 
