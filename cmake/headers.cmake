@@ -24,6 +24,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/breadth_first.hpp
   schedule/building_block.hpp
   schedule/chimera.hpp
+  schedule/chunk_counts.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
@@ -34,6 +35,8 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
+  schedule/slice_v.hpp
+  schedule/svpp.hpp
   schedule/timeline.hpp
   schedule/v_one_f_one_b.hpp
   schedule/v_search.hpp

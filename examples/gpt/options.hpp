@@ -26,6 +26,7 @@ struct options {
   std::int64_t chunks = 0;            //!< of the chosen schedule; 0: as many as it has by itself
   std::int64_t stages_per_device = 0; //!< of the chosen schedule, likewise
   std::int64_t group = 0;             //!< of the chosen schedule, likewise
+  std::int64_t forwards = 0;          //!< of the chosen schedule, likewise
   std::int64_t memory_limit = 0;      //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
@@ -48,7 +49,7 @@ inline constexpr char const* usage =
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
-  "  --stages-per-device V, --group N, --memory-limit X, --eager, --unfused\n"
+  "  --stages-per-device V, --group N, --forwards N, --memory-limit X, --eager, --unfused\n"
   "                     of the schedules that have these options: see `timetable --list`\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
@@ -137,6 +138,7 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
                                    {"--chunks", &chosen.chunks, 1024},
                                    {"--stages-per-device", &chosen.stages_per_device, 64},
                                    {"--group", &chosen.group, 4096},
+                                   {"--forwards", &chosen.forwards, 1000000},
                                    {"--memory-limit", &chosen.memory_limit, 1000000},
                                    {"--steps", &chosen.steps, 1000000},
                                    {"--layers", &chosen.size.layers, 1024},

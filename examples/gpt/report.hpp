@@ -57,6 +57,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     choice.chunks = given(o.chunks);
     choice.stages_per_device = given(o.stages_per_device);
     choice.group = given(o.group);
+    choice.forwards = given(o.forwards);
     if (o.memory_limit != 0) {
       choice.memory_limit = static_cast<double>(o.memory_limit);
     }

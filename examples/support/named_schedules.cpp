@@ -11,6 +11,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
@@ -144,6 +146,18 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
           }),
+    named("svpp",
+          "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
+          option::chunks | option::stages_per_device | option::forwards,
+          [](schedule_choice const& c) {
+            return pp::SVPP<>{.stages_per_device = c.stages_per_device.value_or(2),
+                              .chunks = c.chunks.value_or(4),
+                              .forwards = c.forwards.value_or(0)};
+          }),
+    named("slice-v",
+          "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
+          option::chunks,
+          [](schedule_choice const& c) { return pp::SliceV<>{{c.chunks.value_or(4)}}; }),
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
@@ -249,6 +263,7 @@ constexpr option_name option_list[] = {
    "--stages-per-device",
    [](schedule_choice const& c) { return c.stages_per_device.has_value(); }},
   {option::group, "--group", [](schedule_choice const& c) { return c.group.has_value(); }},
+  {option::forwards, "--forwards", [](schedule_choice const& c) { return c.forwards.has_value(); }},
   {option::memory_limit,
    "--memory-limit",
    [](schedule_choice const& c) { return c.memory_limit.has_value(); }},
@@ -324,6 +339,13 @@ std::size_t edits(std::string_view a, std::string_view b) {
 
 std::span<named_schedule const> named_schedules() {
   return schedules();
+}
+
+bool is_over_chunks(named_schedule const& schedule) {
+  schedule_choice one;
+  one.name = schedule.name;
+  return has(schedule.takes, option::chunks) && schedule.needs == option::none &&
+         schedule.arrange(one).chunks > 1;
 }
 
 std::string quoted(std::string_view word) {

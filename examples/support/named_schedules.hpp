@@ -44,7 +44,8 @@ enum class option : unsigned {
   memory_limit = 8,      //!< --memory-limit X, in whole microbatches of one stage
   eager = 16,            //!< --eager
   unfused = 32,          //!< --unfused
-  pair_cost = 64         //!< --pair-cost T, for schedules with overlapped pairs
+  pair_cost = 64,        //!< --pair-cost T, for schedules with overlapped pairs
+  forwards = 128         //!< --forwards N, before the first backward pass of a device
 };
 [[nodiscard]] constexpr option operator|(option a, option b) noexcept {
   return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -68,6 +69,7 @@ struct schedule_choice {
   std::optional<int> chunks;
   std::optional<int> stages_per_device;
   std::optional<int> group;
+  std::optional<int> forwards;
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;
@@ -108,6 +110,9 @@ struct named_schedule {
   pipelining::shape (*arrange)(schedule_choice const&) = nullptr;
   pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
 };
+
+//! True for schedules over chunks of sequences, which have some without being asked.
+[[nodiscard]] bool is_over_chunks(named_schedule const& schedule);
 
 //! All of them, in the order in which people should read about them.
 [[nodiscard]] std::span<named_schedule const> named_schedules();

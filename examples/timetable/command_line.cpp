@@ -148,6 +148,11 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.group = read_extent(option, word);
    }},
+  {"--forwards",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forwards = read_extent(option, word);
+   }},
   {"--memory-limit",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -560,6 +565,8 @@ std::string help_text() {
          "  --even                 chunks of equal length instead\n"
          "  --stages-per-device V  stages of the model on each device\n"
          "  --group N              microbatches that travel together\n"
+         "  --forwards N           forward passes of a device before its first backward pass, at "
+         "most\n"
          "  --memory-limit X       activations of a device, in microbatches of one stage\n"
          "  --eager                forward passes as early as possible, to hide messages\n"
          "  --unfused              overlapped pairs as two passes\n"

@@ -110,6 +110,7 @@
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_counts.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -120,6 +121,8 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_search.hpp>

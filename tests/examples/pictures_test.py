@@ -16,7 +16,7 @@ OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": 
 
 def picture(tool, name):
     command = [tool, name, "--devices", "4", "--microbatches", "8", "--format", "svg", *OPTIONS.get(name, [])]
-    if name.startswith("seq1f1b"):
+    if name.startswith("seq1f1b") or name in ("slice-v", "svpp"):
         command += ["--chunks", "2"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -11,6 +11,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
@@ -128,10 +130,22 @@ TEST_CASE("every size of interleaved stages with chunks") {
         if (!all_sizes() && (held + chunks + size.devices) % 3 != 0)
           continue;
         all.verify(pp::Seq1F1BZeroBubbleInterleaved<>{held, chunks}, size);
+        all.verify(pp::SVPP<>{held, chunks}, size);
+        for (int more = 0; more < size.devices; more += 3)
+          all.verify(pp::SVPP<>{held, chunks, held * chunks + more}, size);
         for (int const stagger : {1, 2})
           for (int const group : groups(size))
             all.verify(pp::Seq1F1BInterleaved<>{held, chunks, group, stagger}, size);
       }
+  });
+}
+
+TEST_CASE("every size of SliceV") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int chunks = 1; chunks <= most_chunks; ++chunks)
+      if (size.microbatches * chunks >= 2 * (size.devices - 1) + chunks) // it refuses fewer
+        all.verify(pp::SliceV<>{{chunks}}, size);
   });
 }
 
