@@ -25,6 +25,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/building_block.hpp
   schedule/chimera.hpp
   schedule/chunk_counts.hpp
+  schedule/chunk_flow.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
@@ -81,6 +82,7 @@ set(PIPELINING_HEADERS_MODEL
 set(PIPELINING_HEADERS_SEARCH
   search/bound_paths.hpp
   search/bounds.hpp
+  search/chunk_sequences.hpp
   search/continuous_offsets.hpp
   search/exact.hpp
   search/exact_bound.hpp
@@ -93,6 +95,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/order_search.hpp
   search/order_walk.hpp
   search/sequence_partition.hpp
+  search/shortest_slices.hpp
   search/v_auto.hpp
   search/v_continuous.hpp
   search/with_offload.hpp

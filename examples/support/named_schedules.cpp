@@ -4,6 +4,7 @@
 
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -29,6 +30,8 @@
 #include <pipe/timetable/verify.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -47,6 +50,15 @@ auto with(Schedule const& one, Use use) {
   else
     return std::visit(use, one);
 }
+
+//! The chunks of the microbatches in turn, from the first again where the list is shorter.
+struct repeated_chunks {
+  std::vector<int> of;
+
+  [[nodiscard]] int operator()(int microbatch) const {
+    return of[static_cast<std::size_t>(microbatch) % of.size()];
+  }
+};
 
 template <class Make>
 named_schedule named(
@@ -156,8 +168,26 @@ std::vector<named_schedule> const& schedules() {
           }),
     named("slice-v",
           "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
-          option::chunks,
-          [](schedule_choice const& c) { return pp::SliceV<>{{c.chunks.value_or(4)}}; }),
+          option::chunks | option::chunk_counts,
+          [](schedule_choice const& c)
+            -> std::variant<pp::SliceV<>, pp::RaggedSliceV<repeated_chunks>> {
+            if (!c.chunk_counts.empty())
+              return pp::RaggedSliceV<repeated_chunks>{{c.chunk_counts}};
+            return pp::SliceV<>{{c.chunks.value_or(4)}};
+          }),
+    named("chunkflow",
+          "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
+          option::chunks | option::chunk_counts | option::keep,
+          [](schedule_choice const& c)
+            -> std::variant<pp::ChunkFlow<pp::equal_chunks<>>, pp::ChunkFlow<repeated_chunks>> {
+            int const chunks = c.chunks.value_or(4);
+            if (!c.chunk_counts.empty())
+              return pp::ChunkFlow<repeated_chunks>{
+                .counts = {c.chunk_counts},
+                .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
+            return pp::ChunkFlow<pp::equal_chunks<>>{.counts = {chunks},
+                                                     .keep = c.keep.value_or(chunks)};
+          }),
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
@@ -264,6 +294,10 @@ constexpr option_name option_list[] = {
    [](schedule_choice const& c) { return c.stages_per_device.has_value(); }},
   {option::group, "--group", [](schedule_choice const& c) { return c.group.has_value(); }},
   {option::forwards, "--forwards", [](schedule_choice const& c) { return c.forwards.has_value(); }},
+  {option::chunk_counts,
+   "--chunk-counts",
+   [](schedule_choice const& c) { return !c.chunk_counts.empty(); }},
+  {option::keep, "--keep", [](schedule_choice const& c) { return c.keep.has_value(); }},
   {option::memory_limit,
    "--memory-limit",
    [](schedule_choice const& c) { return c.memory_limit.has_value(); }},

@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace examples {
 
@@ -45,7 +46,9 @@ enum class option : unsigned {
   eager = 16,            //!< --eager
   unfused = 32,          //!< --unfused
   pair_cost = 64,        //!< --pair-cost T, for schedules with overlapped pairs
-  forwards = 128         //!< --forwards N, before the first backward pass of a device
+  forwards = 128,        //!< --forwards N, before the first backward pass of a device
+  chunk_counts = 256,    //!< --chunk-counts C,C,..., of the microbatches, repeated
+  keep = 512             //!< --keep K, chunks whose activations a microbatch keeps
 };
 [[nodiscard]] constexpr option operator|(option a, option b) noexcept {
   return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -70,6 +73,8 @@ struct schedule_choice {
   std::optional<int> stages_per_device;
   std::optional<int> group;
   std::optional<int> forwards;
+  std::vector<int> chunk_counts; //!< empty: not given
+  std::optional<int> keep;
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;

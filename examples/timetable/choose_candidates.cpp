@@ -286,6 +286,8 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
 }
 
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
+  if (has(schedule.takes, option::keep))
+    return {}; // for sequences of unequal length; here they are of one
   schedule_choice base;
   base.name = std::string(schedule.name);
   base.devices = asked.devices;

@@ -111,6 +111,7 @@
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chunk_counts.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -136,6 +137,7 @@
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>
+#include <pipe/search/chunk_sequences.hpp>
 #include <pipe/search/continuous_offsets.hpp>
 #include <pipe/search/exact.hpp>
 #include <pipe/search/exact_bound.hpp>
@@ -145,6 +147,7 @@
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/shortest_slices.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-OPTIONS = {"zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
+OPTIONS = {"chunkflow": ["--chunk-counts", "1,1,1,4", "--keep", "2"], "zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
            "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
 
 

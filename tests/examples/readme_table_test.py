@@ -33,6 +33,7 @@ TYPES = {
     "seq1f1b-zb-interleaved": ("Seq1F1BZeroBubbleInterleaved<2, 4>", "split backward, chunks and interleaved stages"),
     "svpp": ("SVPP<2, 4>", "MEPipe's: split backward, chunks and interleaved stages, with a knob for memory"),
     "slice-v": ("SliceV<4>", "a V over 4 chunks of each sequence: the memory of Seq1F1B, no bubble on the span"),
+    "chunkflow": ("ChunkFlow<equal_chunks<4>, 4>", "the same for sequences of unequal length, all or the last chunks kept"),
     "chimera": ("Chimera", "microbatches from both ends, each direction in the other's bubble; weights held twice"),
     "dualpipe": ("DualPipe", "microbatches from both ends, weights held twice"),
     "dualpipe-v": ("DualPipeV", "the same folded into a V"),

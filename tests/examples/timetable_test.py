@@ -359,7 +359,7 @@ class Timetables(unittest.TestCase):
                     with self.subTest(words=words, content=content):
                         # Some orders follow from the costs, which the file does not hold.
                         result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
-                        if name.startswith("seq") or name in ("chimera", "dualpipe", "slice-v", "svpp"):
+                        if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "svpp"):
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
                         file.write_text(result.stdout, encoding="utf-8")
@@ -368,6 +368,12 @@ class Timetables(unittest.TestCase):
                         wanted = table(*words, "--cost", "3,2,1,0.5")
                         loaded = table("csv", file, "--cost", "3,2,1,0.5")
                         self.assertEqual(loaded, {**wanted, "schedule": "csv"})
+
+    def test_a_page_refuses_what_it_does_not_know(self):
+        for options in (["--chunk-counts", "1,4"], ["--keep", 1]):
+            result = run("chunkflow", "--devices", 4, "--microbatches", 8, *options, "--format", "html")
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn("a page knows neither recomputation nor microbatches of unequal numbers of chunks", result.stderr)
 
     def test_text_fits_the_width(self):
         for width in (40, 77, 200):

@@ -4,6 +4,7 @@
 // sizes stand for all.
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -137,6 +138,28 @@ TEST_CASE("every size of interleaved stages with chunks") {
           for (int const group : groups(size))
             all.verify(pp::Seq1F1BInterleaved<>{held, chunks, group, stagger}, size);
       }
+  });
+}
+
+namespace {
+
+//! Unequal numbers of chunks, the longest last of three.
+struct uneven_chunks {
+  int most;
+
+  [[nodiscard]] int operator()(int microbatch) const {
+    return microbatch % 3 == 2 ? most : 1 + microbatch % most;
+  }
+};
+
+} // namespace
+
+TEST_CASE("every size of ChunkFlow") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int chunks = 1; chunks <= most_chunks; ++chunks)
+      for (int const keep : {1, 2, most_chunks})
+        all.verify(pp::ChunkFlow<uneven_chunks>{{chunks}, keep}, size);
   });
 }
 
