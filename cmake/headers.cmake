@@ -24,6 +24,8 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/breadth_first.hpp
   schedule/building_block.hpp
   schedule/chimera.hpp
+  schedule/chunk_counts.hpp
+  schedule/chunk_flow.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
@@ -34,6 +36,8 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
+  schedule/slice_v.hpp
+  schedule/svpp.hpp
   schedule/timeline.hpp
   schedule/v_one_f_one_b.hpp
   schedule/v_search.hpp
@@ -81,6 +85,7 @@ set(PIPELINING_HEADERS_MODEL
 set(PIPELINING_HEADERS_SEARCH
   search/bound_paths.hpp
   search/bounds.hpp
+  search/chunk_sequences.hpp
   search/continuous_offsets.hpp
   search/exact.hpp
   search/exact_bound.hpp
@@ -93,6 +98,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/order_search.hpp
   search/order_walk.hpp
   search/sequence_partition.hpp
+  search/shortest_slices.hpp
   search/v_auto.hpp
   search/v_continuous.hpp
   search/with_offload.hpp

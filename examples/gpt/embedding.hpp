@@ -64,6 +64,9 @@ public:
         out({seed, size.layers, 0}, size.width, vocabulary, 0.5 / std::sqrt(double(size.width))),
         width_(size.width), units_(static_cast<std::size_t>(units)) {}
 
+  //! Lets go of what forward has kept of a unit.
+  void forget(std::size_t unit) { units_[unit].kept.release(); }
+
   //! Writes the loss of each token, in nats. Logits are not kept: they are many, and soon made.
   void forward(std::size_t unit,
                std::uint8_t const* next_bytes,

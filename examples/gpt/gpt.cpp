@@ -83,9 +83,10 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
     found.peak_weight_inputs / table.extents.stages_per_device);
 }
 
-int run(options const& o) {
+int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, o.schedule);
+  o.lengths = lengths_of(o.size, table);
   for (auto const* name : checked_schedules) {
     (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
   }

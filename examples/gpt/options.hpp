@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -26,7 +27,10 @@ struct options {
   std::int64_t chunks = 0;            //!< of the chosen schedule; 0: as many as it has by itself
   std::int64_t stages_per_device = 0; //!< of the chosen schedule, likewise
   std::int64_t group = 0;             //!< of the chosen schedule, likewise
-  std::int64_t memory_limit = 0;      //!< in microbatches of one stage; 0: none given
+  std::int64_t forwards = 0;          //!< of the chosen schedule, likewise
+  std::vector<int> chunk_counts; //!< of the chosen schedule; empty: those that it has by itself
+  std::int64_t keep = 0;         //!< of the chosen schedule, as chunks
+  std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
   std::int64_t steps = 80;
@@ -36,7 +40,14 @@ struct options {
   std::string output = "gpt-demo";
   std::string costs; //!< where the measured costs go; empty: nowhere
   bool help = false;
+  //! Tokens of the sequence of each microbatch, which follow from the schedule.
+  std::vector<std::int64_t> lengths;
 };
+
+//! Tokens of a step.
+[[nodiscard]] inline std::int64_t tokens_of(options const& o) {
+  return std::accumulate(o.lengths.begin(), o.lengths.end(), std::int64_t{0});
+}
 
 inline constexpr char const* usage =
   "usage: gpt [OPTION [VALUE]]...\n"
@@ -48,7 +59,8 @@ inline constexpr char const* usage =
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
-  "  --stages-per-device V, --group N, --memory-limit X, --eager, --unfused\n"
+  "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"
+  "  --keep K, --memory-limit X, --eager, --unfused\n"
   "                     of the schedules that have these options: see `timetable --list`\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
@@ -79,6 +91,22 @@ namespace detail {
                                 std::string(word.substr(0, 40)) + "'");
   }
   return value;
+}
+
+//! Whole numbers with commas between.
+[[nodiscard]] inline std::vector<int> whole_numbers(std::string_view option,
+                                                    std::string_view word,
+                                                    std::int64_t least,
+                                                    std::int64_t most) {
+  std::vector<int> numbers;
+  for (;;) {
+    auto const comma = word.find(',');
+    numbers.push_back(static_cast<int>(whole_number(option, word.substr(0, comma), least, most)));
+    if (comma == std::string_view::npos) {
+      return numbers;
+    }
+    word.remove_prefix(comma + 1);
+  }
 }
 
 //! Refuses what a small machine cannot train: too many parameters, too much to keep, or steps that
@@ -137,6 +165,8 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
                                    {"--chunks", &chosen.chunks, 1024},
                                    {"--stages-per-device", &chosen.stages_per_device, 64},
                                    {"--group", &chosen.group, 4096},
+                                   {"--forwards", &chosen.forwards, 1000000},
+                                   {"--keep", &chosen.keep, 1024},
                                    {"--memory-limit", &chosen.memory_limit, 1000000},
                                    {"--steps", &chosen.steps, 1000000},
                                    {"--layers", &chosen.size.layers, 1024},
@@ -162,6 +192,10 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     }
     if (name == "--eager" || name == "--unfused") {
       (name == "--eager" ? chosen.eager : chosen.unfused) = true;
+      continue;
+    }
+    if (name == "--chunk-counts" && i + 1 < words.size()) {
+      chosen.chunk_counts = detail::whole_numbers(name, words[++i], 1, 1024);
       continue;
     }
     number_option const* number = nullptr;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model.hpp"
@@ -30,7 +31,11 @@ struct pipeline_stage : stage<float> {
   using stage<float>::stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    stage<float>::forward(unit_of(where), x.as<float>().data(), y.as<float>().data());
+    if (where.recomputing) {
+      stage<float>::recompute(unit_of(where), x.as<float>().data(), y.as<float>().data());
+    } else {
+      stage<float>::forward(unit_of(where), x.as<float>().data(), y.as<float>().data());
+    }
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
     stage<float>::backward(unit_of(where), dy.as<float>().data(), dx.as<float>().data());
@@ -49,20 +54,54 @@ private:
 //! Bytes of the messages between stages. What stages keep, they keep in buffers of their own.
 struct message_sizes {
   model_size size;
-  std::vector<chunk_range> const* chunks;
+  step_cut const* cut;
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     if (of != pp::slot_class::output && of != pp::slot_class::input_gradient) {
       return 0;
     }
-    auto const tokens = (*chunks)[maker.chunk].count();
+    auto const tokens = cut->range({maker.microbatch, maker.chunk}).count();
     return tokens * size.width * static_cast<std::int64_t>(sizeof(float));
   }
 };
 
+//! Tokens of the sequence of each microbatch: the longest have all, the others as many as their
+//! chunks.
+[[nodiscard]] inline std::vector<std::int64_t> lengths_of(model_size const& size,
+                                                          pp::timetable_view table) {
+  auto const whole = cut_sequence(size.sequence, table.extents.chunks);
+  std::vector<std::int64_t> lengths;
+  for (int m = 0; m < table.extents.microbatches; ++m) {
+    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over(), m));
+    lengths.push_back(whole[chunks - 1].end);
+  }
+  return lengths;
+}
+
+//! How one device without chunks cuts sequences of these lengths.
+[[nodiscard]] inline step_cut cut_whole(std::vector<std::int64_t> const& lengths) {
+  std::vector<std::vector<chunk_range>> chunks;
+  for (auto const length : lengths) {
+    chunks.push_back(cut_sequence(length, 1));
+  }
+  return step_cut(std::move(chunks));
+}
+
 //! How a timetable cuts the work of a step.
-[[nodiscard]] inline step_cut cut_for(model_size const& size, pp::shape const& extents) {
-  return {extents.microbatches, cut_sequence(size.sequence, extents.chunks)};
+[[nodiscard]] inline step_cut cut_for(pp::timetable_view table,
+                                      std::vector<std::int64_t> const& lengths) {
+  std::vector<std::vector<chunk_range>> chunks;
+  for (int m = 0; m < table.extents.microbatches; ++m) {
+    chunks.push_back(
+      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over(), m)));
+  }
+  step_cut cut(std::move(chunks));
+  for (int i = 0; i < table.size(); ++i) {
+    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward) {
+      cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
+    }
+  }
+  return cut;
 }
 
 //! @throws std::invalid_argument for pipelines that keep two copies of each stage
@@ -83,7 +122,8 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
   std::vector<int> done(2 * stages, 0);
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
-    int const unit = what.microbatch * table.extents.chunks + table.extents.chunks - 1 - what.chunk;
+    int const chunks = pp::chunks_of(table.over(), what.microbatch);
+    int const unit = pp::first_unit(table.over(), what.microbatch) + chunks - 1 - what.chunk;
     for (bool const weights : {false, true}) {
       pp::pass_kind const half =
         weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
@@ -100,11 +140,15 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
 //! A model in stages on the threads of this process, one per device of the timetable.
 class pipelined_model {
 public:
+  //! @param lengths tokens of the sequence of each microbatch
   //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
-  pipelined_model(model_size const& size, pp::timetable_view table, std::uint64_t seed)
+  pipelined_model(model_size const& size,
+                  pp::timetable_view table,
+                  std::vector<std::int64_t> const& lengths,
+                  std::uint64_t seed)
       : memories_(static_cast<std::size_t>(table.extents.devices)),
-        stages_(make_stages(size, table.extents, seed, memories_)),
-        runner_(lower(size, table), stages_) {}
+        stages_(make_stages(size, table, cut_for(table, lengths), seed, memories_)),
+        runner_(lower(size, table, cut_for(table, lengths)), stages_) {}
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -138,22 +182,22 @@ public:
 
 private:
   static std::vector<pipeline_stage> make_stages(model_size const& size,
-                                                 pp::shape const& extents,
+                                                 pp::timetable_view table,
+                                                 step_cut const& cut,
                                                  std::uint64_t seed,
                                                  std::vector<device_memory<float>>& memories) {
+    pp::shape const& extents = table.extents;
     check_one_copy(extents);
     std::vector<pipeline_stage> stages;
     for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
       auto const device = pp::device_of(extents, static_cast<int>(stages.size()));
-      stages.emplace_back(
-        size, layers, cut_for(size, extents), seed, memories[static_cast<std::size_t>(device)]);
+      stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
     }
     return stages;
   }
 
-  static pp::plan lower(model_size const& size, pp::timetable_view table) {
-    auto const chunks = cut_sequence(size.sequence, table.extents.chunks);
-    return pp::lower(table, message_sizes{size, &chunks});
+  static pp::plan lower(model_size const& size, pp::timetable_view table, step_cut const& cut) {
+    return pp::lower(table, message_sizes{size, &cut});
   }
 
   std::vector<device_memory<float>> memories_; // by device

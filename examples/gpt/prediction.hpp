@@ -113,7 +113,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
                                {table.passes, table.passes + entries},
                                std::vector<double>(entries, pp::never),
                                std::vector<double>(entries, pp::never),
-                               {table.offsets, table.offsets + devices + 1},
+                               {table.offsets, table.offsets + pp::row_count(table.over()) + 1},
                                pp::copy_tables(table)};
   std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over())), pp::never);
   std::vector<double> device_free(devices, 0.0);
@@ -152,7 +152,15 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     double const end = start + cost.duration(table.passes[entry]);
     shared.starts[entry] = start;
     shared.ends[entry] = end;
-    done[static_cast<std::size_t>(pp::pass_index(table.over(), table.passes[entry]))] = end;
+    // A pass may make several rows: what follows it may read any of them.
+    pp::pass const& what = table.passes[entry];
+    for (int const row : pp::links_of(table.over(), what).made) {
+      if (row != pp::kind_links::none) {
+        int const line = row * pp::stages(table.extents) + what.stage;
+        done[static_cast<std::size_t>(line * pp::units(table.over()) +
+                                      pp::unit_of(table.over(), what))] = end;
+      }
+    }
     device_free[chosen] = end;
     *core = end;
   }

@@ -11,6 +11,7 @@
 #include <pipe/io/trace.hpp>
 #include <pipe/model/cost_file.hpp>
 #include <pipe/model/measured.hpp>
+#include <pipe/search/chunk_sequences.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -57,6 +58,9 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     choice.chunks = given(o.chunks);
     choice.stages_per_device = given(o.stages_per_device);
     choice.group = given(o.group);
+    choice.forwards = given(o.forwards);
+    choice.chunk_counts = o.chunk_counts;
+    choice.keep = given(o.keep);
     if (o.memory_limit != 0) {
       choice.memory_limit = static_cast<double>(o.memory_limit);
     }
@@ -66,7 +70,8 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   auto table = examples::make_named_timetable(choice, pp::uniform_cost{});
   check_one_copy(table.extents);
   check_order(table, name);
-  (void)cut_for(o.size, table.extents); // refuses more chunks than tokens
+  // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
+  (void)cut_for(table, o.lengths.empty() ? lengths_of(o.size, table) : o.lengths);
   return table;
 }
 
@@ -78,9 +83,28 @@ inline std::size_t largest(std::vector<std::size_t> const& numbers) {
   return *std::max_element(numbers.begin(), numbers.end());
 }
 
-//! Peak activations of the fullest device, in microbatches on a device's whole share of the model.
-inline double peak_share(pp::timetable_view table) {
-  return pp::to_double(pp::peak_activations(table)) / table.extents.stages_per_device;
+//! Peak activations of the fullest device, in the longest microbatch on a device's whole share of
+//! the model.
+inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+  auto const [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
+  double peak = pp::to_double(pp::peak_activations(table));
+  if (*shortest != *longest) { // chunks count their tokens
+    auto const cut = cut_for(table, lengths);
+    std::vector<pp::packed_microbatch> microbatches(lengths.size());
+    for (int m = 0; m < table.extents.microbatches; ++m) {
+      for (int c = 0; c < cut.chunks(m); ++c) {
+        auto const range = cut.range({m, c});
+        microbatches[static_cast<std::size_t>(m)].push_back(
+          {{m, static_cast<int>(range.begin), static_cast<int>(range.count())}});
+      }
+    }
+    int tokens = 0;
+    for (int device = 0; device < table.extents.devices; ++device) {
+      tokens = std::max(tokens, pp::peak_tokens(table, device, microbatches));
+    }
+    peak = static_cast<double>(tokens) / static_cast<double>(*longest);
+  }
+  return peak / table.extents.stages_per_device;
 }
 
 //! Prediction beside measurement, for the schedule that was trained with.
@@ -131,10 +155,11 @@ inline checked check_schedule(options const& o,
                               batch const& pieces,
                               std::vector<float> const& expected) {
   auto const table = timetable_of(o, name);
-  pipelined_model model(o.size, table, static_cast<std::uint64_t>(o.seed));
+  pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
-  checked result{name, table.extents.chunks, peak_share(table), largest(model.peak_bytes()), 0};
+  checked result{
+    name, table.extents.chunks, peak_share(table, o.lengths), largest(model.peak_bytes()), 0};
   if (gradients.size() != expected.size()) {
     throw std::logic_error("the pipeline has not the parameters of the model");
   }
@@ -148,10 +173,7 @@ inline checked check_schedule(options const& o,
 inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-  single_device<float> device(o.size,
-                              1,
-                              {o.microbatches, cut_sequence(o.size.sequence, 1)},
-                              static_cast<std::uint64_t>(o.seed));
+  single_device<float> device(o.size, 1, cut_whole(o.lengths), static_cast<std::uint64_t>(o.seed));
   device.step(pieces);
   auto const expected = gradients_of(device.stages());
 
@@ -237,7 +259,7 @@ inline void write_files(options const& o,
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
   auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + o.schedule + ", " +
-                     std::to_string(o.microbatches * o.size.sequence) + " bytes per step";
+                     std::to_string(tokens_of(o)) + " bytes per step";
   write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
   if (!o.costs.empty()) {
     write_cost_file(o, run);
@@ -253,17 +275,24 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  auto const milliseconds = cost.scaled(1e3);
-  pp::timetable_details const in_milliseconds{o.schedule, milliseconds.mean(), {}, {}};
-  auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
-  line.measured = measured;
-  line.measured_unit = 1e3;
-  std::string page;
-  pp::write_html(page, std::span(&line, 1), {title, "ms", false});
-  write_file(o.output + "/timeline.html", page);
-  std::printf("\nwrote into %s: timeline.html (planned and measured, to zoom into), timetable.svg, "
-              "loss.svg and trace.json (for ui.perfetto.dev)\n",
-              o.output.c_str());
+  // Pages know neither recomputation nor unequal numbers of chunks.
+  bool const has_page = plan.first_units == nullptr &&
+                        std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
+                          return one.kind == pp::pass_kind::recompute;
+                        });
+  if (has_page) {
+    auto const milliseconds = cost.scaled(1e3);
+    pp::timetable_details const in_milliseconds{o.schedule, milliseconds.mean(), {}, {}};
+    auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
+    line.measured = measured;
+    line.measured_unit = 1e3;
+    std::string page;
+    pp::write_html(page, std::span(&line, 1), {title, "ms", false});
+    write_file(o.output + "/timeline.html", page);
+  }
+  std::printf("\nwrote into %s: %stimetable.svg, loss.svg and trace.json (for ui.perfetto.dev)\n",
+              o.output.c_str(),
+              has_page ? "timeline.html (planned and measured, to zoom into), " : "");
 }
 
 } // namespace gpt

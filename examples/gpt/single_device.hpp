@@ -34,11 +34,11 @@ public:
   //! must call work().
   template <class Around>
   double step(batch const& pieces, Around around) {
-    auto const chunks = static_cast<std::int64_t>(cut_.chunks.size());
     for (auto& each : stages_) {
       each.set_batch(pieces);
     }
-    for (std::int64_t m = 0; m < cut_.microbatches; ++m) {
+    for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
+      auto const chunks = cut_.chunks(m);
       for (std::int64_t c = 0; c < chunks; ++c) {
         forward({m, c}, around);
       }

@@ -36,10 +36,51 @@ struct device_memory {
   scratch<Number> space;
 };
 
-//! How the work of a step is cut.
-struct step_cut {
-  std::int64_t microbatches = 1;
-  std::vector<chunk_range> chunks{};
+//! How the work of a step is cut: the chunks of every microbatch, whose sequences may be of unequal
+//! length.
+class step_cut {
+public:
+  //! All microbatches alike.
+  step_cut(std::int64_t microbatches, std::vector<chunk_range> const& chunks)
+      : step_cut(std::vector(static_cast<std::size_t>(microbatches), chunks)) {}
+  explicit step_cut(std::vector<std::vector<chunk_range>> chunks) : chunks_(std::move(chunks)) {
+    for (auto const& each : chunks_) {
+      first_units_.push_back(first_units_.back() + static_cast<std::int64_t>(each.size()));
+      tokens_ += each.back().end;
+    }
+    not_kept_.assign(static_cast<std::size_t>(units()), false);
+  }
+
+  [[nodiscard]] std::int64_t microbatches() const {
+    return static_cast<std::int64_t>(chunks_.size());
+  }
+  //! Chunks of a microbatch, and of all.
+  [[nodiscard]] std::int64_t chunks(std::int64_t microbatch) const {
+    return static_cast<std::int64_t>(chunks_[static_cast<std::size_t>(microbatch)].size());
+  }
+  [[nodiscard]] std::int64_t units() const { return first_units_.back(); }
+  //! Tokens of a microbatch, and of all.
+  [[nodiscard]] std::int64_t tokens(std::int64_t microbatch) const {
+    return chunks_[static_cast<std::size_t>(microbatch)].back().end;
+  }
+  [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+
+  [[nodiscard]] chunk_range range(unit u) const {
+    return chunks_[static_cast<std::size_t>(u.microbatch)][static_cast<std::size_t>(u.chunk)];
+  }
+  //! Microbatch by microbatch, first chunk first.
+  [[nodiscard]] std::size_t index(unit u) const {
+    return static_cast<std::size_t>(first_units_[static_cast<std::size_t>(u.microbatch)] + u.chunk);
+  }
+  //! Whether forward keeps what backward needs; else it is asked for again.
+  [[nodiscard]] bool keeps(unit u) const { return !not_kept_[index(u)]; }
+  void recompute(unit u) { not_kept_[index(u)] = true; }
+
+private:
+  std::vector<std::vector<chunk_range>> chunks_;
+  std::vector<std::int64_t> first_units_{0};
+  std::vector<bool> not_kept_;
+  std::int64_t tokens_ = 0;
 };
 
 //! The law that makes gradients independent of the schedule: a stage adds up the gradients of its
@@ -48,15 +89,16 @@ struct step_cut {
 class gradient_order {
 public:
   //! @throws std::logic_error where a unit comes out of order: the sum would round differently
-  void check(unit u, std::int64_t microbatches, std::int64_t chunks, char const* what) {
-    auto const came = u.microbatch * chunks + (chunks - 1 - u.chunk);
+  void check(unit u, step_cut const& cut, char const* what) {
+    auto const last = cut.chunks(u.microbatch) - 1;
+    auto const came = static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk}));
     if (came != next_) {
       throw std::logic_error(
         std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
         std::to_string(u.chunk) +
         " came out of order; gradients add up by microbatch, last chunk first");
     }
-    next_ = next_ + 1 == microbatches * chunks ? 0 : next_ + 1;
+    next_ = next_ + 1 == cut.units() ? 0 : next_ + 1;
   }
 
 private:
@@ -77,56 +119,43 @@ public:
         device_memory<Number>& memory)
       : size_(size), cut_(std::move(cut)), memory_(&memory) {
     gpt::check(size);
-    auto const chunks = static_cast<std::int64_t>(cut_.chunks.size());
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
+      lengths.push_back(cut_.tokens(m));
+    }
     for (auto layer = layers.first; layer < layers.last; ++layer) {
-      blocks_.emplace_back(size, seed, layer, cut_.microbatches, chunks);
+      blocks_.emplace_back(size, seed, layer, lengths, cut_.units());
     }
     if (layers.embeds) {
       embedding_ = std::make_unique<embedding<Number>>(size, seed);
     }
     if (layers.ends) {
-      head_ = std::make_unique<head<Number>>(size, seed, cut_.microbatches * chunks);
-      losses_.resize(static_cast<std::size_t>(cut_.microbatches * size.sequence));
+      head_ = std::make_unique<head<Number>>(size, seed, cut_.units());
+      losses_.resize(static_cast<std::size_t>(cut_.microbatches() * size.sequence));
     }
   }
 
   //! Sets the bytes to learn from; they must stay until the step ends.
   void set_batch(batch const& pieces) { batch_ = &pieces; }
 
-  //! Numbers in the activation of a unit, and in its gradient: tokens times width.
-  [[nodiscard]] std::int64_t activation_size(std::int64_t chunk) const {
-    return range(chunk).count() * size_.width;
-  }
-
   //! Forward of one unit. x is not read by the first stage, y not written by the last.
   void forward(unit u, Number const* x, Number* y) {
-    auto const tokens = range(u.chunk).count();
-    if (head_ != nullptr) {
-      last_.resize(static_cast<std::size_t>(tokens * size_.width));
-      y = last_.data();
+    all_layers(u, x, y);
+    if (!cut_.keeps(u)) {
+      for (auto& layer : blocks_) {
+        layer.forget(cut_.index(u));
+      }
+      if (head_ != nullptr) {
+        head_->forget(cut_.index(u));
+      }
     }
-    if (embedding_ != nullptr) {
-      embedding_->forward(batch_->microbatch(u.microbatch), range(u.chunk), y);
-    } else {
-      std::copy_n(x, tokens * size_.width, y);
-    }
-    for (auto& layer : blocks_) {
-      layer.forward(static_cast<std::size_t>(u.microbatch),
-                    index(u),
-                    range(u.chunk),
-                    y,
-                    memory_->pool,
-                    memory_->space);
-    }
-    if (head_ != nullptr) {
-      head_->forward(index(u),
-                     next_bytes(u),
-                     tokens,
-                     y,
-                     losses_.data() + u.microbatch * size_.sequence + range(u.chunk).begin,
-                     memory_->pool,
-                     memory_->space.numbers);
-    }
+    memory_->pool.end_of_pass();
+  }
+
+  //! Brings back what forward of the unit has not kept, from the same x; what is written to y has
+  //! been written before.
+  void recompute(unit u, Number const* x, Number* y) {
+    all_layers(u, x, y);
     memory_->pool.end_of_pass();
   }
 
@@ -156,7 +185,7 @@ public:
     for (auto const x : losses_) {
       sum += static_cast<double>(x);
     }
-    return sum / static_cast<double>(losses_.size());
+    return sum / static_cast<double>(cut_.tokens());
   }
 
   //! Calls visit(parameter) for each parameter, in the order of the layers.
@@ -192,33 +221,52 @@ public:
   }
 
 private:
-  [[nodiscard]] chunk_range range(std::int64_t chunk) const {
-    return cut_.chunks[static_cast<std::size_t>(chunk)];
-  }
-  [[nodiscard]] std::size_t index(unit u) const {
-    return static_cast<std::size_t>(u.microbatch) * cut_.chunks.size() +
-           static_cast<std::size_t>(u.chunk);
-  }
-  [[nodiscard]] std::int64_t chunks() const {
-    return static_cast<std::int64_t>(cut_.chunks.size());
+  [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
+    return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
 
-  [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
-    return batch_->microbatch(u.microbatch) + range(u.chunk).begin + 1;
+  void all_layers(unit u, Number const* x, Number* y) {
+    auto const tokens = cut_.range(u).count();
+    if (head_ != nullptr) {
+      last_.resize(static_cast<std::size_t>(tokens * size_.width));
+      y = last_.data();
+    }
+    if (embedding_ != nullptr) {
+      embedding_->forward(batch_->microbatch(u.microbatch), cut_.range(u), y);
+    } else {
+      std::copy_n(x, tokens * size_.width, y);
+    }
+    for (auto& layer : blocks_) {
+      layer.forward(static_cast<std::size_t>(u.microbatch),
+                    cut_.index(u),
+                    cut_.range(u),
+                    y,
+                    memory_->pool,
+                    memory_->space);
+    }
+    if (head_ != nullptr) {
+      head_->forward(cut_.index(u),
+                     next_bytes(u),
+                     tokens,
+                     y,
+                     losses_.data() + u.microbatch * size_.sequence + cut_.range(u).begin,
+                     memory_->pool,
+                     memory_->space.numbers);
+    }
   }
 
   void input_half(unit u, Number const* dy, Number* dx) {
-    input_order_.check(u, cut_.microbatches, chunks(), "backward_input");
-    auto const tokens = range(u.chunk).count();
+    input_order_.check(u, cut_, "backward_input");
+    auto const tokens = cut_.range(u).count();
     if (embedding_ != nullptr) {
       first_.resize(static_cast<std::size_t>(tokens * size_.width));
       dx = first_.data();
     }
     if (head_ != nullptr) {
-      head_->backward_input(index(u),
+      head_->backward_input(cut_.index(u),
                             next_bytes(u),
                             tokens,
-                            Number{1} / static_cast<Number>(cut_.microbatches * size_.sequence),
+                            Number{1} / static_cast<Number>(cut_.tokens()),
                             dx,
                             memory_->pool,
                             memory_->space.numbers);
@@ -227,24 +275,24 @@ private:
     }
     for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
       layer->backward_input(static_cast<std::size_t>(u.microbatch),
-                            index(u),
-                            range(u.chunk),
+                            cut_.index(u),
+                            cut_.range(u),
                             dx,
                             memory_->pool,
                             memory_->space);
     }
     if (embedding_ != nullptr) {
-      embedding_->backward(batch_->microbatch(u.microbatch), range(u.chunk), dx);
+      embedding_->backward(batch_->microbatch(u.microbatch), cut_.range(u), dx);
     }
   }
 
   void weight_half(unit u) {
-    weight_order_.check(u, cut_.microbatches, chunks(), "backward_weight");
+    weight_order_.check(u, cut_, "backward_weight");
     if (head_ != nullptr) {
-      head_->backward_weight(index(u), range(u.chunk).count(), memory_->space.numbers);
+      head_->backward_weight(cut_.index(u), cut_.range(u).count(), memory_->space.numbers);
     }
     for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
-      layer->backward_weight(index(u), range(u.chunk), memory_->space);
+      layer->backward_weight(cut_.index(u), cut_.range(u), memory_->space);
     }
   }
 

@@ -35,7 +35,7 @@ struct training {
   double step_seconds = 0;  //!< mean without the first steps, optimizer not counted
   std::vector<double> idle; //!< share of the step, by device, mean likewise
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
-  std::vector<std::size_t> peaks; //!< bytes, by device
+  std::vector<std::size_t> peaks;            //!< bytes, by device
 };
 
 //! Enough steps that their medians do not follow a single slow one.
@@ -97,7 +97,7 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
 inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
   using clock = std::chrono::steady_clock;
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  pipelined_model model(o.size, table, seed);
+  pipelined_model model(o.size, table, o.lengths, seed);
   adamw optimizer;
   optimizer.steps = o.steps;
   std::mt19937_64 random(seed);
@@ -126,10 +126,8 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
       result.traces.push_back(trace);
       ++measured;
     }
-    show_progress(step,
-                  o.steps,
-                  result.losses.back(),
-                  static_cast<double>(o.microbatches * o.size.sequence) / whole.count());
+    show_progress(
+      step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
   }
   result.step_seconds /= static_cast<double>(measured);
   for (double& idle : result.idle) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "layers.hpp"
@@ -67,19 +68,19 @@ struct unit_state {
 template <class Number>
 class transformer_block {
 public:
+  //! @param lengths tokens of every microbatch. @param units chunks of all of them.
   transformer_block(model_size const& size,
                     std::uint64_t seed,
                     std::int64_t layer,
-                    std::int64_t microbatches,
-                    std::int64_t chunks)
-      : size_(size), norm_one_(size.width), norm_two_(size.width),
+                    std::vector<std::int64_t> lengths,
+                    std::int64_t units)
+      : size_(size), lengths_(std::move(lengths)), norm_one_(size.width), norm_two_(size.width),
         query_({seed, layer, 0}, size.width, size.width, deviation()),
         key_value_({seed, layer, 1}, size.width, 2 * size.key_width(), deviation()),
         projection_({seed, layer, 2}, size.width, size.width, deviation() * onto_residual()),
         up_({seed, layer, 3}, size.width, size.hidden(), deviation()),
         down_({seed, layer, 4}, size.hidden(), size.width, deviation() * onto_residual()),
-        sequences_(static_cast<std::size_t>(microbatches)),
-        units_(static_cast<std::size_t>(microbatches * chunks)) {}
+        sequences_(lengths_.size()), units_(static_cast<std::size_t>(units)) {}
 
   //! x [tokens, width] becomes the layer's output. Keys and values join those of earlier chunks.
   void forward(std::size_t microbatch,
@@ -91,7 +92,7 @@ public:
     auto const tokens = chunk.count();
     auto& sequence = sequences_[microbatch];
     if (sequence.key_value.empty()) {
-      sequence.key_value = pool.take(size_.sequence * key_value_width());
+      sequence.key_value = pool.take(lengths_[microbatch] * key_value_width());
     }
     auto& u = units_[unit];
     keep(u, tokens, pool);
@@ -124,6 +125,10 @@ public:
     down_.add_forward(u.outer, x, size_.width, tokens);
   }
 
+  //! Lets go of what forward has kept of a unit, but for its keys and values; forward again, in any
+  //! order, brings it back.
+  void forget(std::size_t unit) { units_[unit].kept.release(); }
+
   //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
   //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
   void backward_input(std::size_t microbatch,
@@ -145,7 +150,7 @@ public:
     norm_two_.add_backward(narrow, u.normal_two, u.inverse_two, dx, tokens);
 
     std::copy_n(dx, tokens * size_.width, u.attention_gradient);
-    attention_backward(sequences_[microbatch], u, chunk, pool, space);
+    attention_backward(sequences_[microbatch], lengths_[microbatch], u, chunk, pool, space);
     Number* const normal_gradient = space.zeros(tokens * size_.width);
     query_.add_backward_input(u.query, normal_gradient, tokens);
     key_value_.add_backward_input(u.key_gradient, normal_gradient, tokens);
@@ -216,15 +221,15 @@ private:
 
   //! From the gradient of the projection's output to those of the query, the keys and the values.
   void attention_backward(sequence_state<Number>& sequence,
+                          std::int64_t length,
                           unit_state<Number>& u,
                           chunk_range chunk,
                           activation_pool<Number>& pool,
                           scratch<Number>& space) {
     auto const tokens = chunk.count();
     if (sequence.key_value_gradient.empty()) { // the last chunk comes first
-      sequence.key_value_gradient = pool.take(size_.sequence * key_value_width());
-      std::fill_n(
-        sequence.key_value_gradient.data(), size_.sequence * key_value_width(), Number{0});
+      sequence.key_value_gradient = pool.take(length * key_value_width());
+      std::fill_n(sequence.key_value_gradient.data(), length * key_value_width(), Number{0});
     }
     Number* const carried = sequence.key_value_gradient.data();
     Number* const output_gradient = space.zeros(2 * tokens * size_.width);
@@ -282,6 +287,7 @@ private:
   }
 
   model_size size_;
+  std::vector<std::int64_t> lengths_; // by microbatch
   layer_norm<Number> norm_one_;
   layer_norm<Number> norm_two_;
   linear<Number> query_;

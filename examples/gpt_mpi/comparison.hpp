@@ -76,7 +76,7 @@ gather(rank_model& model, pp::shape const& extents, int device, MPI_Comm pipelin
 [[nodiscard]] inline std::vector<float>
 train_alone(options const& o, std::int64_t replicas, text_to_learn const& text) {
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  single_device<float> device(o.size, 1, {o.microbatches, cut_sequence(o.size.sequence, 1)}, seed);
+  single_device<float> device(o.size, 1, cut_whole(o.lengths), seed);
   auto& stage = device.stages().front();
   adamw optimizer;
   optimizer.steps = o.steps;

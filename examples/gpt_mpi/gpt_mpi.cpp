@@ -111,13 +111,14 @@ rank_groups make_groups(pp::rank_layout const& layout, int rank) {
 
 exit_status
 train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
-  options const& o = chosen.training;
+  options o = chosen.training;
   auto const place = pp::place_of(chosen.layout, rank);
   auto const pipeline = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
   int const ranks = pp::ranks_of(chosen.layout);
   auto const seed = static_cast<std::uint64_t>(o.seed);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, o.schedule);
+  o.lengths = lengths_of(o.size, table);
   std::printf("rank %d of %d is process %ld on %s, %s\n",
               rank,
               ranks,
@@ -135,6 +136,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   pp::store& line = own ? own->line() : everyone;
   rank_model model(o.size,
                    table,
+                   o.lengths,
                    seed,
                    place.device,
                    line,
@@ -185,8 +187,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
                   static_cast<long long>(step + 1),
                   static_cast<long long>(o.steps),
                   *loss,
-                  static_cast<double>(chosen.layout.replicas * o.microbatches * o.size.sequence) /
-                    took.count());
+                  static_cast<double>(chosen.layout.replicas * tokens_of(o)) / took.count());
       std::fflush(stdout);
     }
     // [snippet save]

@@ -109,11 +109,13 @@ struct place_of_stage {
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 class rank_model {
 public:
+  //! @param lengths tokens of the sequence of each microbatch
   //! @param device of the plan that this rank is. @param line the store of its pipeline
   //! @param pipeline the ranks of its pipeline
   //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
   rank_model(model_size const& size,
              pp::timetable_view table,
+             std::vector<std::int64_t> const& lengths,
              std::uint64_t seed,
              int device,
              pp::store& line,
@@ -121,8 +123,8 @@ public:
              replica_group replicas,
              pp::mpi_ranks const& options)
       : replicas_(replicas),
-        places_(make_places(size, table.extents, seed, device, memory_, replicas)),
-        runner_(lower(size, table), places_, line, pipeline, options) {}
+        places_(make_places(size, table, cut_for(table, lengths), seed, device, memory_, replicas)),
+        runner_(lower(size, table, cut_for(table, lengths)), places_, line, pipeline, options) {}
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
@@ -201,18 +203,19 @@ private:
   }
 
   static std::vector<place_of_stage> make_places(model_size const& size,
-                                                 pp::shape const& extents,
+                                                 pp::timetable_view table,
+                                                 step_cut const& cut,
                                                  std::uint64_t seed,
                                                  int device,
                                                  device_memory<float>& memory,
                                                  replica_group const& replicas) {
+    pp::shape const& extents = table.extents;
     check_one_copy(extents);
     std::vector<place_of_stage> places;
     for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
       place_of_stage place;
       if (pp::device_of(extents, static_cast<int>(places.size())) == device) {
-        place.here =
-          std::make_unique<pipeline_stage>(size, layers, cut_for(size, extents), seed, memory);
+        place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory);
         place.replicas = replicas.communicator;
       }
       places.push_back(std::move(place));
@@ -220,9 +223,8 @@ private:
     return places;
   }
 
-  static pp::plan lower(model_size const& size, pp::timetable_view table) {
-    auto const chunks = cut_sequence(size.sequence, table.extents.chunks);
-    return pp::lower(table, message_sizes{size, &chunks});
+  static pp::plan lower(model_size const& size, pp::timetable_view table, step_cut const& cut) {
+    return pp::lower(table, message_sizes{size, &cut});
   }
 
   device_memory<float> memory_;

@@ -121,6 +121,11 @@ struct rank_options {
   add("chunks", o.chunks);
   add("stages per device", o.stages_per_device);
   add("group", o.group);
+  add("forwards", o.forwards);
+  for (int const chunks : o.chunk_counts) {
+    add("chunks of a microbatch", chunks);
+  }
+  add("keep", o.keep);
   add("memory limit", o.memory_limit);
   add("steps", o.steps); // the learning rate follows from it
   add("layers", o.size.layers);

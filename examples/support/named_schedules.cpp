@@ -4,6 +4,7 @@
 
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -11,6 +12,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
@@ -28,6 +31,8 @@
 #include <pipe/timetable/verify.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -46,6 +51,15 @@ auto with(Schedule const& one, Use use) {
   else
     return std::visit(use, one);
 }
+
+//! The chunks of the microbatches in turn, from the first again where the list is shorter.
+struct repeated_chunks {
+  std::vector<int> of;
+
+  [[nodiscard]] int operator()(int microbatch) const {
+    return of[static_cast<std::size_t>(microbatch) % of.size()];
+  }
+};
 
 template <class Make>
 named_schedule named(
@@ -144,6 +158,36 @@ std::vector<named_schedule> const& schedules() {
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
+          }),
+    named("svpp",
+          "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
+          option::chunks | option::stages_per_device | option::forwards,
+          [](schedule_choice const& c) {
+            return pp::SVPP<>{.stages_per_device = c.stages_per_device.value_or(2),
+                              .chunks = c.chunks.value_or(4),
+                              .forwards = c.forwards.value_or(0)};
+          }),
+    named("slice-v",
+          "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
+          option::chunks | option::chunk_counts,
+          [](schedule_choice const& c)
+            -> std::variant<pp::SliceV<>, pp::RaggedSliceV<repeated_chunks>> {
+            if (!c.chunk_counts.empty())
+              return pp::RaggedSliceV<repeated_chunks>{{c.chunk_counts}};
+            return pp::SliceV<>{{c.chunks.value_or(4)}};
+          }),
+    named("chunkflow",
+          "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
+          option::chunks | option::chunk_counts | option::keep,
+          [](schedule_choice const& c)
+            -> std::variant<pp::ChunkFlow<pp::equal_chunks<>>, pp::ChunkFlow<repeated_chunks>> {
+            int const chunks = c.chunks.value_or(4);
+            if (!c.chunk_counts.empty())
+              return pp::ChunkFlow<repeated_chunks>{
+                .counts = {c.chunk_counts},
+                .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
+            return pp::ChunkFlow<pp::equal_chunks<>>{.counts = {chunks},
+                                                     .keep = c.keep.value_or(chunks)};
           }),
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
@@ -250,6 +294,11 @@ constexpr option_name option_list[] = {
    "--stages-per-device",
    [](schedule_choice const& c) { return c.stages_per_device.has_value(); }},
   {option::group, "--group", [](schedule_choice const& c) { return c.group.has_value(); }},
+  {option::forwards, "--forwards", [](schedule_choice const& c) { return c.forwards.has_value(); }},
+  {option::chunk_counts,
+   "--chunk-counts",
+   [](schedule_choice const& c) { return !c.chunk_counts.empty(); }},
+  {option::keep, "--keep", [](schedule_choice const& c) { return c.keep.has_value(); }},
   {option::memory_limit,
    "--memory-limit",
    [](schedule_choice const& c) { return c.memory_limit.has_value(); }},
@@ -270,6 +319,11 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
     if (!given && has(schedule.needs, each.which))
       throw std::invalid_argument(std::string(schedule.name) + " needs the option " + each.name);
   }
+  if (choice.adapted != adapter::none &&
+      (has(schedule.takes, option::keep) || !choice.chunk_counts.empty()))
+    throw std::invalid_argument(std::string(schedule.name) +
+                                " with unequal numbers of chunks, or with recomputation of its own, "
+                                "goes into no adapter");
 }
 
 //! A schedule of any name as one type, so that adapters are compiled once.
@@ -338,6 +392,13 @@ std::size_t edits(std::string_view a, std::string_view b) {
 
 std::span<named_schedule const> named_schedules() {
   return schedules();
+}
+
+bool is_over_chunks(named_schedule const& schedule) {
+  schedule_choice one;
+  one.name = schedule.name;
+  return has(schedule.takes, option::chunks) && schedule.needs == option::none &&
+         schedule.arrange(one).chunks > 1;
 }
 
 std::string quoted(std::string_view word) {

@@ -32,6 +32,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace examples {
 
@@ -44,7 +45,10 @@ enum class option : unsigned {
   memory_limit = 8,      //!< --memory-limit X, in whole microbatches of one stage
   eager = 16,            //!< --eager
   unfused = 32,          //!< --unfused
-  pair_cost = 64         //!< --pair-cost T, for schedules with overlapped pairs
+  pair_cost = 64,        //!< --pair-cost T, for schedules with overlapped pairs
+  forwards = 128,        //!< --forwards N, before the first backward pass of a device
+  chunk_counts = 256,    //!< --chunk-counts C,C,..., of the microbatches, repeated
+  keep = 512             //!< --keep K, chunks whose activations a microbatch keeps
 };
 [[nodiscard]] constexpr option operator|(option a, option b) noexcept {
   return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -89,6 +93,9 @@ struct schedule_choice {
   std::optional<int> chunks;
   std::optional<int> stages_per_device;
   std::optional<int> group;
+  std::optional<int> forwards;
+  std::vector<int> chunk_counts; //!< empty: not given
+  std::optional<int> keep;
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;
@@ -131,6 +138,9 @@ struct named_schedule {
   pipelining::shape (*arrange)(schedule_choice const&) = nullptr;
   pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
 };
+
+//! True for schedules over chunks of sequences, which have some without being asked.
+[[nodiscard]] bool is_over_chunks(named_schedule const& schedule);
 
 //! All of them, in the order in which people should read about them.
 [[nodiscard]] std::span<named_schedule const> named_schedules();

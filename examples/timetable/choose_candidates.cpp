@@ -126,6 +126,7 @@ std::string label_of(schedule_choice const& c) {
   add("--chunks", c.chunks);
   add("--stages-per-device", c.stages_per_device);
   add("--group", c.group);
+  add("--forwards", c.forwards);
   add("--memory-limit", c.memory_limit);
   return text + (c.eager ? " --eager" : "") +
          (c.adapted == adapter::recompute ? " with recompute"
@@ -152,6 +153,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},
     {"seq1f1b-zb-h1", "Seq1F1BZeroBubbleH1<" + chunks + ">"},
     {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
+    {"svpp", "SVPP<" + per_device + ", " + chunks + ">"},
+    {"slice-v", "SliceV<" + chunks + ">"},
     {"zb-h1", "ZeroBubbleH1"},
     {"zb-h2", "ZeroBubbleH2"},
     {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
@@ -283,6 +286,8 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
 }
 
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
+  if (has(schedule.takes, option::keep))
+    return {}; // for sequences of unequal length; here they are of one
   schedule_choice base;
   base.name = std::string(schedule.name);
   base.devices = asked.devices;
@@ -299,7 +304,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     calls = std::move(more);
   };
   if (has(schedule.takes, option::chunks)) {
-    bool const over_chunks = schedule.name.substr(0, 3) == "seq";
+    bool const over_chunks = is_over_chunks(schedule);
     std::vector<std::optional<int>> values;
     if (!over_chunks)
       values.push_back(std::nullopt);

@@ -151,6 +151,18 @@ pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view w
   return {values[0], values[1], values[2], values[3], values[4], values[5], values[6]};
 }
 
+//! The chunks of microbatches: 1,1,4.
+std::vector<int> read_counts(std::string_view option, std::string_view word) {
+  std::vector<int> counts;
+  for (std::string_view rest = word;;) {
+    std::size_t const comma = rest.find(',');
+    counts.push_back(read_extent(option, rest.substr(0, comma)));
+    if (comma == std::string_view::npos)
+      return counts;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
 //! One option: its name, whether a value follows, and what it does.
 struct option_reader {
   std::string_view name;
@@ -183,6 +195,21 @@ constexpr option_reader options[] = {
    true,
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.group = read_extent(option, word);
+   }},
+  {"--forwards",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forwards = read_extent(option, word);
+   }},
+  {"--chunk-counts",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.chunk_counts = read_counts(option, word);
+   }},
+  {"--keep",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.keep = read_extent(option, word);
    }},
   {"--memory-limit",
    true,
@@ -624,6 +651,12 @@ std::string help_text() {
          "  --even                 chunks of equal length instead\n"
          "  --stages-per-device V  stages of the model on each device\n"
          "  --group N              microbatches that travel together\n"
+         "  --forwards N           forward passes of a device before its first backward pass, at "
+         "most\n"
+         "  --chunk-counts C,C,... chunks of the microbatches in turn, from the first again behind "
+         "the "
+         "last\n"
+         "  --keep K               chunks of a microbatch whose activations are kept, at most\n"
          "  --memory-limit X       activations of a device, in microbatches of one stage\n"
          "  --eager                forward passes as early as possible, to hide messages\n"
          "  --unfused              overlapped pairs as two passes\n"

@@ -45,7 +45,7 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   choice.name = row.name;
   if (has(schedule.takes, option::memory_limit))
     choice.memory_limit = row.name == "zb-auto" ? choice.devices : choice.devices + 2;
-  if (row.name.substr(0, 3) == "seq")
+  if (is_over_chunks(schedule))
     choice.chunks = 2;
   pp::dynamic_timetable const table = make_named_timetable(choice, asked.cost);
   row.makespan = pp::makespan(table);

@@ -150,6 +150,12 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
     result.stages_per_device = choice.stages_per_device;
   if (has(takes, option::group))
     result.group = choice.group;
+  if (has(takes, option::chunk_counts))
+    result.chunk_counts = choice.chunk_counts;
+  if (has(takes, option::keep))
+    result.keep = choice.keep;
+  if (has(takes, option::forwards))
+    result.forwards = choice.forwards;
   if (has(takes, option::memory_limit))
     result.memory_limit = choice.memory_limit;
   result.eager = choice.eager && has(takes, option::eager);

@@ -7,6 +7,7 @@
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/transformer.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -16,6 +17,7 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/chunk_sequences.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -355,72 +357,28 @@ std::string dual_pipe() {
   return table_of(rows);
 }
 
-//! ChunkFlow's order: 1F1B over chunks, where a backward pass waits for the last chunk of its
-//! sequence.
-struct state_aware {
-  std::vector<int> chunks; // of each microbatch
-
-  [[nodiscard]] pp::shape arrange(int devices, int microbatches) const {
-    return {.devices = devices,
-            .microbatches = microbatches,
-            .chunks = *std::max_element(chunks.begin(), chunks.end())};
-  }
-  [[nodiscard]] int chunks_of(pp::shape const&, int microbatch) const {
-    return chunks[static_cast<std::size_t>(microbatch)];
-  }
-  void order(pp::shape const& extents, int device, pp::row_writer& row) const {
-    struct unit {
-      int microbatch;
-      int chunk;
-    };
-    std::vector<unit> forwards;
-    std::vector<unit> backwards;
-    std::vector<std::size_t> behind; // how many forward passes come before a backward on the last
-    for (int m = 0; m < extents.microbatches; ++m) {
-      int const count = chunks[static_cast<std::size_t>(m)];
-      for (int c = 0; c < count; ++c)
-        forwards.push_back({m, c});
-      for (int c = 0; c < count; ++c) {
-        backwards.push_back({m, count - 1 - c});
-        std::size_t const waits = forwards.size();
-        behind.push_back(behind.empty() ? waits : std::max(waits, behind.back() + 1));
-      }
-    }
-    std::size_t const ahead = static_cast<std::size_t>(extents.devices - 1 - device);
-    std::size_t done = 0;
-    for (std::size_t i = 0; i < backwards.size(); ++i) {
-      for (; done < std::min(forwards.size(), behind[i] + ahead); ++done)
-        row.forward(device, forwards[done].microbatch, forwards[done].chunk);
-      row.backward(device, backwards[i].microbatch, backwards[i].chunk);
-    }
-  }
-};
-
-//! A pass takes as long as it has tokens, a backward twice that.
-struct token_cost {
-  std::vector<int> tokens; // of a chunk of each microbatch
-
-  [[nodiscard]] double duration(pp::pass const& what) const {
-    double const forward = tokens[what.microbatch];
-    return what.kind == pp::pass_kind::backward ? 2 * forward : forward;
-  }
-  [[nodiscard]] static double latency() { return 0; }
-};
-
 std::string chunk_flow() {
   struct {
     char const* name;
-    std::vector<int> chunks;
-    std::vector<int> tokens; // of one chunk
+    std::vector<int> lengths;
+    int size; // of a chunk
     double published;
-  } const examples[] = {{"1F1B, lengths 4, 1, 2, 1", {1, 1, 1, 1}, {4, 1, 2, 1}, 57.14},
-                        {"1F1B, equal lengths", {1, 1, 1, 1}, {2, 2, 2, 2}, 42.86},
-                        {"chunks of 2, K = 2", {1, 1, 2}, {2, 2, 2}, 47.83},
-                        {"chunks of 4", {1, 1}, {4, 4}, 60.00}};
+  } const examples[] = {{"1F1B, lengths 4, 1, 2, 1", {4, 1, 2, 1}, 0, 57.14},
+                        {"1F1B, equal lengths", {2, 2, 2, 2}, 0, 42.86},
+                        {"chunks of 2, K = 2", {4, 1, 2, 1}, 2, 47.83},
+                        {"chunks of 4", {4, 1, 2, 1}, 4, 60.00}};
   std::vector<line> rows{{"example", "published %", "ours", "difference", "makespan"}};
   for (auto const& each : examples) {
-    pp::dynamic_timetable const table = pp::make_timetable(
-      state_aware{each.chunks}, {4, static_cast<int>(each.chunks.size())}, token_cost{each.tokens});
+    std::vector<pp::packed_microbatch> microbatches;
+    if (each.size > 0)
+      microbatches = pp::chunk_sequences(each.lengths, each.size);
+    else // a sequence is a chunk, as it is
+      for (int const length : each.lengths)
+        microbatches.push_back({{{static_cast<int>(microbatches.size()), 0, length}}});
+    pp::dynamic_timetable const table =
+      pp::make_timetable(pp::ChunkFlow<>{{pp::counts_of(microbatches)}, 2},
+                         {4, static_cast<int>(microbatches.size())},
+                         pp::packed_cost(microbatches, pp::sequence_work{}));
     line row{each.name};
     compare(row, each.published, 100 * (1 - pp::busy(table, 0) / pp::makespan(table)), 2);
     row.push_back(fixed(pp::makespan(table), 0));

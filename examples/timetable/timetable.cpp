@@ -14,11 +14,13 @@
 #include <pipe/plan/report/plan_tables.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <sys/ioctl.h>
@@ -86,6 +88,19 @@ slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape con
   return result;
 }
 
+//! @throws std::invalid_argument where a page would not know what a timetable has.
+void check_page(examples::made_table const& made) {
+  pp::timetable_view const table = made.table;
+  bool const recomputes =
+    std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& one) {
+      return one.kind == pp::pass_kind::recompute;
+    });
+  if (recomputes || table.first_units != nullptr)
+    throw std::invalid_argument("a page knows neither recomputation nor microbatches of unequal "
+                                "numbers of chunks, as " +
+                                made.name + " has them; take --format svg, trace or text");
+}
+
 //! The page, with the second schedule where one is asked for.
 void write_page(examples::command const& asked, examples::made_table const& made) {
   standard_output out;
@@ -95,6 +110,7 @@ void write_page(examples::command const& asked, examples::made_table const& made
   std::vector<pp::html_timeline> lines;
   std::string title;
   for (examples::made_table const& each : all) {
+    check_page(each);
     lines.push_back(pp::make_html_timeline(each.table, each.about(), each.model));
     title += (title.empty() ? "" : " and ") + each.name;
     if (asked.sizes_given)

@@ -110,6 +110,8 @@
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_counts.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -120,6 +122,8 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_search.hpp>
@@ -136,6 +140,7 @@
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>
+#include <pipe/search/chunk_sequences.hpp>
 #include <pipe/search/continuous_offsets.hpp>
 #include <pipe/search/exact.hpp>
 #include <pipe/search/exact_bound.hpp>
@@ -145,6 +150,7 @@
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/shortest_slices.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>

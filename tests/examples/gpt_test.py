@@ -108,6 +108,16 @@ def check_every_schedule(text):
                 continue
             assert result.returncode == 0, (name, result.stderr)
             assert rows(result.stdout)[name][-1] == 0, result.stdout
+    with tempfile.TemporaryDirectory() as folder:  # sequences of unequal length, and what is not kept
+        kept = {}
+        for words in (["chunkflow", "--chunk-counts", "1,1,4", "--keep=1"],
+                      ["chunkflow", "--chunk-counts", "1,1,4", "--keep=4"], ["slice-v", "--chunk-counts", "2,4"]):
+            result = run(*tiny, "--schedule", *words, "--steps", "2", "--text", text, "--output", folder)
+            assert result.returncode == 0, (words, result.stderr)
+            kept[words[-1]] = rows(result.stdout)[words[0]]
+            assert kept[words[-1]][-1] == 0, result.stdout
+        for peak in (1, 4):  # planned, and the measured share of 1F1B's
+            assert kept["--keep=1"][peak] < kept["--keep=4"][peak], kept
     result = run(*tiny, "--schedule", "1f1b", "--group", "2")
     assert (result.returncode, result.stdout) == (2, "") and "does not have the option --group" in result.stderr, result
 

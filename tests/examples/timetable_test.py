@@ -359,7 +359,7 @@ class Timetables(unittest.TestCase):
                     with self.subTest(words=words, content=content):
                         # Some orders follow from the costs, which the file does not hold.
                         result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
-                        if name.startswith("seq") or name in ("chimera", "dualpipe"):
+                        if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "svpp"):
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
                         file.write_text(result.stdout, encoding="utf-8")
@@ -368,6 +368,37 @@ class Timetables(unittest.TestCase):
                         wanted = table(*words, "--cost", "3,2,1,0.5")
                         loaded = table("csv", file, "--cost", "3,2,1,0.5")
                         self.assertEqual(loaded, {**wanted, "schedule": "csv"})
+
+    def test_a_page_refuses_what_it_does_not_know(self):
+        for options in (["--chunk-counts", "1,4"], ["--keep", 1]):
+            result = run("chunkflow", "--devices", 4, "--microbatches", 8, *options, "--format", "html")
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn("a page knows neither recomputation nor microbatches of unequal numbers of chunks", result.stderr)
+
+    def test_schedules_in_adapters(self):
+        for schedule in ("1f1b", "seq1f1b", "zb-h1", "v-half", "interleaved"):
+            for words in (["recompute"], ["offload"], ["vocabulary-1"], ["vocabulary-2", "--vocabulary-cost", "0,1,1,0,0.5,0.5"]):
+                with self.subTest(schedule=schedule, words=words):
+                    made = table(schedule, "--devices", 4, "--microbatches", 8, "--with", *words)
+                    kinds = {one["kind"] for one in made["passes"]}
+                    self.assertLessEqual({"recompute": {"K", "R"}, "offload": {"H", "O", "L"}}.get(words[0], set("ESTG")), kinds)
+        plain = table("1f1b", "--devices", 4, "--microbatches", 8, "--with", "vocabulary-2", "--vocabulary-cost", "0,0,0,0")
+        self.assertEqual(plain["peak_activations"], [6, 5, 4, 3])
+        self.assertEqual(plain["makespan"], 8 * 3 + 3 * 3)
+
+    def test_adapters_that_cannot_be(self):
+        for words, text in (
+                (["1f1b", "--with", "shards"], "--with wants recompute, offload, vocabulary-1 or vocabulary-2, not 'shards'"),
+                (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only"),
+                (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
+                (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),
+                (["chunkflow", "--with", "recompute"], "goes into no adapter"),
+                (["slice-v", "--chunk-counts", "1,4", "--with", "vocabulary-2"], "goes into no adapter"),
+                (["dualpipe", "--with", "vocabulary-2"], "shards stand around stages that are looped or in waves")):
+            with self.subTest(words=words):
+                result = run(words[0], "--devices", 4, "--microbatches", 8, *words[1:])
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(text, result.stderr)
 
     def test_text_fits_the_width(self):
         for width in (40, 77, 200):

@@ -135,14 +135,7 @@ void check_order(Schedule const& plan,
                  golden_order const& expected,
                  bool with_chunks = false) {
   auto const table = pipelining::make_timetable(plan, size);
-  std::string text;
-  for (pipelining::pass const& what : table.view().row(expected.device)) {
-    text += (text.empty() ? "" : " ") + std::to_string(what.stage) + pipelining::letter(what.kind) +
-            std::to_string(what.microbatch);
-    if (with_chunks)
-      text += "." + std::to_string(what.chunk);
-  }
-  CHECK(text == expected.passes);
+  CHECK(row_text(table, expected.device, with_chunks) == expected.passes);
 }
 
 //! @brief Checks the lines of PyTorch's looped schedules that carry a name, keyed by devices,

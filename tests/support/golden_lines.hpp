@@ -29,14 +29,17 @@ inline std::vector<std::string> golden_lines(std::string const& path) {
   return lines;
 }
 
-//! @brief A device's passes as golden files write them: "0F0 1F2+0B1 0W0".
-inline std::string row_text(pipelining::timetable_view table, int device) {
+//! @brief A device's passes as golden files write them: "0F0 1F2+0B1 0W0", with chunks "0F0.1".
+inline std::string
+row_text(pipelining::timetable_view table, int device, bool with_chunks = false) {
   std::string text;
   for (pipelining::pass const& what : table.row(device)) {
     if (!text.empty())
       text += what.overlapped ? '+' : ' ';
     text +=
       std::to_string(what.stage) + pipelining::letter(what.kind) + std::to_string(what.microbatch);
+    if (with_chunks)
+      text += "." + std::to_string(what.chunk);
   }
   return text;
 }

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace pipelining::inline v0_2 {
 
@@ -18,27 +20,42 @@ namespace pipelining::inline v0_2 {
 //! passes last to first.
 enum class direction : std::uint8_t { forward, backward };
 
+//! @brief How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
+//! `size`, the last of which has what is left.
+struct microbatch_groups {
+  int size = 1;
+  int larger = 0;
+};
+
+//! @brief Groups whose sizes differ by at most one, the larger ones first.
+//! @param groups how many, 1 ... M.
+[[nodiscard]] constexpr microbatch_groups even_groups(int microbatches, int groups) noexcept {
+  return {.size = microbatches / groups, .larger = microbatches % groups};
+}
+
 //! @brief Visits every unit on every stage of one device of a looped pipeline, one per step.
 //!
-//! Microbatches are cut into groups whose sizes differ by at most one, the larger ones first. The
-//! groups follow each other; in a group the stages of the device do, on a stage the microbatches,
-//! in a microbatch the chunks. Microbatches always ascend; stages and chunks ascend on forward
-//! walks and descend on backward walks.
+//! Microbatches are cut into groups. The groups follow each other; in a group the stages of the
+//! device do, on a stage the microbatches, in a microbatch the chunks. Microbatches always ascend;
+//! stages and chunks ascend on forward walks and descend on backward walks.
 //!
 //! @complexity O(1) per step, without divisions.
 class unit_walk {
 public:
-  //! @param groups number of groups, 1 ... M.
+  //! @param cut the groups.
   //! @pre extents.where is looped.
-  constexpr unit_walk(shape const& extents, int device, direction way, int groups = 1) noexcept
+  constexpr unit_walk(shape const& extents,
+                      int device,
+                      direction way,
+                      microbatch_groups const& cut) noexcept
       : first_stage_(way == direction::forward ? device : last_stage(extents, device)),
         last_stage_(way == direction::forward ? last_stage(extents, device) : device),
         stage_step_(way == direction::forward ? extents.devices : -extents.devices),
         first_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
         last_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
-        chunk_step_(way == direction::forward ? 1 : -1),
-        smaller_group_(extents.microbatches / groups),
-        larger_groups_(extents.microbatches % groups), stage_(first_stage_), chunk_(first_chunk_) {
+        chunk_step_(way == direction::forward ? 1 : -1), smaller_group_(cut.size),
+        larger_groups_(cut.larger), microbatches_(extents.microbatches), stage_(first_stage_),
+        chunk_(first_chunk_) {
     enter_next_group();
   }
 
@@ -73,7 +90,8 @@ private:
   }
   constexpr void enter_next_group() noexcept {
     group_begin_ = group_end_;
-    group_end_ += smaller_group_ + (larger_groups_ > 0 ? 1 : 0);
+    group_end_ =
+      std::min(group_end_ + smaller_group_ + (larger_groups_ > 0 ? 1 : 0), microbatches_);
     --larger_groups_;
     microbatch_ = group_begin_;
   }
@@ -86,6 +104,7 @@ private:
   int chunk_step_;
   int smaller_group_;
   int larger_groups_; // still to come
+  int microbatches_;
   int group_begin_ = 0;
   int group_end_ = 0;
   int stage_;
@@ -106,6 +125,10 @@ private:
 //! at its word; it bounds how far devices can be apart, since with more than two groups between the
 //! first and the last one their first passes would wait for each other in a circle.
 //!
+//! With `remainder_last`, groups have the wished size and the last one what is left: the first
+//! groups, and so the memory, are not larger for it. With fewer forward passes, groups and warm-up
+//! shrink to them, and gradients of weights lag only as far as no device holds more chunks.
+//!
 //! @complexity O(1) per pass.
 //! @source Narayanan et al., SC 2021, section 2.2 (groups), Qi et al., ICLR 2024 (lag), Sun et al.,
 //! NAACL 2025 (chunks); the setting that joins them, and groups of any size, are our own.
@@ -117,6 +140,9 @@ struct walk {
   int group = 0;   //!< the wished N; 0 stands for the smallest group without waits, ceil(P / C)
   int reach = 1;   //!< forward passes by which the warm-up of a device exceeds that of the next
   int lag = fused; //!< on device d, units times d from backward_input to backward_weight
+  bool remainder_last = false; //!< the last group has what is left, instead of groups of even sizes
+  int forwards = 0; //!< the most forward passes of a device before its first backward pass, and the
+                    //!< most chunks of one stage that it holds; 0 stands for no limit
 
   //! @throws std::invalid_argument for a parameter out of range.
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
@@ -129,6 +155,12 @@ struct walk {
       throw std::invalid_argument(
         "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
         "and gradients of weights lag by at most 2 units per device");
+    if (forwards < 0 || (forwards > 0 && forwards / stages_per_device < chunks))
+      throw std::invalid_argument(
+        "interleaved stages: " + std::to_string(forwards) +
+        " forward passes before the first backward pass of a device are too few: it wants all "
+        "chunks of a microbatch on all stages of the device, " +
+        std::to_string(std::int64_t{stages_per_device} * chunks) + "; 0 stands for no limit");
     return {.devices = devices,
             .microbatches = microbatches,
             .chunks = chunks,
@@ -136,15 +168,17 @@ struct walk {
   }
 
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    int const groups = groups_of(extents);
-    int const smallest = extents.microbatches / groups * extents.chunks;
-    int const largest = (extents.microbatches + groups - 1) / groups * extents.chunks;
+    microbatch_groups const groups = groups_of(extents);
+    int const smallest = groups.size * extents.chunks;
+    int const largest = (groups.size + (groups.larger > 0 ? 1 : 0)) * extents.chunks;
     int const all = extents.stages_per_device * units(extents);
-    int const apart = std::min(reach * (extents.devices - 1 - device), 2 * smallest);
-    int const ahead =
-      std::min((extents.stages_per_device - 1) * largest + extents.chunks - 1 + apart, all);
+    int const first = (extents.stages_per_device - 1) * largest + extents.chunks - 1;
+    int const room = forwards > 0 ? forwards : std::numeric_limits<int>::max();
+    int const apart =
+      std::min({reach * (extents.devices - 1 - device), 2 * smallest, room - first - 1});
+    int const ahead = std::min(first + apart, all);
     bool const split = lag != fused;
-    int const behind = split ? std::min(lag * device, all) : all;
+    int const behind = split ? std::min({lag * device, all, room - ahead - 1}) : all;
     unit_walk forward(extents, device, direction::forward, groups);
     unit_walk backward(extents, device, direction::backward, groups);
     unit_walk weight(extents, device, direction::backward, groups);
@@ -163,15 +197,22 @@ struct walk {
   }
 
 private:
-  [[nodiscard]] constexpr int groups_of(shape const& extents) const noexcept {
-    if (extents.stages_per_device == 1 && group == 0)
-      return 1; // there are no rounds to wait for
+  [[nodiscard]] constexpr microbatch_groups groups_of(shape const& extents) const noexcept {
+    int const all = extents.microbatches;
+    int const held = extents.stages_per_device;
+    if (held == 1 && group == 0)
+      return even_groups(all, 1); // there are no rounds to wait for
     int const least = (extents.devices + extents.chunks - 1) / extents.chunks;
-    int const size = std::min(group > 0 ? group : least, extents.microbatches);
-    int const groups = (extents.microbatches + size - 1) / size;
-    if (size < least || extents.microbatches / groups >= least)
-      return groups;
-    return std::max(extents.microbatches / least, 1);
+    int size = std::min(group > 0 ? group : least, all);
+    if (forwards > 0 &&
+        held > 1) // the first backward pass has (V - 1) N C + C forward passes before
+      size = std::min(size, (forwards / extents.chunks - 1) / (held - 1));
+    if (remainder_last)
+      return {.size = size};
+    int const groups = (all + size - 1) / size;
+    if (size < least || all / groups >= least)
+      return even_groups(all, groups);
+    return even_groups(all, std::max(all / least, 1));
   }
 };
 

@@ -51,8 +51,8 @@ struct sequential {
     for (auto& s : stages) {
       s.set_batch(pieces);
     }
-    auto const chunks = static_cast<std::int64_t>(cut.chunks.size());
-    for (std::int64_t m = 0; m < cut.microbatches; ++m) {
+    for (std::int64_t m = 0; m < cut.microbatches(); ++m) {
+      auto const chunks = cut.chunks(m);
       for (std::int64_t c = 0; c < chunks; ++c) {
         forward({m, c});
       }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 #include <pipe/run/error.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -43,8 +46,9 @@ std::size_t peak(pipelined_model const& model) {
 template <class Schedule>
 std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
-  pipelined_model model(size, table, 9);
-  single_device<float> plain(size, 1, {microbatches, cut_sequence(size.sequence, 1)}, 9);
+  auto const lengths = lengths_of(size, table);
+  pipelined_model model(size, table, lengths, 9);
+  single_device<float> plain(size, 1, cut_whole(lengths), 9);
   auto const pieces = some_batch(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
@@ -71,7 +75,17 @@ TEST_CASE("gradients on threads are those of one device, bit for bit, step after
   check_schedule(pp::OneFOneB{}, 8, 3); // stages without layers
 }
 
+TEST_CASE("sequences of unequal length, and chunks that are recomputed, change no bit") {
+  std::vector<int> const counts{1, 1, 4, 1, 3, 4};
+  auto const all = check_schedule(pp::ChunkFlow<>{{counts}, 4}, 3, 6);
+  CHECK(check_schedule(pp::ChunkFlow<>{{counts}, 1}, 3, 6) < all);
+  check_schedule(pp::ChunkFlow<>{{{2, 5, 5, 1}}, 2}, 4, 4);
+  check_schedule(pp::RaggedSliceV<pp::listed_chunks>{{counts}}, 3, 6);
+  check_schedule(pp::SVPP<2, 3>{}, 3, 4);
+  check_schedule(pp::SVPP<2, 3, 6>{}, 3, 4);
+}
+
 TEST_CASE("a pipeline of two copies is refused") {
   auto const table = pp::make_timetable(pp::DualPipe{}, {4, 8});
-  CHECK_THROWS_AS(pipelined_model(size, table, 1), std::invalid_argument);
+  CHECK_THROWS_AS(pipelined_model(size, table, lengths_of(size, table), 1), std::invalid_argument);
 }

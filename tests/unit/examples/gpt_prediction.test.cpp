@@ -2,6 +2,7 @@
 
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -25,6 +26,14 @@ TEST_CASE("with a core for every device the times are those of the library's sim
   CHECK(shared.starts == table.starts);
   CHECK(shared.ends == table.ends);
   CHECK(gpt::share_cores(table, cost, 99).ends == table.ends);
+}
+
+TEST_CASE("a flow with copies has rows for them, which stay empty here") {
+  auto const table = pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {4, 6}, cost);
+  auto const shared = gpt::share_cores(table, cost, 4);
+  CHECK(shared.offsets == table.offsets);
+  CHECK(shared.ends == table.ends);
+  CHECK(pp::verify(shared));
 }
 
 TEST_CASE("on one core passes run one after the other") {

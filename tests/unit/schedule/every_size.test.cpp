@@ -4,6 +4,7 @@
 // sizes stand for all.
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -11,6 +12,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
@@ -128,10 +131,44 @@ TEST_CASE("every size of interleaved stages with chunks") {
         if (!all_sizes() && (held + chunks + size.devices) % 3 != 0)
           continue;
         all.verify(pp::Seq1F1BZeroBubbleInterleaved<>{held, chunks}, size);
+        all.verify(pp::SVPP<>{held, chunks}, size);
+        for (int more = 0; more < size.devices; more += 3)
+          all.verify(pp::SVPP<>{held, chunks, held * chunks + more}, size);
         for (int const stagger : {1, 2})
           for (int const group : groups(size))
             all.verify(pp::Seq1F1BInterleaved<>{held, chunks, group, stagger}, size);
       }
+  });
+}
+
+namespace {
+
+//! Unequal numbers of chunks, the longest last of three.
+struct uneven_chunks {
+  int most;
+
+  [[nodiscard]] int operator()(int microbatch) const {
+    return microbatch % 3 == 2 ? most : 1 + microbatch % most;
+  }
+};
+
+} // namespace
+
+TEST_CASE("every size of ChunkFlow") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int chunks = 1; chunks <= most_chunks; ++chunks)
+      for (int const keep : {1, 2, most_chunks})
+        all.verify(pp::ChunkFlow<uneven_chunks>{{chunks}, keep}, size);
+  });
+}
+
+TEST_CASE("every size of SliceV") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int chunks = 1; chunks <= most_chunks; ++chunks)
+      if (size.microbatches * chunks >= 2 * (size.devices - 1) + chunks) // it refuses fewer
+        all.verify(pp::SliceV<>{{chunks}}, size);
   });
 }
 
