@@ -148,6 +148,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
     for (kernel_stage& stage : memory.model) {
       stage.overrun_by = what.overrun_by;
       stage.overruns_output = what.overruns_output;
+      stage.leaves_bytes = what.leaves_bytes;
       stage.seen = reinterpret_cast<std::uint64_t*>(memory.spare.data());
     }
     for (int step = 0; step < what.steps; ++step) {

@@ -295,6 +295,8 @@ struct stream_device {
     open_range const range = board.ranges().open(index);
     poison(step);
     run_item(stages, slots(), step, board.compute());
+    if (board.guards() != nullptr)
+      board.guards()->after(index, board.compute());
     board.complete(index, board.compute());
   }
 
