@@ -64,7 +64,6 @@ MUTANTS = [
      "if (board.guards() != nullptr)\n      board.guards()->after(index, board.compute());\n"
      "    run_item(stages, slots(), step, board.compute());"),
     ("compare no ends of outputs", GUARDS, "check_ends(on);", ""),
-    ("ask an event again that has said yes", DEVICE, "last >= ended_ && ", "(PLANTED || last >= ended_) && "),
     ("compare no guards", GUARDS, "if (changed != last)", "if (changed != last && !PLANTED)"),
     ("keep what was captured", HANDLES, "cudaError_t const freed = cudaGraphDestroy(captured);",
      "cudaError_t const freed = PLANTED ? cudaSuccess : cudaGraphDestroy(captured);"),
