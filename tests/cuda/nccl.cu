@@ -174,6 +174,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                                       sums,
                                       runner.origin()),
                         "ncclAllReduce");
+      if (rank == what.ending_rank && step == 1)
+        runner.fail("has lost its data");
       if (rank == 1 && step == what.moved_step)
         step_elsewhere(runner);
       else
