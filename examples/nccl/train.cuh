@@ -16,7 +16,6 @@
 #include <examples/nccl/layer.cuh>
 #include <examples/support/termination.hpp>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -109,13 +108,8 @@ trained train_in(pp::launch_environment const& here, options const& chosen) {
   bool const last = here.rank == here.size - 1;
   for (int step = result.began; step < chosen.steps; ++step) {
     stage.fails = last && step == chosen.failing_step && here.restarts == 0;
-    if (asked_to_end(line)) {
-      std::string const who = "rank " + std::to_string(here.rank);
-      pp::tell_standing(
-        line, name, here.rank, {"was between two steps", {}, pp::failure_cause::own});
-      line.abort(who + " was told to end (SIGTERM)");
-      throw std::runtime_error(who + " was told to end (SIGTERM)");
-    }
+    if (asked_to_end(line))
+      runner.fail("was told to end (SIGTERM)");
     runner.step();
     mine.update(make_step(step, chosen.microbatches * rows), runner.origin());
     if (last)

@@ -416,6 +416,35 @@ TEST_CASE("a rank uses its own GPU only, and makes it current once in a step") {
   }
 }
 
+TEST_CASE("a rank ends the run for a reason of its own, and all ranks report that") {
+  for (named_plan const& plan : plans_of(3))
+    for (bool const graph : {false, true})
+      for (int const ending : {0, 1, 2})
+        for (bool const registered : {false, true}) {
+          CAPTURE(plan.name);
+          CAPTURE(graph);
+          CAPTURE(ending);
+          standin::configure({});
+          auto const result = run_on_ranks({.work = plan.work,
+                                            .graph = graph,
+                                            .ending_rank = ending,
+                                            .end_together = false,
+                                            .all_reduce = registered});
+          for (rank_report const& rank : result.ranks) {
+            CAPTURE(rank.failure);
+            std::string const name = "rank " + std::to_string(ending);
+            CHECK(rank.failure.find("nccl: " + name + " has lost its data\n  " + name +
+                                    " was between two steps") == 0);
+            CHECK(rank.failed_device == ending);
+            CHECK(rank.nested == "");
+          }
+          CHECK(!standin::found(standin::finding::deadlock));
+          CHECK(!standin::found(standin::finding::misuse));
+          standin::report_leaks();
+          CHECK(!has(standin::summary(), "ommunicator"));
+        }
+}
+
 TEST_CASE("a report names ranks of the whole run where they have other numbers there") {
   named_plan const plan = plans_of(3)[1];
   nccl_case work = two_steps(plan, false);

@@ -135,14 +135,19 @@ struct kernel_stage {
   int stride = 0;       //!< from the sums of one device to those of the next, where several share
   int overrun_by = 4;   //!< bytes from its end; negative: from its start
   bool overruns_output = false; //!< not its activation
-  int leaves_at = -1;           //!< the forward pass of this microbatch writes nothing,
+  int leaves_at = -1;           //!< the forward pass of this microbatch writes its output alone,
+  int leaves_bytes = 0;         //!< but for so many bytes at its end,
   word* seen = nullptr;         //!< and its backward pass leaves the activation that it finds here
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     if (where.microbatch == fails_at)
       throw std::domain_error("loss is not a number");
-    if (where.microbatch == leaves_at)
+    if (where.microbatch == leaves_at) {
+      if (out.bytes > leaves_bytes)
+        (void)cudaMemsetAsync(
+          out.data, 1, static_cast<std::size_t>(out.bytes - leaves_bytes), stream(where));
       return;
+    }
     kernel_stage_detail::forward_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, out));
     check_launch();
     if (where.microbatch == overruns_at)

@@ -32,7 +32,8 @@ MUTANTS = [
     ("let the compute stream wait in place of the lane", DEVICE,
      "board.wait_for(earlier, board.stream_for(step));", "board.wait_for(earlier, board.compute());"),
     ("note a pass as complete before it runs", DEVICE,
-     "run_item(stages, slots(), step, board.compute());\n    board.complete(index, board.compute());",
+     "run_item(stages, slots(), step, board.compute());\n    if (board.guards() != nullptr)\n"
+     "      board.guards()->after(index, board.compute());\n    board.complete(index, board.compute());",
      "board.complete(index, board.compute());\n    run_item(stages, slots(), step, board.compute());"),
     ("note a pass as complete on another stream", DEVICE, "board.complete(index, board.compute());",
      "board.complete(index, board.stream_at(board.stream_count() - 1));"),
@@ -57,6 +58,12 @@ MUTANTS = [
     ("run ahead without bound on streams", STREAMS, "board.has_room_for(position_[d])",
      "(PLANTED || board.has_room_for(position_[d]))"),
     ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
+    ("take the ends of outputs before they are written", DEVICE,
+     "run_item(stages, slots(), step, board.compute());\n    if (board.guards() != nullptr)\n"
+     "      board.guards()->after(index, board.compute());",
+     "if (board.guards() != nullptr)\n      board.guards()->after(index, board.compute());\n"
+     "    run_item(stages, slots(), step, board.compute());"),
+    ("compare no ends of outputs", GUARDS, "check_ends(on);", ""),
     ("compare no guards", GUARDS, "if (changed != last)", "if (changed != last && !PLANTED)"),
     ("keep what was captured", HANDLES, "cudaError_t const freed = cudaGraphDestroy(captured);",
      "cudaError_t const freed = PLANTED ? cudaSuccess : cudaGraphDestroy(captured);"),

@@ -391,7 +391,18 @@ verdict unguarded(mutant const& what, named_plan const& plan, bool graph) {
   standin::configure({});
   auto const left = what.on_streams(
     {.work = plan.work, .graph = graph, .guarded = true, .leaving_stage = 1, .steps = 2});
-  return left.seen == ~std::uint64_t{0} ? "" : "an unwritten slot holds no poison";
+  if (left.seen != ~std::uint64_t{0})
+    return "an unwritten slot holds no poison";
+  standin::configure({});
+  auto const part = what.on_streams({.work = plan.work,
+                                     .graph = graph,
+                                     .guarded = true,
+                                     .leaving_stage = 0,
+                                     .leaves_bytes = 16,
+                                     .steps = 2});
+  return part.failure.find(" unwritten, all of which ") != std::string::npos
+           ? ""
+           : "an output that ends unwritten goes unnoticed";
 }
 
 verdict set_up_late(mutant const& what, named_plan const& plan) {

@@ -149,6 +149,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
     for (kernel_stage& stage : memory.model) {
       stage.overrun_by = what.overrun_by;
       stage.overruns_output = what.overruns_output;
+      stage.leaves_bytes = what.leaves_bytes;
       stage.seen = reinterpret_cast<std::uint64_t*>(memory.spare.data());
     }
     for (int step = 0; step < what.steps; ++step) {
@@ -174,6 +175,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                                       sums,
                                       runner.origin()),
                         "ncclAllReduce");
+      if (rank == what.ending_rank && step == 1)
+        runner.fail("has lost its data");
       if (rank == 1 && step == what.moved_step)
         step_elsewhere(runner);
       else

@@ -21,7 +21,10 @@ struct nccl_case {
     -1; //!< a stage whose forward of microbatch 1 writes beyond its activation, in the last step
   int overrun_by = 4;           //!< bytes from its end; negative: from its start
   bool overruns_output = false; //!< not its activation
-  int leaving_stage = -1; //!< a stage whose forward of microbatch 1 writes nothing in the last step
+  //! A stage whose forward of microbatch 1 writes its output alone in the last step, but for so
+  //! many bytes at its end.
+  int leaving_stage = -1;
+  int leaves_bytes = 0;
   int max_blocks = 8;
   bool one_message_stream = false;
   bool watched = true;
@@ -33,6 +36,7 @@ struct nccl_case {
   std::chrono::nanoseconds abort_deadline = std::chrono::milliseconds(300);
   int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws in step `failing_step`
   int failing_step = 1;
+  int ending_rank = -1;     //!< a rank that ends the run in place of its second step
   bool end_together = true; //!< before they close, ranks wait for each other outside of the runner
   bool all_reduce = false;  //!< a communicator of the program sums over all ranks before each step
   bool registered = true;   //!< and the runner knows of it

@@ -144,6 +144,36 @@ TEST_CASE("what a stage has not written is poison in the checked mode over NCCL"
       }
 }
 
+TEST_CASE("an output that is not written to its end ends the run in the checked mode over NCCL") {
+  for (named_plan const& plan : test_plans())
+    for (bool const graph : {false, true})
+      for (int const left : {4, 16, 24}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        CAPTURE(left);
+        standin::configure({});
+        auto const result = run_on_ranks({.work = plan.work,
+                                          .graph = graph,
+                                          .guarded = true,
+                                          .leaving_stage = 0,
+                                          .leaves_bytes = left,
+                                          .steps = 2,
+                                          .end_together = false});
+        CHECK(!standin::found(standin::finding::deadlock));
+        // An output that ends as poison does by chance is no finding.
+        for (rank_report const& rank : result.ranks)
+          if (left < 16)
+            CHECK(rank.failure == "");
+          else
+            CHECK(
+              rank.failure.find(
+                "nccl: rank 0 failed: the forward of stage 0, microbatch 1" +
+                std::string(plan.work.extents.chunks > 1 ? ", chunk 0" : "") +
+                " on device 0 has left the last 16 bytes of its output of 24 bytes unwritten, all "
+                "of which the next stage reads") == 0);
+      }
+}
+
 TEST_CASE(
   "after the warm-up nothing is set up any more, and calls are those that the plan counts") {
   for (named_plan const& plan : test_plans())

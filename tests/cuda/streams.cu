@@ -54,7 +54,8 @@ streams_result run_on_streams(streams_case const& what) {
                 .sums = reinterpret_cast<std::uint64_t*>(sums.back().data()),
                 .stride = what.gpus.empty() ? 2 : 0,
                 .overrun_by = what.overrun_by,
-                .overruns_output = what.overruns_output};
+                .overruns_output = what.overruns_output,
+                .leaves_bytes = what.leaves_bytes};
   }
   if (what.leaving_stage >= 0) {
     pp::cuda::current_device const scope(what.gpus.empty() ? 0 : what.gpus.front());

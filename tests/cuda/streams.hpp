@@ -18,7 +18,10 @@ struct streams_case {
     -1; //!< a stage whose forward of microbatch 1 writes beyond its activation, in the last step
   int overrun_by = 4;           //!< bytes from its end; negative: from its start
   bool overruns_output = false; //!< not its activation
-  int leaving_stage = -1; //!< a stage whose forward of microbatch 1 writes nothing in the last step
+  //! A stage whose forward of microbatch 1 writes its output alone in the last step, but for so
+  //! many bytes at its end.
+  int leaving_stage = -1;
+  int leaves_bytes = 0;
   int run_ahead = 16;
   int steps = 3;
   std::vector<int> gpus{}; //!< as in pipelining::cuda::streams

@@ -364,3 +364,27 @@ TEST_CASE("what a stage has not written is poison in the checked mode, and an ol
         CHECK((result.seen == ~std::uint64_t{0}) == guarded);
       }
 }
+
+TEST_CASE("an output that is not written to its end is found in the checked mode") {
+  for (named_plan const& plan : test_plans_of_one_policy())
+    for (bool const graph : {false, true})
+      for (bool const guarded : {false, true})
+        for (int const left : {4, 16, 24}) {
+          CAPTURE(plan.name);
+          CAPTURE(graph);
+          CAPTURE(guarded);
+          CAPTURE(left);
+          standin::configure({});
+          auto const result = run_on_streams({.work = plan.work,
+                                              .graph = graph,
+                                              .guarded = guarded,
+                                              .leaving_stage = 0,
+                                              .leaves_bytes = left,
+                                              .steps = 2});
+          bool const found = guarded && left >= 16;
+          CHECK((result.failure.find("has left the last 16 bytes of its output of 24 bytes "
+                                     "unwritten, all of which the next stage reads") !=
+                 std::string::npos) == found);
+          CHECK((result.failure.find("cuda: the forward of stage 0, microbatch 1") == 0) == found);
+        }
+}

@@ -166,7 +166,7 @@ def check_pages():
                     if "--checkpoint" in line:
                         assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == 2 * RANKS, result
                     count += 1
-    assert count == 6, count
+    assert count == 8, count
 
 
 if __name__ == "__main__":

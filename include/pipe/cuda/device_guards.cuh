@@ -28,12 +28,15 @@ namespace cuda {
 //! slots that nobody has written yet.
 //!
 //! The poison is enqueued, also into graphs; the guards are read when a step has ended. So they
-//! tell which slot was overrun, and the passes that had it, but not which of these it was.
+//! tell which slot was overrun, and the passes that had it, but not which of these it was. The end
+//! of each output is copied away behind its pass, and compared with the poison then.
 class device_guards {
 public:
   //! Allocates and fills the memory. @pre the device's GPU is current.
   device_guards(plan_view const& work, int device)
-      : slots_{work, device, nullptr, nullptr, guard_bytes}, memory_(slots_.bytes()) {
+      : slots_{work, device, nullptr, nullptr, guard_bytes}, memory_(slots_.bytes()),
+        outputs_(outputs_of(work, device)),
+        ends_(static_cast<std::int64_t>(outputs_.size()) * end_bytes) {
     slots_.memory = memory_.data();
     if (slots_.bytes() > 0)
       check(cudaMemset(memory_.data(),
@@ -68,9 +71,91 @@ public:
       });
   }
 
+  //! @brief Behind a pass on the same stream: keeps the end of what it has written for others.
+  void after(int item_index, cudaStream_t on) {
+    auto at = std::lower_bound(
+      outputs_.begin(), outputs_.end(), item_index, [](written const& each, int wanted) {
+        return each.item_index < wanted;
+      });
+    for (; at != outputs_.end() && at->item_index == item_index; ++at)
+      check(cudaMemcpyAsync(ends_.data() + (at - outputs_.begin()) * end_bytes,
+                            slots_.memory + slots_.place(at->into) + at->bytes - kept(*at),
+                            static_cast<std::size_t>(kept(*at)),
+                            cudaMemcpyDeviceToDevice,
+                            on),
+            "cudaMemcpyAsync");
+  }
+
   //! @brief When a step has ended, and before the next one is enqueued.
-  //! @throws guard_error that names the slot and the passes that had it.
+  //! @throws guard_error that names the slot and the passes that had it, or the pass that has not
+  //! written its output to its end.
   void check_all(cudaStream_t on) {
+    check_guards(on);
+    check_ends(on);
+  }
+
+private:
+  static constexpr std::int64_t end_bytes = 16;
+
+  //! What a pass writes for another one.
+  struct written {
+    int item_index;
+    slot into;
+    std::int64_t bytes;
+  };
+
+  [[nodiscard]] static std::int64_t kept(written const& each) {
+    return std::min(each.bytes, end_bytes);
+  }
+
+  //! In the order of the program. Poison is in slots with guards only, and a pass that runs again
+  //! need not write what has been sent.
+  [[nodiscard]] static std::vector<written> outputs_of(plan_view const& work, int device) {
+    arena const slots{work, device, nullptr, nullptr, guard_bytes};
+    std::vector<written> all;
+    auto const steps = work.program_of(device);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      item const& step = steps[i];
+      if (step.what != operation::run || step.about != subject::pass ||
+          (*work.declared)[step.work.kind].calls == stage_call::recompute)
+        continue;
+      auto const add = [&](slot const& into, std::int64_t bytes) {
+        if (into.index != nothing && bytes > 0 && slots.guards(into.of))
+          all.push_back({static_cast<int>(i), into, bytes});
+      };
+      add(step.out, step.out_bytes);
+      for (sized_slot const& further : work.further_outputs(step))
+        add(further.used, further.bytes);
+    }
+    return all;
+  }
+
+  void check_ends(cudaStream_t on) {
+    std::vector<std::byte> found(outputs_.size() * static_cast<std::size_t>(end_bytes));
+    if (found.empty())
+      return;
+    check(
+      cudaMemcpyAsync(found.data(), ends_.data(), found.size(), cudaMemcpyDeviceToHost, on),
+      "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(on), "cudaStreamSynchronize");
+    for (std::size_t i = 0; i < outputs_.size(); ++i) {
+      written const& each = outputs_[i];
+      auto const first = found.begin() + static_cast<std::int64_t>(i) * end_bytes;
+      if (std::any_of(first, first + kept(each), [](std::byte value) {
+            return value != pipelining::detail::poison_byte;
+          }))
+        continue;
+      item const& step =
+        slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
+      throw guard_error("the " + describe_subject(step, slots_.work.extents.chunks > 1) +
+                        " on device " + std::to_string(slots_.device) + " has left the last " +
+                        std::to_string(kept(each)) + " bytes of its output of " +
+                        std::to_string(each.bytes) +
+                        " bytes unwritten, all of which the next stage reads");
+    }
+  }
+
+  void check_guards(cudaStream_t on) {
     struct region {
       slot which;
       std::int64_t from;
@@ -121,7 +206,6 @@ public:
     }
   }
 
-private:
   static void fill(std::byte* start, std::byte value, std::int64_t bytes, cudaStream_t on) {
     if (bytes > 0)
       check(
@@ -155,6 +239,8 @@ private:
 
   arena slots_;
   device_memory memory_;
+  std::vector<written> outputs_;
+  device_memory ends_; // of each of these
   std::vector<std::int64_t> used_[slot_classes]; // bytes of each slot that its last pass may write
 };
 

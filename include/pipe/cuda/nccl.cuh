@@ -94,7 +94,7 @@ public:
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
       throw;
     } catch (...) {
-      fail("could not connect");
+      end_run("could not connect");
     }
   }
   nccl_runner(nccl_runner const&) = delete;
@@ -109,7 +109,7 @@ public:
         close();
       } catch (...) {
         try {
-          fail("could not close");
+          end_run("could not close");
         } catch (...) { // told to the other ranks; a destructor has nobody else to tell
         }
       }
@@ -132,7 +132,7 @@ public:
       current_device const scope(options_.gpu);
       machine_->step(steps_);
     } catch (...) {
-      fail("failed");
+      end_run("failed");
     }
     ++steps_;
   }
@@ -145,11 +145,26 @@ public:
       current_device const scope(options_.gpu);
       machine_->close();
     } catch (...) {
-      fail("could not close");
+      end_run("could not close");
     }
     tell_standing(
       line_, options_.name, rank_, {"has closed its communicators", {}, failure_cause::ended});
     machine_.reset();
+  }
+
+  //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
+  //! told to end, its data is gone.
+  //! @param why goes on after "rank 2".
+  //! @throws run_error always; the other ranks' steps throw with the same reason.
+  [[noreturn]] void fail(std::string const& why) {
+    if (failed_ || !machine_)
+      throw run_error("nccl: rank " + std::to_string(rank_) + ' ' + why, rank_);
+    now_ = {"was between two steps", {}};
+    try {
+      throw detail::stop{{}};
+    } catch (...) {
+      end_run(why.c_str());
+    }
   }
 
   //! The rank of this process.
@@ -188,7 +203,7 @@ private:
   }
 
   //! Turns the exception in flight into the failure of the run, and throws it.
-  [[noreturn]] void fail(char const* what) {
+  [[noreturn]] void end_run(char const* what) {
     stop_reason const why = why_stopped(line_);
     failed_ = true;
     failure_report<Store, Clock> report(

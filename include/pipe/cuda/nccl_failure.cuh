@@ -63,7 +63,8 @@ public:
       : line_(line), name_(name), rank_(rank), patience_(patience) {}
 
   //! @brief Tells the others. To be called once, before anything is ended that they may wait for.
-  //! @param what this rank could not do: "failed", "could not connect".
+  //! @param what this rank could not do: "failed", "could not connect"; where `why` says nothing,
+  //! all that is to be said.
   //! @param where this rank stood.
   void tell(char const* what, stop_reason const& why, rank_standing where) {
     where.cause = why.cause;
@@ -72,7 +73,8 @@ public:
     reason_ = why.text;
     if (why.cause == failure_cause::told)
       return;
-    reason_ = "rank " + std::to_string(rank_) + ' ' + what + ": " + why.text + own_line_;
+    reason_ = "rank " + std::to_string(rank_) + ' ' + what +
+              (why.text.empty() ? std::string() : ": " + why.text) + own_line_;
     line_.abort(reason_);
     reason_ = verdict(std::move(reason_));
   }

@@ -79,7 +79,9 @@ public:
     auto const steps = work.program_of(device);
     done_.resize(steps.size());
     in_graph_.resize(steps.size());
+    ended_on_.assign(streams_.size(), nothing);
     for (std::size_t i = 0; i < steps.size(); ++i) {
+      stream_index_.push_back(static_cast<int>(index_for(steps[i])));
       // The messages of a group end together.
       if (i > 0 && steps[i].what != operation::run && steps[i - 1].what != operation::run &&
           steps[i].group == steps[i - 1].group)
@@ -166,14 +168,18 @@ public:
   void restart() noexcept {
     ended_ = 0;
     next_fence_ = 0;
+    ended_on_.assign(ended_on_.size(), nothing);
   }
   //! @brief True when the host may enqueue the item: no more than board_options::run_ahead items
   //! are on the streams. Asks the streams once in half as many items, each for its last one.
   //! @pre not in a capture. @throws error when the device reports one.
   [[nodiscard]] bool has_room_for(int item_index) {
     while (next_fence_ < fences_.size() && fences_[next_fence_].before <= item_index) {
-      if (!done_[static_cast<std::size_t>(fences_[next_fence_].ended)]->happened())
+      int const last = fences_[next_fence_].ended;
+      auto const at = static_cast<std::size_t>(last);
+      if (last >= ended_ && !done_[at]->happened()) // if a look has not found it complete
         return false;
+      ended_on_[static_cast<std::size_t>(stream_index_[at])] = last;
       ++next_fence_;
     }
     return true;
@@ -184,7 +190,10 @@ public:
   void look(int end) {
     auto const& events = captured_ ? in_graph_ : done_;
     for (; ended_ < end; ++ended_) {
-      auto const& done = events[static_cast<std::size_t>(ended_)];
+      auto const at = static_cast<std::size_t>(ended_);
+      if (ended_ <= ended_on_[static_cast<std::size_t>(stream_index_[at])])
+        continue; // it need not be asked again
+      auto const& done = events[at];
       if (done && !done->happened())
         return;
     }
@@ -245,6 +254,8 @@ private:
   std::vector<std::optional<event>> done_;
   std::vector<std::optional<event>> in_graph_;
   std::optional<event> start_;
+  std::vector<int> stream_index_; // of each item
+  std::vector<int> ended_on_;     // the last item of each stream that a fence has found complete
   std::vector<fence> fences_;
   std::size_t next_fence_ = 0;
   bool captured_ = false; // the iteration is in a graph, and the other events cannot be asked
@@ -284,6 +295,8 @@ struct stream_device {
     open_range const range = board.ranges().open(index);
     poison(step);
     run_item(stages, slots(), step, board.compute());
+    if (board.guards() != nullptr)
+      board.guards()->after(index, board.compute());
     board.complete(index, board.compute());
   }
 

@@ -50,9 +50,9 @@ struct streams {
   //! every pass and every group of messages, and as many nodes in a graph.
   bool watched = true;
   //! The checked mode, for debugging: guards around every slot, compared when a step has ended, and
-  //! poison (not a number) in slots before their first write. Outputs that are not written to their
-  //! end and accesses through null buffers are found on the host alone: threads::guarded. Costs
-  //! memory and time; a step allocates.
+  //! poison (not a number) in slots before their first write, which must be gone from the end of
+  //! every output behind its pass. Accesses through null buffers are found on the host alone:
+  //! threads::guarded. Costs memory and time; a step allocates.
   bool guarded = false;
   //! Items of the plan that may be on the streams of a GPU before the host waits for the first of
   //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds

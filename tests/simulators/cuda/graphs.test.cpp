@@ -423,7 +423,7 @@ TEST_CASE("an external event of a graph is recorded by every launch, and the hos
   }
 }
 
-TEST_CASE("over a network NCCL adds nodes of its own to a graph, which go with each launch") {
+TEST_CASE("NCCL adds nodes of its own to a graph, which go with each launch; more over a network") {
   for (bool const network : {false, true})
     standin::for_each_machine({}, 2, [&](standin::configuration how, std::string const& machine) {
       CAPTURE(machine);
@@ -452,8 +452,12 @@ TEST_CASE("over a network NCCL adds nodes of its own to a graph, which go with e
         };
         CHECK(of_type(cudaGraphNodeTypeKernel) == 3);
         CHECK(of_type(cudaGraphNodeTypeMemcpy) == 3);
+        // The stream of the communicator waits once for what it did before the launch, and records
+        // an event behind each kernel; so does the stream of its proxy.
+        CHECK(of_type(cudaGraphNodeTypeWaitEvent) == (network ? 2 : 1));
         CHECK(of_type(cudaGraphNodeTypeHost) == (network ? 3 : 0));
-        CHECK(of_type(cudaGraphNodeTypeEventRecord) == (network ? 3 : 0));
+        CHECK(of_type(cudaGraphNodeTypeEventRecord) == (network ? 6 : 3));
+        CHECK(count == (network ? 17 : 10));
         CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
         for (int launch = 0; launch < 2; ++launch)
           CHECK(cudaGraphLaunch(exec, r.on[0]) == cudaSuccess);
@@ -462,5 +466,78 @@ TEST_CASE("over a network NCCL adds nodes of its own to a graph, which go with e
       });
       CHECK(standin::summary() == "");
       CHECK(standin::counters().host_functions == (network ? 2 * 2 * 3 : 0));
+    });
+}
+
+TEST_CASE("NCCL's own nodes stand beside the captured stream, and each launch enqueues them") {
+  std::uint64_t before = 0;
+  on_ranks({}, 2, 2, [&](rank_resources& r) {
+    auto const meet = [&](std::size_t lane) {
+      if (r.rank == 0)
+        CHECK(r.send(0, 1, 0, lane) == ncclSuccess);
+      else
+        CHECK(r.receive(1, 0, 0, lane) == ncclSuccess);
+    };
+    meet(0); // the first use of the peer
+    meet(1);
+    cudaGraph_t graph{};
+    CHECK(cudaStreamBeginCapture(r.on[0], cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    meet(0);
+    size_t behind = 0;
+    cudaGraphNode_t const* last = nullptr;
+    cudaStreamCaptureStatus status{};
+    CHECK(cudaStreamGetCaptureInfo(r.on[0], &status, nullptr, nullptr, &last, nullptr, &behind) ==
+          cudaSuccess);
+    REQUIRE(behind == 1);
+    cudaGraphNodeType type{};
+    CHECK(cudaGraphNodeGetType(*last, &type) == cudaSuccess);
+    CHECK(type == cudaGraphNodeTypeKernel); // not the record of NCCL's event
+    meet(0);
+    meet(1); // a wait of its own
+    CHECK(cudaStreamEndCapture(r.on[0], &graph) == cudaSuccess);
+    std::size_t nodes = 0;
+    CHECK(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
+    CHECK(nodes == 3 * 2 + 2);
+    cudaGraphExec_t exec{};
+    CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+    if (r.rank == 0)
+      before = standin::counters().operations;
+    CHECK(cudaGraphLaunch(exec, r.on[0]) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(r.on[0]) == cudaSuccess);
+  });
+  CHECK(standin::counters().operations - before == 2 * (8 + 2)); // with its start and its end
+  CHECK(standin::summary() == "");
+}
+
+TEST_CASE("a graph waits for what its communicator did before it, in whatever stream") {
+  for (bool const again : {false, true})
+    standin::for_each_machine({}, 4, [&](standin::configuration const& how, std::string const& m) {
+      CAPTURE(m);
+      on_ranks(how, 2, 1, [&](rank_resources& r) {
+        // Two messages into one buffer in two streams: only the lane of the communicator orders
+        // them.
+        auto const meet = [&](std::size_t stream) {
+          if (r.rank == 0)
+            CHECK(r.send(stream, 1, stream) == ncclSuccess);
+          else
+            CHECK(r.receive(3, 0, stream) == ncclSuccess);
+        };
+        cudaGraph_t graph{};
+        cudaGraphExec_t exec{};
+        meet(0); // the first use of the peer
+        CHECK(cudaStreamBeginCapture(r.on[1], cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+        meet(1);
+        CHECK(cudaStreamEndCapture(r.on[1], &graph) == cudaSuccess);
+        CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+        if (again)
+          CHECK(cudaGraphLaunch(exec, r.on[0]) == cudaSuccess);
+        meet(0);
+        CHECK(cudaGraphLaunch(exec, r.on[1]) == cudaSuccess);
+        CHECK(cudaStreamSynchronize(r.on[1]) == cudaSuccess);
+        if (r.rank == 1)
+          CHECK(int{r.buffer[3][0]} == 1);
+      });
+      CHECK(standin::summary() == "");
     });
 }

@@ -81,8 +81,8 @@ struct configuration {
   int processors = 132;           //!< of a device
   //! A kernel of NCCL holds as many processors as its communicator may have blocks.
   bool blocks_take_processors = false;
-  //! Messages go through a proxy on the host: in a graph every kernel of NCCL stands between a node
-  //! of the host and one that records an event.
+  //! Messages go through a proxy on the host: in a graph every kernel of NCCL stands behind a node
+  //! of the host, which has a wait and an event of NCCL's own, as the kernel has.
   bool network = false;
   int launch_depth =
     0; //!< unfinished operations a device accepts before the host waits; 0 is unlimited

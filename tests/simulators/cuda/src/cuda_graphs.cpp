@@ -54,7 +54,10 @@ bool everything_joined(capture const& open) {
       continue;
     todo.insert(todo.end(), node->after.begin(), node->after.end());
   }
-  return reached.size() == open.into->nodes.size();
+  // What NCCL records for itself is joined to nothing, and CUDA does not ask for it.
+  return std::all_of(open.into->nodes.begin(), open.into->nodes.end(), [&](auto const& node) {
+    return node->prototype->own_stream || reached.contains(node.get());
+  });
 }
 
 cudaError_t end_capture(model& m, cudaStream_t handle, cudaGraph_t* out) {
@@ -176,11 +179,14 @@ cudaError_t launch(model& m, cudaGraphExec_t handle, cudaStream_t on) {
     m.depend(*op, head);
     for (graph_node const* before : node->after)
       m.depend(*op, ops[before->index]);
-    if (op->comm) {
-      m.depend(*op, *op->comm->lane);
-      *op->comm->lane = op;
-      ++m.counts.nccl_kernels;
+    if (auto const own = std::exchange(op->own_stream, nullptr)) { // of the node, not of its copy
+      if (op->kind == operation_kind::wait)
+        m.depend(*op, *own);
+      else
+        *own = op;
     }
+    if (op->comm)
+      ++m.counts.nccl_kernels;
     if (op->kind == operation_kind::kernel)
       ++m.counts.kernels;
     if (op->records)
@@ -234,6 +240,7 @@ cudaGraphNodeType type_of(operation const& op) {
   case operation_kind::fill: return cudaGraphNodeTypeMemset;
   case operation_kind::host_function: return cudaGraphNodeTypeHost;
   case operation_kind::record: return cudaGraphNodeTypeEventRecord;
+  case operation_kind::wait: return cudaGraphNodeTypeWaitEvent;
   case operation_kind::kernel:
   case operation_kind::nccl: return cudaGraphNodeTypeKernel;
   default: return cudaGraphNodeTypeEmpty;

@@ -88,6 +88,9 @@ struct operation {
   int fails_with = 0; //!< cudaError_t it raises on its device
   communicator* comm = nullptr;
   event* records = nullptr; //!< of a node of a graph: what every launch records
+  //! Of a node that NCCL adds to a graph: a wait for what this stream of its own did before the
+  //! launch, or a record of where it has come to.
+  std::shared_ptr<operation_ptr> own_stream{};
   std::vector<part> parts{};
 };
 
@@ -149,7 +152,8 @@ struct capture {
   cudaStreamCaptureMode mode{};
   bool invalid = false;
   std::set<stream*> streams{};
-  std::map<communicator const*, graph_node*> proxies{}; //!< the last node of each on the host
+  //! By each stream of NCCL's own: its last node, from the wait on.
+  std::map<std::shared_ptr<operation_ptr>, graph_node*> own_streams{};
   std::uint64_t id = 0;
 };
 
@@ -220,6 +224,7 @@ struct communicator {
   bool aborted = false, destroyed = false, finalized = false, revoked = false;
   //! Last kernel of the lane; split children with splitShare use the lane of their parent.
   std::shared_ptr<operation_ptr> lane = std::make_shared<operation_ptr>();
+  std::shared_ptr<operation_ptr> proxy = std::make_shared<operation_ptr>(); //!< the same, of hosts
   std::uint64_t collectives = 0, splits = 0;
   int graph_references = 0;
   int blocks = 0; //!< of a kernel, at most

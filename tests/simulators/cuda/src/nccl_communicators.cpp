@@ -183,8 +183,10 @@ split(model& m, ncclComm_t handle, int color, int key, ncclComm_t* out, ncclConf
   auto const mine = std::find(members.begin(), members.end(), std::pair{key, parent->rank});
   auto const rank = static_cast<int>(mine - members.begin());
   ncclResult_t const code = join(m, out, child, rank, how, "ncclCommSplit");
-  if (*out && how && how->splitShare == 1)
+  if (*out && how && how->splitShare == 1) {
     reinterpret_cast<communicator*>(*out)->lane = parent->lane;
+    reinterpret_cast<communicator*>(*out)->proxy = parent->proxy;
+  }
   return code;
 }
 

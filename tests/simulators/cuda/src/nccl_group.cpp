@@ -130,6 +130,31 @@ std::vector<stream*> streams_of(std::vector<grouped_call> const& calls) {
   return all;
 }
 
+// In a graph, what stands in for a stream of NCCL's own begins with a wait for what that stream did
+// before the launch, once for each capture.
+graph_node*& own_stream(model& m, stream& on, std::shared_ptr<operation_ptr> const& which) {
+  graph_node*& last = on.capturing->own_streams[which];
+  if (last)
+    return last;
+  auto const wait = m.make(operation_kind::wait, on, "a wait of NCCL for its own work");
+  wait->own_stream = which;
+  std::vector<graph_node*> const before = std::move(on.tail);
+  on.tail.clear();
+  last = add_node(on, wait);
+  on.tail = before;
+  return last;
+}
+
+// Behind each use an event is recorded there: the next use waits for it, the captured stream does
+// not.
+void record_own(model& m, stream& on, std::shared_ptr<operation_ptr> const& which) {
+  auto const record = m.make(operation_kind::record, on, "an event of NCCL's own");
+  record->own_stream = which;
+  std::vector<graph_node*> const before = on.tail;
+  on.capturing->own_streams[which] = add_node(on, record);
+  on.tail = before;
+}
+
 // A node of the host, behind the last one of the communicator and before its kernel.
 void add_proxy(model& m, stream& on, communicator const& comm) {
   auto const proxy = m.make(operation_kind::host_function, on, "the proxy of " + comm.label);
@@ -137,13 +162,12 @@ void add_proxy(model& m, stream& on, communicator const& comm) {
     ++m.counts.host_functions;
     return std::vector<memory_access>{};
   };
-  graph_node*& last = on.capturing->proxies[&comm];
-  std::vector<graph_node*> const before = std::move(on.tail);
-  on.tail.clear();
-  if (last)
-    on.tail.push_back(last);
-  last = add_node(on, proxy);
-  on.tail.insert(on.tail.end(), before.begin(), before.end());
+  graph_node* const last = own_stream(m, on, comm.proxy);
+  std::vector<graph_node*> before = std::move(on.tail);
+  on.tail = {last};
+  before.push_back(add_node(on, proxy));
+  record_own(m, on, comm.proxy);
+  on.tail = std::move(before);
 }
 
 // One kernel per communicator and group. It waits for all streams of the group and for the
@@ -152,11 +176,11 @@ void launch_captured(model& m, operation_ptr const& op, std::vector<stream*> con
   stream& first = *on.front();
   for (std::size_t i = 1; i < on.size(); ++i)
     first.tail.insert(first.tail.end(), on[i]->tail.begin(), on[i]->tail.end());
+  first.tail.push_back(own_stream(m, first, op->comm->lane));
   if (m.config.network)
     add_proxy(m, first, *op->comm);
   add_node(first, op);
-  if (m.config.network)
-    add_node(first, m.make(operation_kind::record, first, "the event of " + op->comm->label));
+  record_own(m, first, op->comm->lane);
   for (std::size_t i = 1; i < on.size(); ++i)
     on[i]->tail = first.tail;
 }

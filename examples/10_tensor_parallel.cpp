@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What you learn: stages that are cut into shards, in pipelines that have replicas, too. Each shard
+// is a rank with a pipeline of its own; shards of one stage add their parts up inside of each pass,
+// and the result has the bits of one process that has all shards of all stages. How to run:
+// mpirun -n 8 build/release/bin/10_tensor_parallel
+// Expected output: 2 pipelines of 2 devices with 2 shards each: 0 weights differ ...
+#include <pipe/pipe.hpp>
+#include <pipe/run/mpi.hpp>
+#include <pipe/run/mpi_store.hpp>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr int devices = 2; // of a pipeline, with two stages each
+constexpr int shards = 2;  // of a stage
+constexpr int microbatches = 4;
+constexpr int steps = 30;
+constexpr std::size_t width = 24;  // of a sample
+constexpr std::size_t hidden = 16; // of a shard
+
+using numbers = std::vector<float>;
+
+//! Some of a stage's hidden numbers: y = x + the sum over shards of B relu(A x).
+struct shard {
+  numbers a = numbers(hidden * width), b = numbers(width * hidden);
+  numbers gradient = numbers(2 * hidden * width); // of A, then of B
+
+  shard(int stage, int number) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      auto const at = static_cast<std::size_t>(101 * stage + 57 * number) + 13 * i;
+      a[i] = static_cast<float>(at * 31 % 97) / 97 / 8 - 0.05F;
+      b[i] = static_cast<float>(at * 17 % 89) / 89 / 8 - 0.06F;
+    }
+  }
+  [[nodiscard]] numbers activate(float const* x) const {
+    numbers h(hidden);
+    for (std::size_t j = 0; j < hidden; ++j) {
+      for (std::size_t i = 0; i < width; ++i)
+        h[j] += a[j * width + i] * x[i];
+      h[j] = std::max(h[j], 0.0F);
+    }
+    return h;
+  }
+  [[nodiscard]] numbers forward(float const* x) const {
+    numbers const h = activate(x);
+    numbers y(width);
+    for (std::size_t i = 0; i < width; ++i)
+      for (std::size_t j = 0; j < hidden; ++j)
+        y[i] += b[i * hidden + j] * h[j];
+    return y;
+  }
+  [[nodiscard]] numbers backward(float const* x, float const* dy) {
+    numbers const h = activate(x);
+    numbers dx(width);
+    for (std::size_t j = 0; j < hidden; ++j) {
+      float dh = 0;
+      for (std::size_t i = 0; i < width; ++i) {
+        gradient[hidden * width + i * hidden + j] += dy[i] * h[j];
+        dh += h[j] > 0 ? b[i * hidden + j] * dy[i] : 0;
+      }
+      for (std::size_t i = 0; i < width; ++i) {
+        gradient[j * width + i] += dh * x[i];
+        dx[i] += a[j * width + i] * dh;
+      }
+    }
+    return dx;
+  }
+  void update(numbers const& sum) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      a[i] -= 0.02F * sum[i];
+      b[i] -= 0.02F * sum[a.size() + i];
+    }
+    gradient.assign(gradient.size(), 0);
+  }
+};
+
+//! What `mine` is on all ranks of a group, behind each other in the order of the group.
+numbers gather(numbers const& mine, MPI_Comm group) {
+  int size = 0;
+  MPI_Comm_size(group, &size);
+  numbers all(mine.size() * static_cast<std::size_t>(size));
+  auto const count = static_cast<int>(mine.size());
+  MPI_Allgather(mine.data(), count, MPI_FLOAT, all.data(), count, MPI_FLOAT, group);
+  return all;
+}
+
+//! The rows of so many numbers each, added up from the first.
+numbers add_rows(numbers const& all, std::size_t row) {
+  numbers sum(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(row));
+  for (std::size_t i = row; i < all.size(); ++i)
+    sum[i % row] += all[i];
+  return sum;
+}
+
+struct stage {
+  std::vector<shard> own{};          // one of them, or all where one process has the stage
+  MPI_Comm partners = MPI_COMM_NULL; // the ranks with its other shards
+  int replica = 0;                   // whose microbatches it has
+  float loss = 0;                    // of the last stage, in this step
+
+  // [snippet shards]
+  // Shards of a stage run the same passes in the same order, so a pass may wait for its partners.
+  [[nodiscard]] numbers add_up(std::vector<numbers> const& parts) const {
+    if (partners != MPI_COMM_NULL)
+      return add_rows(gather(parts.front(), partners), width);
+    numbers all;
+    for (numbers const& part : parts)
+      all.insert(all.end(), part.begin(), part.end());
+    return add_rows(all, width);
+  }
+  void forward(pp::context const& at, pp::input x, pp::output y) {
+    numbers const in = x.data != nullptr ? numbers(x.as<float>().begin(), x.as<float>().end())
+                                         : sample(at.microbatch);
+    std::vector<numbers> parts;
+    for (shard const& each : own)
+      parts.push_back(each.forward(in.data()));
+    numbers const sum = add_up(parts);
+    for (std::size_t i = 0; i < width; ++i) {
+      float const out = in[i] + sum[i];
+      at.activation.as<float>()[i] = in[i];
+      at.activation.as<float>()[width + i] = out - 0.5F * sample(at.microbatch)[i]; // for the loss
+      if (y.data != nullptr)
+        y.as<float>()[i] = out; // all of it on each shard
+    }
+  }
+  // [snippet shards]
+  void backward(pp::context const& at, pp::input dy, pp::output dx) {
+    float const* const in = at.activation.as<float>().data();
+    float const* const error = dy.data != nullptr ? dy.as<float>().data() : in + width;
+    if (dy.data == nullptr)
+      for (std::size_t i = 0; i < width; ++i)
+        loss += error[i] * error[i];
+    std::vector<numbers> parts;
+    for (shard& each : own)
+      parts.push_back(each.backward(in, error));
+    numbers const sum = add_up(parts);
+    if (dx.data != nullptr)
+      for (std::size_t i = 0; i < width; ++i)
+        dx.as<float>()[i] = error[i] + sum[i];
+  }
+  [[nodiscard]] numbers sample(int microbatch) const {
+    auto const number = static_cast<std::size_t>(replica * microbatches + microbatch);
+    numbers values(width);
+    for (std::size_t i = 0; i < width; ++i)
+      values[i] = 0.25F + static_cast<float>((37 * number + 11 * i) % 101) / 101;
+    return values;
+  }
+};
+
+pp::plan make_plan() {
+  return pp::lower(pp::make_timetable<pp::Interleaved<2>>({devices, microbatches}),
+                   pp::uniform_sizes{.message = 4 * width, .activation = 8 * width});
+}
+
+//! One pipeline of threads has all shards, and runs the microbatches of each replica in turn.
+std::vector<stage> train_alone(pp::plan const& plan, int replicas) {
+  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.extents)));
+  for (std::size_t s = 0; s < model.size(); ++s)
+    for (int t = 0; t < shards; ++t)
+      model[s].own.emplace_back(static_cast<int>(s), t);
+  pp::thread_runner runner(plan, model);
+  for (int step = 0; step < steps; ++step) {
+    std::vector<numbers> all(model.size() * shards);
+    for (int replica = 0; replica < replicas; ++replica) {
+      for (stage& each : model)
+        each.replica = replica;
+      runner.step();
+      for (std::size_t k = 0; k < all.size(); ++k) {
+        numbers& gradient = model[k / shards].own[k % shards].gradient;
+        all[k].insert(all[k].end(), gradient.begin(), gradient.end());
+        gradient.assign(gradient.size(), 0);
+      }
+    }
+    for (std::size_t k = 0; k < all.size(); ++k)
+      model[k / shards].own[k % shards].update(add_rows(all[k], 2 * hidden * width));
+  }
+  return model;
+}
+
+bool train() {
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  // [snippet layout]
+  pp::rank_layout const layout = pp::layout_of(ranks, devices, shards); // as many replicas as fit
+  pp::rank_place const here = pp::place_of(layout, rank);
+  auto const split = [&](pp::rank_axis axis) {
+    pp::rank_group const group = pp::group_of(layout, axis, rank);
+    MPI_Comm made = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &made);
+    return made;
+  };
+  MPI_Comm const pipeline = split(pp::rank_axis::pipeline); // of this shard of this replica
+  MPI_Comm const replicas = split(pp::rank_axis::data);     // of this shard of these stages
+  MPI_Comm const partners = split(pp::rank_axis::tensor);   // the other shards of these stages
+  // [snippet layout]
+  pp::plan const plan = make_plan();
+  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.extents)));
+  std::vector<std::size_t> own; // stages of this rank
+  for (std::size_t s = 0; s < model.size(); ++s)
+    if (pp::device_of(plan.extents, static_cast<int>(s)) == here.device) {
+      model[s].own.emplace_back(static_cast<int>(s), here.shard);
+      model[s].partners = partners;
+      model[s].replica = here.replica;
+      own.push_back(s);
+    }
+  pp::mpi_store meeting(pipeline);
+  pp::mpi_runner runner(plan, model, meeting.line(), pipeline);
+  float losses[2]{}; // of the first step and the last one
+  for (int step = 0; step < steps; ++step) {
+    for (stage& each : model)
+      each.loss = 0;
+    runner.step();
+    for (std::size_t const s : own) {
+      numbers const all = gather(model[s].own.front().gradient, replicas);
+      model[s].own.front().update(add_rows(all, 2 * hidden * width));
+    }
+    losses[step == 0 ? 0 : 1] = model.back().loss;
+  }
+  std::vector<stage> const alone = train_alone(plan, layout.replicas);
+  int differ = 0;
+  for (std::size_t const s : own) {
+    shard const& mine = model[s].own.front();
+    shard const& wanted = alone[s].own[static_cast<std::size_t>(here.shard)];
+    for (std::size_t i = 0; i < mine.a.size(); ++i)
+      differ += (mine.a[i] != wanted.a[i] ? 1 : 0) + (mine.b[i] != wanted.b[i] ? 1 : 0);
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &differ, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, losses, 2, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+  if (rank == 0)
+    std::printf("%d pipelines of %d devices with %d shards each: %d weights differ from one "
+                "process; loss %.3f, then %.3f\n",
+                layout.replicas,
+                devices,
+                shards,
+                differ,
+                static_cast<double>(losses[0]),
+                static_cast<double>(losses[1]));
+  return differ == 0 && losses[1] < losses[0] / 2;
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  int provided = 0;
+  MPI_Init_thread(&count, &words, MPI_THREAD_FUNNELED, &provided);
+  try {
+    bool const good = train();
+    MPI_Finalize();
+    return good ? 0 : 1;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::_Exit(1);
+  }
+}

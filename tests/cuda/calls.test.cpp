@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a step that goes well costs its host: calls of CUDA and NCCL, counted by the stand-in.
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/waits.hpp>
+#include <pipe/plan/plan.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <string>
+#include <tests/cuda/nccl.hpp>
+#include <tests/cuda/schedules.hpp>
+#include <tests/cuda/streams.hpp>
+#include <tests/simulators/cuda/standin.hpp>
+#include <utility>
+#include <vector>
+
+namespace {
+
+struct totals_of_plan {
+  char const* plan;
+  std::uint64_t ranks;   //!< calls that do something, of all ranks in an eager step
+  std::uint64_t streams; //!< the same of the stream runner
+};
+
+// A step of a plan may cost less than this one day, and must not cost more. Kernels of stages, one
+// for each pass, are among them.
+constexpr totals_of_plan eager_totals[] = {
+  {"GPipe 3x4, communicators per pipeline", 172, 224},
+  {"GPipe 3x4, communicators per pair", 185, 237},
+  {"GPipe 3x4, communicators per edge", 195, 247},
+  {"1F1B 2x3, communicators per pipeline", 80, 96},
+  {"1F1B 2x3, communicators per pair", 80, 96},
+  {"1F1B 2x3, communicators per edge", 84, 104},
+  {"1F1B 4x6, communicators per pipeline", 376, 454},
+  {"1F1B 4x6, communicators per pair", 406, 484},
+  {"1F1B 4x6, communicators per edge", 412, 526},
+  {"Seq1F1B 3x4, communicators per pipeline", 350, 414},
+  {"Seq1F1B 3x4, communicators per pair", 370, 434},
+  {"Seq1F1B 3x4, communicators per edge", 371, 471},
+  {"V-Half 3x5, communicators per pipeline", 462, 558},
+  {"V-Half 3x5, communicators per pair", 473, 569},
+  {"V-Half 3x5, communicators per edge", 506, 630},
+  {"V-Min 3x5, communicators per pipeline", 462, 558},
+  {"V-Min 3x5, communicators per pair", 473, 569},
+  {"V-Min 3x5, communicators per edge", 506, 630},
+  {"ZB-H1 4x6, communicators per pipeline", 404, 506},
+  {"ZB-H1 4x6, communicators per pair", 432, 534},
+  {"ZB-H1 4x6, communicators per edge", 462, 576},
+  {"interleaved 2x4, communicators per pipeline", 243, 293},
+  {"interleaved 2x4, communicators per pair", 243, 293},
+  {"interleaved 2x4, communicators per edge", 255, 329},
+  {"interleaved 4x4, communicators per pipeline", 497, 667},
+  {"interleaved 4x4, communicators per pair", 585, 755},
+  {"interleaved 4x4, communicators per edge", 608, 782},
+  {"interleaved Seq1F1B 2x4, communicators per pipeline", 481, 571},
+  {"interleaved Seq1F1B 2x4, communicators per pair", 481, 571},
+  {"interleaved Seq1F1B 2x4, communicators per edge", 500, 646},
+  {"ZB-V 3x6, communicators per pipeline", 557, 677},
+  {"ZB-V 3x6, communicators per pair", 576, 696},
+  {"ZB-V 3x6, communicators per edge", 605, 753},
+  {"DualPipeV 2x5, communicators per pipeline", 242, 280},
+  {"DualPipeV 2x5, communicators per pair", 242, 280},
+  {"DualPipeV 2x5, communicators per edge", 260, 302},
+  {"1F1B on a graph 4x5, communicators per pipeline", 347, 449},
+  {"1F1B on a graph 4x5, communicators per pair", 408, 510},
+  {"1F1B on a graph 4x5, communicators per edge", 430, 556}};
+
+using counts = std::map<std::string, std::uint64_t>;
+
+//! What the fifth step has called. @param run runs so many steps.
+template <class Run>
+counts of_one_step(standin::order execution, Run run) {
+  counts few;
+  counts more;
+  for (auto const& [steps, into] : {std::pair{4, &few}, std::pair{5, &more}}) {
+    standin::configure({.execution = execution});
+    run(steps);
+    CHECK(standin::summary() == "");
+    *into = standin::calls();
+  }
+  for (auto& [function, times] : more)
+    times -= few[function];
+  return more;
+}
+
+// Waiting is asking again and again, so what asks has no total.
+constexpr char const* asking[] = {"cudaEventQuery", "cudaGetLastError", "ncclCommGetAsyncError"};
+
+std::uint64_t that_do_something(counts of) {
+  std::uint64_t sum = 0;
+  for (char const* const function : asking)
+    of.erase(function);
+  for (auto const& [function, times] : of)
+    sum += times;
+  return sum;
+}
+
+//! Questions to events that were answered with yes. The error of each no is cleared, and a stage
+//! asks for that of each launch of its own.
+std::uint64_t answered(counts of) {
+  return of["cudaEventQuery"] + of["cudaLaunchKernel"] - of["cudaGetLastError"];
+}
+
+//! Passes and groups have one, and every item that another one waits for.
+std::uint64_t events_of(pipelining::plan const& work) {
+  auto const view = work.view();
+  std::uint64_t events = 0;
+  for (int device = 0; device < view.extents.devices; ++device) {
+    auto const steps = view.program_of(device);
+    std::vector<bool> has(steps.size());
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      bool const pass = steps[i].what == pipelining::operation::run;
+      if (pass || i == 0 || steps[i - 1].what == pipelining::operation::run ||
+          steps[i - 1].group != steps[i].group)
+        has[i] = true;
+      for (int const wait : view.waits_of(steps[i]))
+        has[static_cast<std::size_t>(wait)] = true;
+    }
+    events += static_cast<std::uint64_t>(std::count(has.begin(), has.end(), true));
+  }
+  return events;
+}
+
+} // namespace
+
+TEST_CASE("an eager step makes as many calls as it ever did at most") {
+  std::size_t plans = 0;
+  for (named_plan const& plan : test_plans()) {
+    CAPTURE(plan.name);
+    REQUIRE(plans < std::size(eager_totals));
+    totals_of_plan const& most = eager_totals[plans++];
+    REQUIRE(plan.name == most.plan);
+    auto const ranks = static_cast<std::uint64_t>(plan.work.extents.devices);
+    for (auto const execution : {standin::order::lazy, standin::order::eager})
+      for (int const run_ahead : {16, 64}) {
+        CAPTURE(run_ahead);
+        counts const over_nccl = of_one_step(execution, [&](int steps) {
+          (void)run_on_ranks({.work = plan.work, .run_ahead = run_ahead, .steps = steps});
+        });
+        CHECK(that_do_something(over_nccl) == most.ranks);
+        // No event that has said yes is asked again; the last one is the end of the step.
+        CHECK(answered(over_nccl) <= events_of(plan.work) + ranks);
+        counts const on_streams = of_one_step(execution, [&](int steps) {
+          (void)run_on_streams({.work = plan.work, .run_ahead = run_ahead, .steps = steps});
+        });
+        CHECK(that_do_something(on_streams) == most.streams);
+        CHECK(answered(on_streams) <= events_of(plan.work) + 1);
+      }
+  }
+  CHECK(plans == std::size(eager_totals));
+}
+
+TEST_CASE("a step that is a graph is one launch and one event, whatever is in it") {
+  for (named_plan const& plan : test_plans()) {
+    CAPTURE(plan.name);
+    auto const ranks = static_cast<std::uint64_t>(plan.work.extents.devices);
+    for (auto const execution : {standin::order::lazy, standin::order::eager}) {
+      counts over_nccl = of_one_step(execution, [&](int steps) {
+        (void)run_on_ranks({.work = plan.work, .graph = true, .steps = steps});
+      });
+      CHECK(over_nccl["cudaGraphLaunch"] == ranks);
+      CHECK(over_nccl["cudaEventRecord"] == ranks);
+      CHECK(that_do_something(over_nccl) == 3 * ranks); // and makes its GPU current
+      CHECK(answered(over_nccl) <= events_of(plan.work) + ranks);
+      counts on_streams = of_one_step(execution, [&](int steps) {
+        (void)run_on_streams({.work = plan.work, .graph = true, .steps = steps});
+      });
+      CHECK(that_do_something(on_streams) == 2);
+      CHECK(answered(on_streams) <= events_of(plan.work) + 1);
+    }
+  }
+}
