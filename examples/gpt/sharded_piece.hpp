@@ -80,7 +80,6 @@ public:
                 device_memory<float>& memory)
       : size_(size), cut_(std::move(cut)), memory_(&memory) {
     std::int64_t const stage = which - cut_.shards;
-    auto const units = static_cast<std::size_t>(cut_.step.microbatches) * cut_.step.chunks.size();
     if (stage < 0) {
       bytes_ = bytes_of_shard(which, cut_.shards);
       make_rows(seed);
@@ -97,9 +96,9 @@ public:
     } else {
       bytes_ = bytes_of_shard(stage - cut_.stages, cut_.shards);
       make_columns(seed);
-      losses_.resize(static_cast<std::size_t>(cut_.step.microbatches * size.sequence));
+      losses_.resize(static_cast<std::size_t>(cut_.step.microbatches() * size.sequence));
     }
-    kept_.resize(units);
+    kept_.resize(static_cast<std::size_t>(cut_.step.units()));
   }
 
   void set_batch(batch const& pieces) {
@@ -200,13 +199,8 @@ public:
   }
 
 private:
-  [[nodiscard]] chunk_range range(unit u) const {
-    return cut_.step.chunks[static_cast<std::size_t>(u.chunk)];
-  }
-  [[nodiscard]] std::size_t index(unit u) const {
-    return static_cast<std::size_t>(u.microbatch) * cut_.step.chunks.size() +
-           static_cast<std::size_t>(u.chunk);
-  }
+  [[nodiscard]] chunk_range range(unit u) const { return cut_.step.range(u); }
+  [[nodiscard]] std::size_t index(unit u) const { return cut_.step.index(u); }
   [[nodiscard]] std::uint8_t const* bytes_at(unit u) const {
     return batch_->microbatch(u.microbatch) + range(u).begin;
   }
@@ -314,9 +308,7 @@ private:
     }
   }
 
-  [[nodiscard]] float share() const {
-    return 1.0F / static_cast<float>(cut_.step.microbatches * size_.sequence);
-  }
+  [[nodiscard]] float share() const { return 1.0F / static_cast<float>(cut_.step.tokens()); }
 
   void finish_logits(unit u, inputs statistics, float* dx) {
     auto const tokens = range(u).count();

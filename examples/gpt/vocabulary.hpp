@@ -26,6 +26,15 @@
 
 namespace gpt {
 
+//! How a timetable of a with_vocabulary schedule cuts the model.
+[[nodiscard]] inline sharded_cut
+cut_around(model_size const& size, pp::timetable_view table, int barriers) {
+  int const shards = table.extents.devices;
+  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.extents.microbatches),
+                                          size.sequence);
+  return {shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(table, lengths)};
+}
+
 //! Numbers of what a piece makes for others, per token.
 [[nodiscard]] inline std::int64_t
 numbers_per_token(model_size const& size, sharded_cut const& cut, int piece, pp::slot_class of) {
@@ -89,9 +98,7 @@ public:
                    int barriers,
                    std::uint64_t seed)
       : memories_(static_cast<std::size_t>(table.extents.devices)) {
-    int const shards = table.extents.devices;
-    sharded_cut const cut{
-      shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(size, table.extents)};
+    sharded_cut const cut = cut_around(size, table, barriers);
     for (int number = 0; number < pp::stages(table.extents); ++number) {
       stages_.emplace_back(
         size, number, cut, seed, memories_[static_cast<std::size_t>(pp::device_of(table, number))]);
@@ -100,7 +107,7 @@ public:
       model_size const& model;
       sharded_cut const& pieces;
       [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-        return pieces.step.chunks[maker.chunk].count() *
+        return pieces.step.range({maker.microbatch, maker.chunk}).count() *
                numbers_per_token(model, pieces, maker.stage, of) *
                static_cast<std::int64_t>(sizeof(float));
       }
@@ -148,9 +155,9 @@ public:
     for (auto& each : pieces_) {
       each.set_batch(pieces);
     }
-    auto const chunks = static_cast<std::int64_t>(cut_.step.chunks.size());
-    std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(chunks));
-    for (std::int64_t m = 0; m < cut_.step.microbatches; ++m) {
+    for (std::int64_t m = 0; m < cut_.step.microbatches(); ++m) {
+      auto const chunks = cut_.step.chunks(m);
+      std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(chunks));
       for (std::int64_t c = 0; c < chunks; ++c) {
         forward({m, c});
         gradients[static_cast<std::size_t>(c)] = given_; // of the shards of the output layer

@@ -39,10 +39,7 @@ void check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
   sharded_pipeline model(size, table, Barriers, 9);
-  sharded_device alone(
-    size,
-    {devices, pp::stages(table.extents) - 2 * devices, Barriers, cut_for(size, table.extents)},
-    9);
+  sharded_device alone(size, cut_around(size, table, Barriers), 9);
   auto const pieces = some_batch(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {

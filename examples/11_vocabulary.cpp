@@ -2,7 +2,7 @@
 // What you learn: embedding and output layer need not be on the first and the last device. Cut by
 // vocabulary into a shard per device they are as much work for all, and `with_vocabulary` puts
 // their passes into any schedule.
-// How to run: build/release/bin/10_vocabulary
+// How to run: build/release/bin/11_vocabulary
 // Expected output: for each schedule its loss, and: 0 of N gradients differ from one device
 #include <pipe/pipe.hpp>
 
@@ -61,9 +61,7 @@ std::size_t train(char const* name, Schedule const& inner) {
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{inner}, {devices, microbatches});
   // [snippet schedule]
   gpt::sharded_pipeline model(size, table, Barriers, 1);
-  gpt::sharded_cut const cut{
-    devices, pp::stages(table.extents) - 2 * devices, Barriers, gpt::cut_for(size, table.extents)};
-  gpt::sharded_device alone(size, cut, 1);
+  gpt::sharded_device alone(size, gpt::cut_around(size, table, Barriers), 1);
   std::mt19937_64 random(1);
   std::size_t differ = 0;
   std::size_t compared = 0;
@@ -97,7 +95,7 @@ std::size_t train(char const* name, Schedule const& inner) {
 
 int main() {
   auto const table = pp::make_timetable<pp::OneFOneB>({devices, microbatches});
-  gpt::pipelined_model whole(size, table, 1);
+  gpt::pipelined_model whole(size, table, std::vector(microbatches, size.sequence), 1);
   std::mt19937_64 random(1);
   double loss = 0;
   for (int step = 0; step < steps; ++step) {
