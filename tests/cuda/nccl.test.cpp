@@ -33,7 +33,7 @@ void check_equal(nccl_result const& result,
 } // namespace
 
 TEST_CASE("ranks compute what one device computes, on every machine, eagerly and as a graph") {
-  for (named_plan const& plan : test_plans())
+  for (named_plan const& plan : plans_with_shards())
     for (bool const graph : {false, true})
       standin::for_each_machine(
         {}, 1, [&](standin::configuration const& how, std::string const& machine) {
@@ -52,25 +52,6 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
           CHECK(standin::counters().graph_launches ==
                 (graph ? 2U * static_cast<unsigned>(plan.work.extents.devices) : 0U));
           standin::report_leaks();
-          CHECK(standin::summary() == "");
-        });
-}
-
-TEST_CASE("ranks with a vocabulary in shards compute what one device computes") {
-  for (named_plan const& plan : vocabulary_plans())
-    for (bool const graph : {false, true})
-      standin::for_each_machine(
-        {}, 1, [&](standin::configuration const& how, std::string const& machine) {
-          CAPTURE(plan.name);
-          CAPTURE(machine);
-          CAPTURE(graph);
-          bool const narrow = how.resident_nccl_kernels == 1;
-          standin::configure(how);
-          check_equal(
-            run_on_ranks(
-              {.work = plan.work, .graph = graph, .guarded = true, .one_message_stream = narrow}),
-            plan.expected,
-            3);
           CHECK(standin::summary() == "");
         });
 }

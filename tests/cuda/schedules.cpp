@@ -127,8 +127,8 @@ std::vector<named_plan> test_plans() {
   return plans;
 }
 
-std::vector<named_plan> vocabulary_plans() {
-  std::vector<named_plan> plans;
+std::vector<named_plan> plans_with_shards() {
+  std::vector<named_plan> plans = test_plans();
   add_plans(plans,
             "1F1B with a vocabulary in shards",
             pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({3, 4}),

@@ -31,9 +31,8 @@ struct named_plan {
 //! backward, chunks, composite passes; each under all policies.
 std::vector<named_plan> test_plans();
 
-//! @brief Pipelines whose vocabulary is in shards, with one barrier and with two, under all
-//! policies.
-std::vector<named_plan> vocabulary_plans();
+//! @brief These, and pipelines whose vocabulary is in shards, with one barrier and with two.
+std::vector<named_plan> plans_with_shards();
 
 //! @brief The main families on more devices, with messages of this many words, an odd number.
 std::vector<named_plan> large_plans(int devices, int microbatches, int words);
