@@ -110,7 +110,7 @@ struct trace_writer {
                            {table.passes, table.passes + size},
                            std::vector<double>(size, never),
                            std::vector<double>(size, never),
-                           {table.offsets, table.offsets + table.extents.devices + 1},
+                           {table.offsets, table.offsets + table.rows() + 1},
                            copy_tables(table)};
   std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over())));
   for (measured_pass const& ran : measured)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/io/trace.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -75,4 +76,21 @@ TEST_CASE("arrows join the passes that a message joins") {
   CHECK(text.find("{\"ph\":\"s\",\"name\":\"message\",\"cat\":\"message\",\"id\":3,\"pid\":1,"
                   "\"tid\":0,\"ts\":500}") != text.npos);
   CHECK(text.find("\"id\":3,\"pid\":1,\"tid\":1,\"ts\":1500,\"bp\":\"e\"}") != text.npos);
+}
+
+TEST_CASE("what has run of a flow with several engines has a row for each") {
+  auto const table =
+    pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, pp::pipeline_size{2, 3});
+  std::vector<pp::measured_pass> ran;
+  for (int i = 0; i < table.view().size(); ++i) {
+    auto const at = static_cast<std::size_t>(i);
+    ran.push_back(
+      {pp::device_of(table, table.passes[at]), table.passes[at], table.starts[at], table.ends[at]});
+  }
+  pp::dynamic_timetable const measured = pp::detail::measured_table(table, ran);
+  REQUIRE(measured.offsets == table.offsets);
+  CHECK(measured.starts == table.starts);
+  std::string text;
+  pp::write_trace(text, table, {"recompute", {}, {}, {}}, ran, {.arrows = true, .memory = true});
+  CHECK(count(text, "\"ph\":\"s\"") == 2 * 6); // planned and measured
 }
