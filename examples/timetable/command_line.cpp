@@ -249,6 +249,11 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.adapted = read_adapter(option, word);
    }},
+  {"--copy-cost",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.copy_out = c.cost.copy_in = read_time(option, word);
+   }},
   {"--vocabulary-cost",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -472,6 +477,12 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error("only search has the format header; others have types of their own");
   if (compares && has_option("--with"))
     throw usage_error("compare does not have the option --with");
+  bool const offloads = result.choice.adapted == adapter::offload;
+  if (has_option("--copy-cost") && !offloads)
+    throw usage_error("--copy-cost is for --with offload only");
+  if (offloads && !(result.cost.copy_out > 0) && !result.measured)
+    throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
+                      "activation to the host, or back");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
   if (result.choice.adapted != adapter::none && result.format == "html")
@@ -618,9 +629,11 @@ std::string help_text() {
          "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
          "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"
-         "  --with WHAT            the schedule in an adapter: recompute, offload, vocabulary-1 or\n"
+         "  --with WHAT            the schedule in an adapter: recompute, offload, vocabulary-1 "
+         "or\n"
          "                         vocabulary-2 (embedding and output layer in a shard per\n"
          "                         device, one or two barriers)\n"
+         "  --copy-cost T          of offload: time of a copy to the host, or back\n"
          "  --vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]\n"
          "                         times of the passes of shards (default 1 each) and of their\n"
          "                         exchanges (default: as messages)\n"
