@@ -11,13 +11,16 @@ set(PIPELINING_HEADERS_ROOT
 set(PIPELINING_HEADERS_CORE
   core/array_of.hpp
   core/declare.hpp
+  core/dependencies.hpp
   core/flow.hpp
   core/pass.hpp
   core/pipeline.hpp
   core/ratio.hpp
   core/shape.hpp
+  core/slot_class.hpp
   core/stage_graph.hpp
   core/training.hpp
+  core/training_kinds.hpp
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
@@ -42,12 +45,9 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_one_f_one_b.hpp
   schedule/v_search.hpp
   schedule/v_shape.hpp
-  schedule/vocabulary_1f1b.hpp
-  schedule/vocabulary_rows.hpp
   schedule/walk.hpp
   schedule/with_recompute.hpp
   schedule/with_stage_graph.hpp
-  schedule/with_vocabulary.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
@@ -101,7 +101,10 @@ set(PIPELINING_HEADERS_SEARCH
   search/shortest_slices.hpp
   search/v_auto.hpp
   search/v_continuous.hpp
+  search/vocabulary_1f1b.hpp
+  search/vocabulary_rows.hpp
   search/with_offload.hpp
+  search/with_vocabulary.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION

@@ -5,6 +5,7 @@
 //! @brief What a timetable should take on this machine: times of passes, measured one by one, and a
 //! simulation for fewer cores than devices.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/timetable/cost.hpp>

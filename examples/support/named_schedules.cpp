@@ -17,7 +17,6 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -25,6 +24,7 @@
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>

@@ -13,13 +13,13 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/chunk_sequences.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/v_auto.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

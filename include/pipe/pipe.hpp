@@ -10,13 +10,16 @@
 // IWYU pragma: begin_exports
 #include <pipe/core/array_of.hpp>
 #include <pipe/core/declare.hpp>
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/slot_class.hpp>
 #include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
+#include <pipe/core/training_kinds.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>
 #include <pipe/io/figures.hpp>
@@ -128,12 +131,9 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/vocabulary_1f1b.hpp>
-#include <pipe/schedule/vocabulary_rows.hpp>
 #include <pipe/schedule/walk.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -153,7 +153,10 @@
 #include <pipe/search/shortest_slices.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
+#include <pipe/search/vocabulary_1f1b.hpp>
+#include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/entered_rows.hpp>

@@ -5,6 +5,7 @@
 //! @brief Planned and measured passes for ui.perfetto.dev and chrome://tracing. Header for
 //! pipelining::write_trace.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

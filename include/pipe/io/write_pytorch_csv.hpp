@@ -5,6 +5,7 @@
 //! @brief Writes the schedule files of torch.distributed.pipelining. Header for
 //! pipelining::write_pytorch_csv. The format is described in <pipe/io/pytorch_actions.hpp>.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

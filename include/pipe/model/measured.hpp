@@ -5,6 +5,7 @@
 //! @brief Times of passes and messages from steps that ran. Header for pipelining::costs_of,
 //! pipelining::message_seconds and pipelining::retime.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

@@ -4,6 +4,7 @@
 //! @file
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/budget.hpp>

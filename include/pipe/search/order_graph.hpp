@@ -5,6 +5,7 @@
 //! @brief The passes of a pipeline as numbered nodes in flat arrays, for searches that look at
 //! millions of orders.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>

@@ -104,7 +104,7 @@ misplaced(place_map const& map, place_row const& row, int number, entry_number e
   int const device = number % map.over.extents.devices;
   report found{rule::repeated_pass, device, static_cast<int>(entry), what, what};
   if (taken != kind_links::none && taken != links_of(map.over, what).made[0]) {
-    found.other.kind = namer_of(*map.over.declared, taken);
+    found.other.kind = namer_of(map.over, taken, what.stage);
   } else if (row_of(map.over, what) != number) {
     found.broken = rule::wrong_device;
     found.other = {};

@@ -5,6 +5,7 @@
 //! @brief The rules that every timetable keeps. Header for pipelining::verify.
 
 #include <pipe/core/declare.hpp>
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>

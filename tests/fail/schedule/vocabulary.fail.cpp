@@ -9,8 +9,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 
 namespace pp = pipelining;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/core/declare.hpp>
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/training.hpp>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans of stages that are no chain: messages counted by hand, and plans broken in every place.
+#include <pipe/core/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/report/fingerprint.hpp>

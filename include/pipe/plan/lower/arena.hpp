@@ -4,6 +4,7 @@
 //! @file
 //! @brief Sizes of slots and the arena of a device. Header for pipelining::lay_out.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

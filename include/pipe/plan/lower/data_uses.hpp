@@ -6,6 +6,7 @@
 //! per reader. What the colouring of slots, their sizes, their proof and the checked mode share.
 
 #include <pipe/core/declare.hpp>
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>

@@ -4,6 +4,7 @@
 //! @file
 //! @brief From the global order to the program of a device. Header for pipelining::write_program.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

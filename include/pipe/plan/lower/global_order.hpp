@@ -4,6 +4,7 @@
 //! @file
 //! @brief One order of all passes of all devices. Header for pipelining::global_order.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>
 

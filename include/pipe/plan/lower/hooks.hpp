@@ -5,6 +5,7 @@
 //! @brief The steps that follow when gradients are complete: the exchange of a tied weight's
 //! gradients, totals, the optimizer. Header for pipelining::place_hooks.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>

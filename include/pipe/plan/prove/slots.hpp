@@ -5,6 +5,7 @@
 //! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
 //! complete by then?
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>

@@ -5,8 +5,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -259,11 +259,18 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
               orders.passes[entry_of(pp::pass_kind::logits, 1, 1)].microbatch);
     CHECK(pp::verify(pp::simulate(orders, cost)).broken == pp::rule::waits_for_ever);
   }
-  SUBCASE("a shard that is left out") {
-    pp::device_orders orders{good.extents, good.passes, good.offsets, good.tables};
-    orders.passes.erase(orders.passes.begin() + good.offsets[4] - 1);
-    --orders.offsets[4];
-    CHECK(pp::verify(pp::simulate(orders, cost)).broken == pp::rule::missing_pass);
+  SUBCASE("a pass of a shard that is left out") {
+    for (auto const kind : {pp::pass_kind::embed,
+                            pp::pass_kind::logits,
+                            pp::pass_kind::logits_gradient,
+                            pp::pass_kind::embed_gradient}) {
+      pp::device_orders orders{good.extents, good.passes, good.offsets, good.tables};
+      orders.passes.erase(orders.passes.begin() + static_cast<std::ptrdiff_t>(entry_of(kind, 3, 5)));
+      --orders.offsets[4];
+      auto const verdict = pp::verify(pp::simulate(orders, cost));
+      CHECK(verdict.broken == pp::rule::missing_pass);
+      CHECK(verdict.what.kind == kind);
+    }
   }
   SUBCASE("a pass of a shard on a stage that is none, and the other way round") {
     for (auto const& [kind, stage] :

@@ -11,8 +11,8 @@
 #include <pipe/core/training.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/vocabulary_1f1b.hpp>
-#include <pipe/schedule/vocabulary_rows.hpp>
+#include <pipe/search/vocabulary_1f1b.hpp>
+#include <pipe/search/vocabulary_rows.hpp>
 
 #include <stdexcept>
 #include <type_traits>

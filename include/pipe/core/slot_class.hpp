@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the buffers of a plan hold. Header for pipelining::slot_class.
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
+//! These are the pools of the flows of training, in order.
+enum class slot_class : std::uint8_t {
+  activation,        //!< what a forward pass keeps for its backward: from F to the end of B or W
+  received_input,    //!< an activation from another device: from its receive to the end of F
+  output,            //!< an activation made here: from F until it is sent, or read on this device
+  received_gradient, //!< a gradient from another device: from its receive to the end of B or I
+  input_gradient,    //!< a gradient made here: from B or I until it is sent, or read on this device
+  weight_input,      //!< what I keeps for W
+  sequence, //!< keys and values of a microbatch on a stage: first chunk's F to the end of its
+            //!< backward
+  sequence_gradient, //!< their gradients, carried from the last chunk's backward to the first
+                     //!< chunk's
+  tied_gradient,     //!< the gradients of a weight that the first and the last stage share: slot 0
+                     //!< is the first stage's, slot 1 the last one's, until both are added
+  totals,            //!< a row of numbers of each stage, slot s for stage s, until the end of the
+                     //!< iteration
+  host_activation,   //!< an activation that has been copied to the host
+  logits,     //!< what a shard of the output layer keeps of its logits until their gradients are made
+  statistics, //!< largest logit, sum of exponentials, logit of the label of each token, of one shard
+  received_statistics //!< those of a shard on another device
+};
+
+} // namespace pipelining::inline v0_2
