@@ -40,6 +40,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
+  schedule/stp.hpp
   schedule/svpp.hpp
   schedule/timeline.hpp
   schedule/v_one_f_one_b.hpp

@@ -13,6 +13,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
@@ -277,6 +278,12 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return either<pp::DualPipeV<pp::pairs::in_turn>, pp::DualPipeV<pp::pairs::overlapped>>(
               c.unfused);
+          }),
+    named("stp",
+          "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
+          option::unfused,
+          [](schedule_choice const& c) {
+            return either<pp::STP<pp::pairs::in_turn>, pp::STP<pp::pairs::overlapped>>(c.unfused);
           }),
   };
   return all;

@@ -167,6 +167,7 @@ std::string plain_type_of(schedule_choice const& c) {
     {"chimera", "Chimera"},
     {"dualpipe", "DualPipe<>"},
     {"dualpipe-v", "DualPipeV<>"},
+    {"stp", "STP<>"},
   };
   for (auto const& each : types)
     if (c.name == each.name)

@@ -229,6 +229,11 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.overlapped_pair = read_time(option, word);
    }},
+  {"--all-reduce",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.all_reduce = read_time(option, word);
+   }},
   {"--cost",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -380,8 +385,8 @@ option_reader const& find_option(std::string_view word) {
 //! What a schedule from a file cannot be told, since the file says it.
 void check_file_options(std::vector<std::string_view> const& given) {
   for (std::string_view const name : given)
-    if (name != "--cost" && name != "--pair-cost" && name != "--format" && name != "--width" &&
-        name != "--policy" && name != "--bytes" && name != "--torch")
+    if (name != "--cost" && name != "--pair-cost" && name != "--all-reduce" && name != "--format" &&
+        name != "--width" && name != "--policy" && name != "--bytes" && name != "--torch")
       throw usage_error("csv does not have the option " + std::string(name) +
                         ": the file says all but the costs");
 }
@@ -421,6 +426,8 @@ void check_measured(command& result) {
   if (result.cost.overlapped_pair >= 0)
     throw usage_error("--pair-cost does not go with a file of costs, which has no times of pairs; "
                       "give --cost F,I,W");
+  if (result.cost.all_reduce > 0)
+    throw usage_error("--all-reduce does not go with a file of costs, whose times have it already");
   pp::shape const share{.devices = result.choice.devices};
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
@@ -673,7 +680,11 @@ std::string help_text() {
          "  --memory-limit X       activations of a device, in microbatches of one stage\n"
          "  --eager                forward passes as early as possible, to hide messages\n"
          "  --unfused              overlapped pairs as two passes\n"
-         "  --pair-cost T          time of an overlapped pair; default: the sum of both passes\n";
+         "  --pair-cost T          time of an overlapped pair; default: the sum of both passes\n"
+         "  --all-reduce T         what a forward pass or backward_input that runs alone waits "
+         "for\n"
+         "                         its tensor parallel group; hidden in a pair and a whole "
+         "backward\n";
 }
 
 } // namespace examples

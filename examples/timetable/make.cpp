@@ -49,6 +49,18 @@ search(command const& asked, schedule_choice const& choice, any_cost const& cost
     });
 }
 
+//! The times of `times` of `pieces` equal parts of the work.
+pp::uniform_cost part_of(pp::uniform_cost const& work, double times, double pieces) {
+  auto const part = [&](double time) { return time < 0 ? time : time * times / pieces; };
+  pp::uniform_cost result{part(work.forward),
+                          part(work.backward_input),
+                          part(work.backward_weight),
+                          work.communication,
+                          part(work.overlapped_pair)};
+  result.all_reduce = part(work.all_reduce);
+  return result;
+}
+
 //! The costs of a file, for one pipeline.
 void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape const& extents) {
   pp::cost_table const costs = pp::costs_for(measured, extents);
@@ -110,17 +122,19 @@ int pieces_of_share(pp::shape const& extents) {
 
 pp::uniform_cost work_of_share(made_table const& made) {
   int const pieces = pieces_of_share(made.table.extents);
-  return {made.cost.forward * pieces,
-          made.cost.backward_input * pieces,
-          made.cost.backward_weight * pieces,
-          made.cost.communication,
-          made.cost.overlapped_pair < 0 ? -1 : made.cost.overlapped_pair * pieces};
+  return part_of(made.cost, pieces, 1);
 }
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
   if (table.first_units != nullptr || table.edges != nullptr)
     return {}; // nothing is known of unequal numbers of chunks, and of stages that are no chain
+  // What waits for an all-reduce in one order hides it in another.
+  pp::uniform_cost hidden = made.cost;
+  hidden.all_reduce = 0;
+  bool const exposed = made.cost.all_reduce > 0;
+  if (exposed && !made.chunk_shares.empty())
+    return {};
   // Pairs may take less time than their sum.
   pp::bound_options options{.chunk_shares = made.chunk_shares,
                             .pairs = made.cost.overlapped_pair >= 0};
@@ -135,7 +149,7 @@ pp::time_bounds bounds_of(made_table const& made) {
       peak = std::max(peak, pp::peak_activations(table, device, made.about()));
     options.memory_limit = peak * (1 + 1e-12);
   }
-  return pp::least_times(table.over(), made.model, options);
+  return pp::least_times(table.over(), exposed ? any_cost(hidden) : made.model, options);
 }
 
 schedule_choice choice_for(schedule_choice const& choice, std::string const& name) {
@@ -166,13 +180,7 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
 made_table make_like(command const& asked, std::string const& name, pp::uniform_cost const& work) {
   schedule_choice const choice = choice_for(asked.choice, name);
   double const pieces = pieces_of_share(arrange(choice));
-  return make_named(asked,
-                    choice,
-                    {work.forward / pieces,
-                     work.backward_input / pieces,
-                     work.backward_weight / pieces,
-                     work.communication,
-                     work.overlapped_pair < 0 ? -1 : work.overlapped_pair / pieces});
+  return make_named(asked, choice, part_of(work, 1, pieces));
 }
 
 made_table make(command const& asked) {

@@ -95,6 +95,10 @@ void check_page(examples::made_table const& made) {
     std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& one) {
       return one.kind == pp::pass_kind::recompute;
     });
+  if (made.cost.all_reduce > 0)
+    throw std::invalid_argument(
+      "a page knows no all-reduce that pairs hide; leave out --all-reduce, "
+      "or take --format svg, trace or text");
   if (recomputes || table.first_units != nullptr)
     throw std::invalid_argument("a page knows neither recomputation nor microbatches of unequal "
                                 "numbers of chunks, as " +

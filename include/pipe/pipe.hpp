@@ -126,6 +126,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>

@@ -51,7 +51,7 @@ std::vector<std::vector<named_plan>> all_plans() {
         examples::schedule_choice choice;
         choice.name = schedule.name;
         choice.devices = devices;
-        choice.microbatches = 4;
+        choice.microbatches = schedule.name == "stp" ? 3 * devices : 4;
         if (chunked || examples::has(schedule.needs, option::chunks))
           choice.chunks = 2;
         if (examples::has(schedule.needs, option::stages_per_device))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 OPTIONS = {"chunkflow": ["--chunk-counts", "1,1,1,4", "--keep", "2"],
+           "stp": ["--all-reduce", "0.25"],
            "zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
            "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
 # Pictures of schedules in adapters.
@@ -18,7 +19,8 @@ ADAPTED = {"vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost",
 
 
 def picture(tool, name, further=()):
-    command = [tool, name, *further, "--devices", "4", "--microbatches", "8", "--format", "svg", *OPTIONS.get(name, [])]
+    microbatches = "12" if name == "stp" else "8"
+    command = [tool, name, *further, "--devices", "4", "--microbatches", microbatches, "--format", "svg", *OPTIONS.get(name, [])]
     if name.startswith("seq1f1b") or name in ("slice-v", "svpp"):
         command += ["--chunks", "2"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -37,6 +37,7 @@ TYPES = {
     "chimera": ("Chimera", "microbatches from both ends, each direction in the other's bubble; weights held twice"),
     "dualpipe": ("DualPipe", "microbatches from both ends, weights held twice"),
     "dualpipe-v": ("DualPipeV", "the same folded into a V"),
+    "stp": ("STP", "a V of pairs of any two passes, which hide the all-reduces of tensor parallelism"),
 }
 NEEDS_LIMIT = {"zb-auto": "8", "v-auto": "12"}
 HEAD = "| --- | --- | --- | --- | --- | --- | --- |\n"

@@ -34,7 +34,8 @@ def names():
 
 def words_of(name, devices, microbatches):
     limit = ["--memory-limit", 8] if name in ("v-auto", "v-continuous", "zb-auto") else []
-    return [name, "--devices", devices, "--microbatches", microbatches, *limit]
+    least = 3 * devices - 1 if name == "stp" else 1
+    return [name, "--devices", devices, "--microbatches", max(microbatches, least), *limit]
 
 
 def same(found, expected, what):
@@ -113,7 +114,7 @@ def check_every_schedule(pages):
             new = {"F": 1.75, "I": 2.5, "W": 0.625, "latency": 0.375}
             pages.slide(**new)
             costs = ["--cost", ",".join(str(value) for value in new.values())]
-            if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "svpp"):  # no such file; but their orders do not follow the costs
+            if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "stp", "svpp"):  # no such file; but their orders do not follow the costs
                 order = [[{k: v for k, v in e.items() if k not in ("start", "end")} for e in row]
                          for row in expected["passes"]]
                 expected = json.loads(run(*words_of(name, devices, microbatches), *costs, "--format", "json"))

@@ -38,8 +38,10 @@ def names():
 
 
 def with_needed_options(name, *words):
-    """The words, and the options that the tool asks for."""
+    """The words, with as many microbatches as the schedule needs and the options that the tool asks for."""
     words = [name, *words]
+    if name == "stp":
+        words[words.index("--microbatches") + 1] = 12
     for option, value in (("--memory-limit", 8),):
         if f"needs the option {option}" in run(*words).stderr:
             words += [option, value]
@@ -152,6 +154,7 @@ class Timetables(unittest.TestCase):
             for devices, microbatches, cost in ((4, 8, "1,1,1"), (4, 8, "1,1.25,0.75,0.5"), (1, 1, "2,3,4,1"),
                                                 (2, 4, "1,1,1,0"), (8, 16, "10,12,8,1"), (3, 2, "1,2,1")):
                 words = with_needed_options(name, "--devices", devices, "--microbatches", microbatches, "--cost", cost)
+                microbatches = words[words.index("--microbatches") + 1]
                 with self.subTest(words=words):
                     result = run(*words)
                     if result.returncode == 2 and devices != 4:  # a precondition of the schedule
@@ -190,6 +193,26 @@ class Timetables(unittest.TestCase):
         for each, pairs in ((table(*words), True), (table(*words, "--unfused"), False)):
             together = any(a["start"] == b["start"] for row in each["passes"] for a, b in zip(row, row[1:]))
             self.assertEqual(together, pairs)
+
+    def test_pairs_and_whole_backward_passes_hide_all_reduces(self):
+        words = ("--devices", 3, "--microbatches", 9, "--cost", "4,3,2")
+        for name, pairs in (("1f1b", False), ("zb-h1", False), ("stp", True)):
+            plain, waits = table(name, *words), table(name, *words, "--all-reduce", 0.5)
+            self.assertEqual(waits["cost"]["all_reduce"], 0.5)
+            self.assertNotIn("all_reduce", plain["cost"])
+            for row, other in zip(plain["passes"], waits["passes"]):
+                for i, (a, b) in enumerate(zip(row, other)):
+                    paired = pairs and any(0 <= j < len(row) and row[j]["start"] == a["start"] for j in (i - 1, i + 1))
+                    alone = a["kind"] in "FI" and not paired
+                    self.assertAlmostEqual(b["end"] - b["start"], a["end"] - a["start"] + (0.5 if alone else 0))
+            self.assertLessEqual(waits["least_makespan"], waits["makespan"])
+        self.assertIn(", all_reduce 0.5\n", output("stp", *words, "--all-reduce", 0.5))
+        self.assertIn(", all-reduce 0.5", output("stp", *words, "--all-reduce", 0.5, "--format", "svg"))
+        for refused, reason in ((["stp", *words, "--all-reduce", 0.5, "--format", "html"], "knows no all-reduce"),
+                                (["stp", "--devices", 3, "--microbatches", 7], "take DualPipeV or VHalf")):
+            result = run(*refused)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertIn(reason, result.stderr)
 
     def test_chunks_of_equal_work_and_of_equal_length(self):
         tokens, chunks, ratio, cost = 32768, 4, 1.5, (1.0, 1.25, 0.75)
@@ -283,7 +306,7 @@ class Timetables(unittest.TestCase):
             self.assertEqual(peaks[name, "weight inputs"], found["peak_weight_inputs"][device])
 
     def test_compare_has_the_figures_of_every_schedule_at_equal_work(self):
-        words = ("--devices", 4, "--microbatches", 8, "--cost", "4,6,2,0.5", "--memory-limit", 4)
+        words = ("--devices", 4, "--microbatches", 12, "--cost", "4,6,2,0.5", "--memory-limit", 4)
         rows = json.loads(output("compare", *words, "--format", "json"))
         self.assertEqual([row["schedule"] for row in rows], names())
         text = output("compare", *words)
@@ -301,8 +324,8 @@ class Timetables(unittest.TestCase):
                     self.assertEqual(float(lines[row["schedule"]][key]), found[key])
                 for key in ("peak_activations", "peak_weight_inputs"):
                     self.assertAlmostEqual(row[key], max(found[key]) / held)
-                # Every device does the work of 8 microbatches, 12 each, however the work is cut.
-                self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 8 * 12)
+                # Every device does the work of 12 microbatches, 12 each, however the work is cut.
+                self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 12 * 12)
                 self.assertRegex(text, rf"\n{row['schedule']} +{row['stages']} +{row['chunks']} ")
         # What a schedule cannot do is said in its line, and the others go on.
         self.assertRegex(output("compare", "--devices", 3, "--microbatches", 6), r"\ndualpipe +[^\n]*even")
@@ -359,7 +382,7 @@ class Timetables(unittest.TestCase):
                     with self.subTest(words=words, content=content):
                         # Some orders follow from the costs, which the file does not hold.
                         result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
-                        if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "svpp"):
+                        if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "stp", "svpp"):
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
                         file.write_text(result.stdout, encoding="utf-8")

@@ -68,7 +68,10 @@ void write_json(Sink& out, timetable_view table, timetable_details const& about)
   append(out, ",\n\"cost\":{\"forward\":", about.cost.forward);
   append(out, ",\"backward_input\":", about.cost.backward_input);
   append(out, ",\"backward_weight\":", about.cost.backward_weight);
-  append(out, ",\"communication\":", about.cost.communication, "},\n\"chunk_shares\":[");
+  append(out, ",\"communication\":", about.cost.communication);
+  if (about.cost.all_reduce > 0)
+    append(out, ",\"all_reduce\":", about.cost.all_reduce);
+  append(out, "},\n\"chunk_shares\":[");
   for (int chunk = 0; chunk < extents.chunks; ++chunk)
     append(out, chunk == 0 ? "" : ",", chunk_share(table, about, chunk));
   append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));

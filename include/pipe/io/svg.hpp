@@ -371,6 +371,8 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_details const& 
   append(out, "; times: forward ", about.cost.forward);
   append(out, ", backward ", about.cost.backward_input, " + ", about.cost.backward_weight);
   append(out, ", message ", about.cost.communication);
+  if (about.cost.all_reduce > 0)
+    append(out, ", all-reduce ", about.cost.all_reduce);
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "; tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, "</text>\n");

@@ -158,7 +158,10 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   append(out, "cost: forward ", about.cost.forward);
   append(out, ", backward_input ", about.cost.backward_input);
   append(out, ", backward_weight ", about.cost.backward_weight);
-  append(out, ", communication ", about.cost.communication, "\n");
+  append(out, ", communication ", about.cost.communication);
+  if (about.cost.all_reduce > 0)
+    append(out, ", all_reduce ", about.cost.all_reduce);
+  append(out, "\n");
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, about.chunk_lengths.empty() ? "" : "; costs are means over them\n");

@@ -48,12 +48,20 @@ void append_cell(std::string& row, Part const&... parts) {
 
 //! Appends entry i, with its other half where it is the first of a pair. Returns the entries taken.
 inline int append_entry(std::string& row, timetable_view order, int i, int end) {
-  std::string const first = action_text(order.passes[i]);
+  pass const& first = order.passes[i];
   if (i + 1 == end || !order.passes[i + 1].overlapped) {
-    append_cell(row, first);
+    append_cell(row, action_text(first));
     return 1;
   }
-  append_cell(row, "(", first, ";", action_text(order.passes[i + 1]), ")OVERLAP_F_B");
+  pass const& second = order.passes[i + 1];
+  bool const known = first.kind == pass_kind::forward && (second.kind == pass_kind::backward ||
+                                                          second.kind == pass_kind::backward_input);
+  if (!known)
+    throw std::invalid_argument("write_pytorch_csv: PyTorch's pairs are of a forward pass and a "
+                                "backward pass, not " +
+                                action_text(first) + " and " + action_text(second) +
+                                "; run such pairs in turn");
+  append_cell(row, "(", action_text(first), ";", action_text(second), ")OVERLAP_F_B");
   return 2;
 }
 
@@ -155,8 +163,8 @@ private:
 //! the waits. Parameters are neither sharded nor gathered in it.
 //!
 //! @param release the torch that reads the file; of no effect without messages.
-//! @throws std::invalid_argument where the format has no words: chunks of sequences, microbatches
-//! from both ends, stages that are no chain.
+//! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
+//! passes, microbatches from both ends, stages that are no chain.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,

@@ -11,6 +11,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -44,8 +45,16 @@ struct uniform_cost {
   double broadcast = -1;
   //! From the last of the passes of all stages of a group to who reads them; negative: likewise.
   double reduce = -1;
+  //! What the exchanges of a tensor parallel group add to a pass that has nothing to hide them
+  //! behind: a forward pass, a recomputation or `backward_input` alone. A fused `backward` hides
+  //! them behind the gradient of the weights, an overlapped pair each behind the other pass.
+  double all_reduce = 0;
 
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
+    return hidden_duration(what) + exposed(what.kind);
+  }
+  //! The same where the exchanges of a tensor parallel group are hidden.
+  [[nodiscard]] constexpr double hidden_duration(pass const& what) const noexcept {
     switch (what.kind) {
     case pass_kind::forward:
     case pass_kind::checkpointed_forward:
@@ -68,7 +77,14 @@ struct uniform_cost {
   [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
   [[nodiscard]] constexpr double pair_duration(pass const& first,
                                                pass const& second) const noexcept {
-    return overlapped_pair < 0 ? duration(first) + duration(second) : overlapped_pair;
+    return overlapped_pair < 0 ? hidden_duration(first) + hidden_duration(second) : overlapped_pair;
+  }
+  //! What a pass of a kind takes longer when it runs alone.
+  [[nodiscard]] constexpr double exposed(pass_kind kind) const noexcept {
+    bool const waits = kind == pass_kind::forward || kind == pass_kind::checkpointed_forward ||
+                       kind == pass_kind::offloaded_forward || kind == pass_kind::recompute ||
+                       kind == pass_kind::backward_input;
+    return waits ? all_reduce : 0;
   }
 };
 
@@ -126,13 +142,17 @@ public:
       return 0;
     if (what.kind != pass_kind::backward)
       return times_[index(what.kind, what.stage, what.chunk)];
-    return times_[index(pass_kind::backward_input, what.stage, what.chunk)] +
+    double const input = times_[index(pass_kind::backward_input, what.stage, what.chunk)];
+    return std::max(input - base_.exposed(pass_kind::backward_input), 0.0) +
            times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
   [[nodiscard]] group_times groups() const noexcept { return base_.groups(); }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
-    return base_.overlapped_pair < 0 ? duration(first) + duration(second) : base_.overlapped_pair;
+    auto const hidden = [this](pass const& what) {
+      return std::max(duration(what) - base_.exposed(what.kind), 0.0);
+    };
+    return base_.overlapped_pair < 0 ? hidden(first) + hidden(second) : base_.overlapped_pair;
   }
 
 private:

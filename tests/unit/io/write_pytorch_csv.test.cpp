@@ -3,6 +3,7 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/stp.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -53,6 +54,13 @@ TEST_CASE("what the format cannot say is refused") {
     std::invalid_argument);
   CHECK_THROWS_AS(written(pp::make_orders(pp::DualPipe<>{}, {2, 4}), pp::pytorch_content::passes),
                   std::invalid_argument);
+  CHECK_THROWS_WITH_AS(written(pp::make_orders(pp::STP<>{}, {2, 5}), pp::pytorch_content::passes),
+                       "write_pytorch_csv: PyTorch's pairs are of a forward pass and a backward "
+                       "pass, not 0F4 and 3W0; "
+                       "run such pairs in turn",
+                       std::invalid_argument);
+  CHECK_NOTHROW(written(pp::make_orders(pp::STP<pp::pairs::in_turn>{}, {2, 5}),
+                        pp::pytorch_content::passes_and_messages));
   auto orders = pp::make_orders(pp::OneFOneB{}, {2, 1});
   std::swap(orders.passes[2], orders.passes[3]);
   CHECK_THROWS_WITH_AS(written(orders, pp::pytorch_content::passes_and_messages),

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/schedule/stp.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <sstream>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+
+namespace pp = pipelining;
+
+namespace {
+
+using in_turn = pp::STP<pp::pairs::in_turn>;
+
+constexpr auto compiled = pp::timetable<pp::STP<>, 4, 11>;
+static_assert(pp::verify(compiled));
+
+pp::uniform_cost with_all_reduce(double forward, double input, double weight, double all_reduce) {
+  pp::uniform_cost cost{forward, input, weight};
+  cost.all_reduce = all_reduce;
+  return cost;
+}
+
+} // namespace
+
+TEST_CASE("STP has the figures of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/stp.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    pp::uniform_cost cost;
+    double makespan = 0;
+    double span = 0;
+    in >> size.devices >> size.microbatches >> cost.forward >> cost.backward_input >>
+      cost.backward_weight >> cost.all_reduce >> makespan >> span;
+    auto const table = pp::make_timetable<pp::STP<>>(size, cost);
+    CHECK(pp::makespan(table) == makespan);
+    CHECK(pp::span_of(table) == span);
+    for (int device = 0; device < size.devices; ++device) {
+      double busy = 0;
+      in >> busy;
+      CHECK(pp::busy(table, device) == busy);
+    }
+    for (int device = 0; device < size.devices; ++device) {
+      int peak = 0;
+      in >> peak;
+      CHECK(pp::peak_activation_chunks(table, device) == peak);
+    }
+    CHECK(in);
+  }
+}
+
+TEST_CASE("STP has the orders of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/stp_orders.txt")) {
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    int device = 0;
+    in >> size.devices >> size.microbatches >> device;
+    auto const table = pp::make_timetable<pp::STP<>>(size);
+    CHECK(support::row_text(table, device) == line.substr(line.find(": ") + 2));
+  }
+}
+
+TEST_CASE("STP follows its laws at random times, in pairs and in turn") {
+  std::mt19937 random(2026);
+  for (int devices = 1; devices <= 10; ++devices)
+    for (int more = 0; more <= 12; ++more) {
+      pp::pipeline_size const size{devices, 3 * devices - 1 + more};
+      double times[3];
+      for (double& time : times)
+        time = static_cast<double>(1 + random() % 64) / 8;
+      std::sort(times, times + 3);
+      if (more % 3 == 0)
+        times[0] = times[2] = times[1];
+      auto const [weight, forward, input] = times;
+      CAPTURE(devices);
+      CAPTURE(size.microbatches);
+      auto const table = pp::make_timetable<pp::STP<>>(size, with_all_reduce(forward, input, weight, 0));
+      double const work = 2 * size.microbatches * (forward + input + weight);
+      double const bubble = weight == forward && forward == input
+                              ? (devices - 1) * (forward + input - weight)
+                              : (devices - 1) * (2 * forward + 2 * input - 3 * weight);
+      CHECK(pp::makespan(table) - work == bubble);
+      auto const reduced =
+        pp::make_timetable<pp::STP<>>(size, with_all_reduce(forward, input, weight, 0.125));
+      for (int device = 0; device < devices; ++device) {
+        CHECK(pp::busy(table, device) == work);
+        CHECK(pp::busy(reduced, device) - work == 0.125 * (2 * devices + (device + 1) % 2));
+        CHECK(pp::peak_activation_chunks(table, device) ==
+              std::max(3 * devices + 1, 3 * devices + device));
+      }
+      auto const apart = pp::make_timetable<in_turn>(size, with_all_reduce(forward, input, weight, 0.125));
+      CHECK(pp::busy(apart, 0) > pp::busy(reduced, 0));
+    }
+}
+
+TEST_CASE("a fused backward pass and a pair hide the exchanges of a tensor parallel group") {
+  pp::uniform_cost const cost = with_all_reduce(4, 3, 2, 1);
+  pp::shape const extents{.devices = 2, .microbatches = 2};
+  pp::cost_table table(extents, cost);
+  auto const make = [](pp::pass_kind kind) { return pp::row_writer::make(kind, 0, 0); };
+  auto const forward = make(pp::pass_kind::forward);
+  auto const backward = make(pp::pass_kind::backward);
+  auto const input = make(pp::pass_kind::backward_input);
+  auto const weight = make(pp::pass_kind::backward_weight);
+  auto const check = [&](auto const& of) {
+    CHECK(of.duration(forward) == 5);
+    CHECK(of.duration(input) == 4);
+    CHECK(of.duration(weight) == 2);
+    CHECK(of.duration(backward) == 5);
+    CHECK(of.duration(make(pp::pass_kind::recompute)) == 5);
+    CHECK(pp::pair_duration(of, forward, backward) == 9);
+    CHECK(pp::pair_duration(of, forward, input) == 7);
+    CHECK(pp::pair_duration(of, forward, weight) == 6);
+    CHECK(pp::pair_duration(of, forward, forward) == 8);
+  };
+  check(cost);
+  check(table);
+  pp::uniform_cost fixed = cost;
+  fixed.overlapped_pair = 6.5;
+  CHECK(pp::pair_duration(fixed, forward, backward) == 6.5);
+  table.set(pp::pass_kind::forward, 0, 0, 7);
+  CHECK(pp::pair_duration(table, forward, weight) == 8);
+}
+
+TEST_CASE("STP refuses too few microbatches with a sentence") {
+  CHECK_THROWS_WITH((pp::make_timetable<pp::STP<>>({4, 10})),
+                    "STP: 10 microbatches are too few: its braids begin when 11 are there, 3 P - 1; "
+                    "take DualPipeV or VHalf for fewer");
+}
+
+TEST_CASE("plans of STP are proven under all policies") {
+  for (int devices = 1; devices <= 6; ++devices)
+    for (int more : {0, 1, 5}) {
+      auto const table = pp::make_timetable<pp::STP<>>({devices, 3 * devices - 1 + more});
+      CHECK(pp::prove(pp::lower<pp::one_communicator>(table)));
+      CHECK(pp::prove(pp::lower<pp::communicator_per_pair>(table)));
+      CHECK(pp::prove(pp::lower<pp::communicator_per_edge>(table)));
+    }
+}
+
+TEST_CASE("every braid of STP that is taken apart, swapped or lost is found") {
+  auto const good = pp::make_timetable<pp::STP<>>({3, 9});
+  int found = 0;
+  for (std::size_t i = 1; i < good.passes.size(); ++i) {
+    if (!good.passes[i].overlapped)
+      continue;
+    auto apart = good; // the halves no longer start together
+    apart.starts[i] += 0.5;
+    CHECK_FALSE(pp::verify(apart));
+    auto lone = good; // a half without the other
+    lone.passes[i - 1].overlapped = true;
+    CHECK_FALSE(pp::verify(lone));
+    ++found;
+  }
+  CHECK(found > 20);
+}
