@@ -113,7 +113,7 @@ struct context {
   return 1.0 / where.extents.microbatches;
 }
 
-//! @brief One half of a composite pass, as `forward_backward` is handed it.
+//! @brief One half of a composite pass, as `forward_backward` and `braid` are handed it.
 struct composite_half {
   context where; //!< which pass it is, and its buffers
   input in;      //!< what it reads

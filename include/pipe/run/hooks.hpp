@@ -55,6 +55,16 @@ concept can_overlap = requires(
   stage.forward_backward(forward, backward, other);
 };
 
+//! @brief `stage.braid(kind, half, other_kind, other_half, other)`: runs a composite pass of any
+//! two kinds, such as those of STP: a pass of this stage and one of `other`, which may be this one,
+//! in any order or at once. A forward pass comes first. Where stages have `forward_backward`, that
+//! runs the pairs that it can.
+template <class Stage, class Other>
+concept can_braid =
+  requires(Stage& stage, pass_kind kind, composite_half const& half, Other& other) {
+  stage.braid(kind, half, kind, half, other);
+};
+
 //! @brief True when a stage can do what a step is about that follows complete gradients.
 template <class Stage>
 [[nodiscard]] constexpr bool can_follow(subject about) noexcept {

@@ -84,20 +84,40 @@ private:
   output const* out_ = nullptr;
 };
 
-//! Both halves of a composite pass, where the stages can.
+//! A half of a composite pass, and what it is.
+struct half_of_pair {
+  item const& step;
+  composite_half given;
+};
+
+template <class Stage>
+void announce(Stage& stage, half_of_pair const& half) {
+  if constexpr (can_announce_gradients<Stage>)
+    if (half.step.completes_stage)
+      stage.gradients_ready(half.given.where);
+}
+
+//! Both halves of a composite pass, where the stages can. @param whole a forward pass and a
+//! backward pass with both gradients, in this order
 template <class Stage, class Other>
-bool run_halves(Stage& stage,
-                Other& other,
-                composite_half const& forward,
-                composite_half const& backward,
-                bool completes_other) {
-  if constexpr (can_overlap<Stage, Other>) {
-    stage.forward_backward(forward, backward, other);
-    if constexpr (can_announce_gradients<Other>)
-      if (completes_other)
-        other.gradients_ready(backward.where);
+bool run_halves(
+  Stage& stage, Other& other, bool whole, half_of_pair const& first, half_of_pair const& second) {
+  bool ran = false;
+  if constexpr (can_overlap<Stage, Other>)
+    if (whole) {
+      stage.forward_backward(first.given, second.given, other);
+      ran = true;
+    }
+  if constexpr (can_braid<Stage, Other>)
+    if (!ran) {
+      stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
+      ran = true;
+    }
+  if (ran) {
+    announce(stage, first);
+    announce(other, second);
   }
-  return can_overlap<Stage, Other>;
+  return ran;
 }
 
 } // namespace detail
@@ -130,12 +150,11 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
   });
 }
 
-//! @brief Runs a composite pass, where its stages can do its halves at once, and tells a stage when
-//! its weight gradients are complete.
+//! @brief Runs a composite pass, where its stages can do its halves at once, and tells stages when
+//! their weight gradients are complete.
 //!
 //! @param pair the two items, in either order. @param stream as for run_item.
-//! @return false where they cannot, or where these are not a forward pass and a backward pass with
-//! both gradients: nothing has run then.
+//! @return false where they cannot: nothing has run then.
 //! @throws what the stage throws.
 template <class Stages>
 bool run_composite(Stages& stages,
@@ -147,21 +166,21 @@ bool run_composite(Stages& stages,
   };
   if (pair.size() != 2)
     return false;
-  bool const in_order = call(pair[0]) == stage_call::forward;
-  item const& forward = pair[in_order ? 0 : 1];
-  item const& backward = pair[in_order ? 1 : 0];
-  if (call(forward) != stage_call::forward || call(backward) != stage_call::backward)
-    return false;
-  detail::handed const given_forward(memory, forward, stream);
-  detail::handed const given_backward(memory, backward, stream);
-  auto const half_of = [](detail::handed const& given) -> composite_half {
-    return {given.where(), given.in(), given.out()};
+  bool const forward_behind =
+    call(pair[0]) != stage_call::forward && call(pair[1]) == stage_call::forward;
+  item const& first = pair[forward_behind ? 1 : 0];
+  item const& second = pair[forward_behind ? 0 : 1];
+  bool const whole = call(first) == stage_call::forward && call(second) == stage_call::backward;
+  detail::handed const given_first(memory, first, stream);
+  detail::handed const given_second(memory, second, stream);
+  auto const half_of = [](item const& step, detail::handed const& given) -> detail::half_of_pair {
+    return {step, {given.where(), given.in(), given.out()}};
   };
   bool ran = false;
-  (void)visit_stage(stages, forward.work.stage, [&]<class Stage>(Stage& stage) {
-    (void)visit_stage(stages, backward.work.stage, [&]<class Other>(Other& other) {
+  (void)visit_stage(stages, first.work.stage, [&]<class Stage>(Stage& stage) {
+    (void)visit_stage(stages, second.work.stage, [&]<class Other>(Other& other) {
       ran = detail::run_halves(
-        stage, other, half_of(given_forward), half_of(given_backward), backward.completes_stage);
+        stage, other, whole, half_of(first, given_first), half_of(second, given_second));
     });
   });
   return ran;

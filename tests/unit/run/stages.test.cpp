@@ -4,6 +4,7 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
@@ -18,6 +19,7 @@
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace pp = pipelining;
@@ -206,13 +208,39 @@ struct overlapping_stage : stage {
   void gradients_ready(pp::context const&) { ++ready; }
 };
 
+//! Runs all pairs at once, those of a forward and a whole backward pass by a call of their own.
+struct braiding_stage : overlapping_stage {
+  int braids = 0;
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half const& other_half,
+             braiding_stage& other) {
+    CHECK((kind == pp::pass_kind::forward && other_kind != pp::pass_kind::backward));
+    other.run(other_kind, other_half); // neither needs what the other makes
+    run(kind, half);
+    ++braids;
+  }
+
+private:
+  void run(pp::pass_kind kind, pp::composite_half const& half) {
+    if (kind == pp::pass_kind::forward)
+      forward(half.where, half.in, half.out);
+    else if (kind == pp::pass_kind::backward_input)
+      backward_input(half.where, half.in, half.out);
+    else
+      backward_weight(half.where);
+  }
+};
+
+template <class Stage>
 void check_pairs(int stages, pp::dynamic_timetable const& table) {
   int pairs = 0;
   for (pp::pass const& what : table.passes)
     pairs += what.overlapped ? 1 : 0;
   REQUIRE(pairs > 0);
   for (bool const guarded : {false, true}) {
-    std::vector<overlapping_stage> model(static_cast<std::size_t>(stages));
+    std::vector<Stage> model(static_cast<std::size_t>(stages));
     std::vector<stage> in_turn(static_cast<std::size_t>(stages));
     for (std::size_t s = 0; s < model.size(); ++s)
       in_turn[s].weight = model[s].weight = s + 3;
@@ -224,6 +252,9 @@ void check_pairs(int stages, pp::dynamic_timetable const& table) {
       CHECK(model[s].gradient == in_turn[s].gradient);
       CHECK(model[s].calls == in_turn[s].calls);
       ran += model[s].pairs;
+      if constexpr (std::is_same_v<Stage, braiding_stage>)
+        ran += model[s].braids;
+      CHECK(model[s].ready == 1);
     }
     CHECK(ran == pairs);
     CHECK(pp::verify(runner.trace()));
@@ -239,7 +270,11 @@ void check_pairs(int stages, pp::dynamic_timetable const& table) {
 } // namespace
 
 TEST_CASE("a stage that has forward_backward runs composite passes at once") {
-  check_pairs(8, pp::make_timetable(pp::DualPipeV<>{}, {4, 10}));
+  check_pairs<overlapping_stage>(8, pp::make_timetable(pp::DualPipeV<>{}, {4, 10}));
+}
+
+TEST_CASE("a stage that has braid runs composite passes of any two kinds at once") {
+  check_pairs<braiding_stage>(8, pp::make_timetable(pp::STP<>{}, {4, 13}));
 }
 
 TEST_CASE("a composite pass that throws is named") {

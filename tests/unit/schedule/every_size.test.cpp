@@ -13,6 +13,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
@@ -185,6 +186,16 @@ TEST_CASE("every size of Chimera, DualPipe and DualPipeV") {
       all.verify(pp::DualPipeV<pp::pairs::in_turn>{}, size);
     });
   }
+}
+
+TEST_CASE("every size of STP") {
+  sweep all({10, 12, 8, 1});
+  all.sizes([&](pp::pipeline_size size) {
+    if (size.microbatches < 3 * size.devices - 1) // it refuses fewer
+      return;
+    all.verify(pp::STP<>{}, size);
+    all.verify(pp::STP<pp::pairs::in_turn>{}, size);
+  });
 }
 
 TEST_CASE("every size of the automatic zero-bubble scheduler") {
