@@ -2,8 +2,11 @@
 // Every schedule that has a name, on the executors for NCCL and for streams, under every policy and
 // on every machine. By default every schedule meets every value of every setting;
 // PIPELINING_TEST_EVERYTHING in the environment: the product.
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
@@ -103,6 +106,16 @@ void check_equal(Result const& result, support::sequential_result const& expecte
   CHECK(standin::summary() == "");
 }
 
+//! Every activation goes to the host and back at once.
+struct move_all {
+  void operator()(int, double, double, std::vector<pipelining::idle_activation>& all) const {
+    for (pipelining::idle_activation& one : all) {
+      one.moves = true;
+      one.leaves = one.returns = one.made;
+    }
+  }
+};
+
 void use(setting const& how, std::uint64_t seed) {
   standin::configuration machine{.execution = how.execution, .seed = seed};
   machine.buffered_bytes = how.buffered ? 1U << 20U : 0;
@@ -149,6 +162,9 @@ TEST_CASE("every schedule computes what one device computes, on NCCL and on stre
 TEST_CASE("a small plan computes the same in every order that can make a difference") {
   std::vector<named_plan> plans;
   add_plans<pipelining::OneFOneB>(plans, "1F1B", 2, 1);
+  using moved = pipelining::with_offload<pipelining::GPipe, move_all>;
+  add_plans(plans, "GPipe with copies", pipelining::make_timetable(moved{}, {1, 1}));
+  plans.resize(4); // without messages all policies are one
   for (named_plan const& plan : plans) {
     CAPTURE(plan.name);
     auto const seen = standin::explore(

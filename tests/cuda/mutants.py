@@ -37,6 +37,37 @@ MUTANTS = [
      "board.complete(index, board.compute());\n    run_item(stages, slots(), step, board.compute());"),
     ("note a pass as complete on another stream", DEVICE, "board.complete(index, board.compute());",
      "board.complete(index, board.stream_at(board.stream_count() - 1));"),
+    # With a plus, so that no later edit finds its text in the new one: each would double what stands there.
+    ("copy out before the pass has ended", EXECUTE, "device.wait_for(wait, step);",
+     "if (!is_copy(step) || step.out.of != slot_class::host_activation) device.wait_for(+wait, step);"),
+    ("read what is copied in before it has come", EXECUTE, "device.wait_for(wait, step);",
+     "item const& before = steps[static_cast<std::size_t>(wait)];\n"
+     "if (is_copy(step) || !is_copy(before) || before.out.of == slot_class::host_activation)\n"
+     "  device.wait_for(+wait, step);"),
+    ("write what is copied out before it has left", EXECUTE, "device.wait_for(wait, step);",
+     "item const& before = steps[static_cast<std::size_t>(wait)];\n"
+     "if (is_copy(step) || !is_copy(before) || before.out.of != slot_class::host_activation)\n"
+     "  device.wait_for(+wait, step);"),
+    ("copy in before it has been copied out and asked for", EXECUTE, "device.wait_for(wait, step);",
+     "if (!is_copy(step) || step.out.of == slot_class::host_activation) device.wait_for(+wait, step);"),
+    ("take a host slot before it is free", EXECUTE, "device.wait_for(wait, step);",
+     "if (!is_copy(step) || !is_copy(steps[static_cast<std::size_t>(wait)]) ||\n"
+     "    step.out.of != slot_class::host_activation) device.wait_for(+wait, step);"),
+    ("copy from the first slot", DEVICE, "memory.at(step.in, step.in_bytes).data,",
+     "memory.at(PLANTED ? slot{step.in.of, 0} : step.in, step.in_bytes).data,"),
+    ("copy into the first slot", DEVICE, "buffer const to = memory.at(step.out, step.out_bytes);",
+     "buffer const to = memory.at(PLANTED ? slot{step.out.of, 0} : step.out, step.out_bytes);"),
+    ("copy half of a slot", DEVICE, "static_cast<std::size_t>(to.bytes),",
+     "static_cast<std::size_t>(to.bytes) / (PLANTED ? 2 : 1),"),
+    ("note a copy as complete before it is enqueued", DEVICE, "if (to.bytes > 0) //",
+     "if (PLANTED)\n      board.complete(index, on);\n    if (to.bytes > 0) //",
+     "board.complete(index, on);", "if (!PLANTED)\n      board.complete(index, on);"),
+    ("keep host slots on the device", DEVICE, "board.host_memory(),",
+     "PLANTED ? board.memory() : board.host_memory(),"),
+    ("keep host slots in pageable memory", HANDLES,
+     'check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");',
+     "memory = ::operator new(static_cast<std::size_t>(bytes));",
+     "(void)cudaFreeHost(data_);", "::operator delete(data_);"),
     ("skip the fork", DEVICE, "start_->block(stream_at(index));", "(void)index;"),
     ("skip the join", DEVICE, "end.block(compute());", ""),
     ("join before the last stream", DEVICE,
@@ -94,8 +125,8 @@ MUTANTS = [
     ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(step.peer);",
      "int const peer = (lane.members().rank_of(step.peer) + (PLANTED ? 1 : 0)) %\n"
      "                     static_cast<int>(lane.members().devices.size());"),
-    ("do not connect before the first step", MACHINE, "if (board_.stream_count() > 1)",
-     "if (board_.stream_count() > (PLANTED ? 1000 : 1))"),
+    ("do not connect before the first step", MACHINE, "if (work_.lanes[rank_] > 0)",
+     "if (work_.lanes[rank_] > (PLANTED ? 1000 : 0))"),
     ("leave the graph when closing", MACHINE, "iteration_.destroy();\n    messages_.close",
      "if (!PLANTED)\n      iteration_.destroy();\n    messages_.close"),
     ("abort before the graph is destroyed", MACHINE, "if (launched)\n        iteration_ = graph();", ""),

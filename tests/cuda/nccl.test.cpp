@@ -69,8 +69,10 @@ TEST_CASE("a stage that writes beyond its activation ends the run in the checked
         {.work = plan.work, .graph = graph, .guarded = true, .overrunning_stage = 1, .steps = 2});
       CHECK(result.ranks[1].failure.find("nccl: rank 1 failed: a pass of device 1 has written "
                                          "beyond slot ") == 0);
-      CHECK(result.ranks[1].failure.find(" of class activation, first at byte 260; these had it: "
-                                         "the forward of stage ") != std::string::npos);
+      std::string const& text = result.ranks[1].failure;
+      auto const passes = text.find(" of class activation, first at byte 260; these had it: the ");
+      CHECK(passes != std::string::npos);
+      CHECK(text.find("forward of stage ", passes) != std::string::npos);
     }
 }
 
@@ -146,12 +148,12 @@ TEST_CASE("an output that is not written to its end ends the run in the checked 
           if (left < 16)
             CHECK(rank.failure == "");
           else
-            CHECK(
-              rank.failure.find(
-                "nccl: rank 0 failed: the forward of stage 0, microbatch 1" +
-                std::string(plan.work.extents.chunks > 1 ? ", chunk 0" : "") +
-                " on device 0 has left the last 16 bytes of its output of 24 bytes unwritten, all "
-                "of which the next stage reads") == 0);
+            CHECK((rank.failure.find("nccl: rank 0 failed: the ") == 0 &&
+                   rank.failure.find(
+                     "forward of stage 0, microbatch 1" +
+                     std::string(plan.work.extents.chunks > 1 ? ", chunk 0" : "") +
+                     " on device 0 has left the last 16 bytes of its output of 24 bytes "
+                     "unwritten, all of which the next stage reads") != std::string::npos));
       }
 }
 
@@ -170,18 +172,24 @@ TEST_CASE(
         (void)run_on_ranks({.work = plan.work, .steps = steps});
         return std::vector{standin::calls_of("ncclSend") + standin::calls_of("ncclRecv"),
                            standin::calls_of("ncclGroupStart") + standin::calls_of("ncclGroupEnd"),
-                           standin::calls_of("cudaStreamWaitEvent")};
+                           standin::calls_of("cudaStreamWaitEvent"),
+                           standin::calls_of("cudaMemcpyAsync")};
       };
       auto const few = counted(2);
       auto const more = counted(3);
       auto const expected = pipelining::count_calls(plan.work);
-      int lanes = 0;
-      for (int const each : plan.work.lanes)
-        lanes += each;
+      int streams = 0; // beside those of passes
+      for (int device = 0; device < plan.work.extents.devices; ++device) {
+        int last = 0;
+        for (pipelining::item const& step : plan.work.view().program_of(device))
+          last = std::max(last, pipelining::stream_of(step));
+        streams += last;
+      }
       CHECK(more[0] - few[0] == static_cast<std::uint64_t>(expected.messages));
       CHECK(more[1] - few[1] == static_cast<std::uint64_t>(expected.group_marks));
-      // Beside the waits of items, every lane waits for the start and is waited for at the end.
-      CHECK(more[2] - few[2] == static_cast<std::uint64_t>(expected.waits + 2 * lanes));
+      // Beside the waits of items, every stream waits for the start and is waited for at the end.
+      CHECK(more[2] - few[2] == static_cast<std::uint64_t>(expected.waits + 2 * streams));
+      CHECK(more[3] - few[3] == static_cast<std::uint64_t>(expected.copies));
     }
 }
 
@@ -267,6 +275,32 @@ TEST_CASE("an iteration that is not watched has no nodes for it, and a report sa
   CAPTURE(result.ranks[0].failure);
   CHECK(result.ranks[0].failure.find("\n  rank 0 is somewhere in its iteration, which is not "
                                      "watched") != std::string::npos);
+}
+
+TEST_CASE("a copy that stalls or fails ends all ranks, with rank and item") {
+  std::vector<named_plan> plans;
+  add_offloaded<pipelining::OneFOneB>(plans, "1F1B", 2, 4);
+  for (named_plan const& plan : plans)
+    for (bool const graph : {false, true})
+      for (bool const stalls : {false, true}) {
+        CAPTURE(plan.name);
+        CAPTURE(graph);
+        CAPTURE(stalls);
+        standin::configure(
+          {.faults = {{.function = "cudaMemcpyAsync",
+                       .call = 1,
+                       .rank = 0,
+                       .action = stalls ? standin::fault_action::stall
+                                        : standin::fault_action::asynchronous_error}}});
+        auto const result = run_on_ranks({.work = plan.work, .graph = graph, .steps = 2});
+        CHECK(!standin::found(standin::finding::deadlock));
+        for (rank_report const& rank : result.ranks) {
+          CAPTURE(rank.failure);
+          CHECK(rank.failed_device == 0);
+          CHECK(rank.failure.find(": run the copy_out of stage 0, microbatch 0") !=
+                std::string::npos);
+        }
+      }
 }
 
 TEST_CASE("kernels without room on the GPU end at the deadline, with who stands where") {

@@ -124,6 +124,11 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
   add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}), run_crossed(5));
+  add_offloaded<pp::OneFOneB>(plans, "1F1B", 4, 6);
+  add_offloaded<pp::Seq1F1B<2>>(plans, "Seq1F1B", 3, 4);
+  add_offloaded<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
+  add_offloaded<pp::VHalf>(plans, "V-Half", 3, 5);
+  add_offloaded<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
   return plans;
 }
 

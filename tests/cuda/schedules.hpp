@@ -4,14 +4,18 @@
 //! @file
 //! @brief The schedules that the executors for CUDA are tested with.
 
+#include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
@@ -28,7 +32,7 @@ struct named_plan {
 };
 
 //! @brief Every kind of timetable: one flow and two per edge, the ring, the turn-around, split
-//! backward, chunks, composite passes; each under all policies.
+//! backward, chunks, composite passes, activations that wait on the host; each under all policies.
 std::vector<named_plan> test_plans();
 
 //! @brief These, and pipelines whose vocabulary is in shards, with one barrier and with two.
@@ -64,4 +68,18 @@ void add_plans(std::vector<named_plan>& plans,
                int devices,
                int microbatches) {
   add_plans(plans, name, pipelining::make_timetable<Schedule>({devices, microbatches}));
+}
+
+//! @brief The same with activations that wait on the host.
+template <class Schedule>
+void add_offloaded(std::vector<named_plan>& plans,
+                   std::string const& name,
+                   int devices,
+                   int microbatches) {
+  constexpr pipelining::uniform_cost cost{.copy_out = 0.1, .copy_in = 0.1};
+  auto const table =
+    pipelining::make_timetable(pipelining::with_offload<Schedule>{}, {devices, microbatches}, cost);
+  add_plans(plans, name + " with copies", table);
+  auto const& items = plans.back().work.items;
+  REQUIRE(std::any_of(items.begin(), items.end(), pipelining::is_copy));
 }

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/report/call_counts.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -135,8 +139,8 @@ TEST_CASE("a stage that throws ends the step; the next one starts afresh") {
                                           .steps = 4,
                                           .failing_stage = 1,
                                           .failing_step = failing_step});
-      CHECK(result.failure.find("cuda: device 1 failed when it was to run the forward of stage 1, "
-                                "microbatch 1") == 0);
+      CHECK(result.failure.find("cuda: device 1 failed when it was to run the ") == 0);
+      CHECK(result.failure.find("forward of stage 1, microbatch 1") != std::string::npos);
       CHECK(result.failure.find(": loss is not a number") != std::string::npos);
       CHECK(result.nested == "loss is not a number");
       CHECK(standin::summary() == "");
@@ -372,6 +376,56 @@ TEST_CASE("an output that is not written to its end is found in the checked mode
           CHECK((result.failure.find("has left the last 16 bytes of its output of 24 bytes "
                                      "unwritten, all of which the next stage reads") !=
                  std::string::npos) == found);
-          CHECK((result.failure.find("cuda: the forward of stage 0, microbatch 1") == 0) == found);
+          CHECK((result.failure.find("cuda: the ") == 0) == found);
+          CHECK((result.failure.find("forward of stage 0, microbatch 1") != std::string::npos) ==
+                found);
         }
+}
+
+TEST_CASE("copies to the host and back go beside the passes: the host waits for none of them") {
+  for (named_plan const& plan : test_plans()) {
+    bool const copies = plan.name.find(" with copies ") != std::string::npos;
+    CAPTURE(plan.name);
+    auto const& items = plan.work.items;
+    auto const count = std::count_if(items.begin(), items.end(), pipelining::is_copy);
+    CHECK((count > 0) == copies);
+    std::uint64_t done[2]{};
+    for (int const steps : {2, 3}) {
+      standin::configure({});
+      CHECK(run_on_streams({.work = plan.work, .steps = steps}).failure == "");
+      CHECK(standin::counters().waiting_copies == 0);
+      done[steps - 2] = standin::calls_of("cudaMemcpyAsync");
+    }
+    auto const messages = static_cast<std::uint64_t>(pipelining::count_calls(plan.work).messages);
+    CHECK(done[1] - done[0] == messages / 2 + static_cast<std::uint64_t>(count));
+    // A device pins what its plan keeps on the host, once.
+    CHECK(standin::calls_of("cudaMallocHost") ==
+          (copies ? static_cast<std::uint64_t>(std::count_if(plan.work.host_bytes.begin(),
+                                                             plan.work.host_bytes.end(),
+                                                             [](auto bytes) { return bytes > 0; }))
+                  : 0));
+  }
+}
+
+TEST_CASE("a copy that stalls or fails is told with device and item") {
+  std::vector<named_plan> plans;
+  add_offloaded<pipelining::GPipe>(plans, "GPipe", 1, 4);
+  for (bool const graph : {false, true})
+    for (bool const stalls : {false, true}) {
+      CAPTURE(graph);
+      CAPTURE(stalls);
+      standin::configure(
+        {.faults = {{.function = "cudaMemcpyAsync",
+                     .call = 1,
+                     .action = stalls ? standin::fault_action::stall
+                                      : standin::fault_action::asynchronous_error}}});
+      auto const result = run_on_streams(
+        {.work = plans[0].work, .graph = graph, .steps = 2, .deadline_ns = 5'000'000});
+      CAPTURE(result.failure);
+      CHECK(result.failure.find(stalls ? "cuda: the iteration has not ended before its deadline\n"
+                                       : "cuda: the iteration has failed: ") == 0);
+      CHECK(result.failure.find(": run the copy_out of stage 0, microbatch 0") !=
+            std::string::npos);
+      CHECK(!standin::found(standin::finding::deadlock));
+    }
 }

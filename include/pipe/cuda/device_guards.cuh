@@ -57,8 +57,6 @@ public:
   //! @brief Before a pass or a receive is enqueued on the same stream: what it is the first to
   //! write becomes poison.
   void before(item const& step, cudaStream_t on) {
-    if (is_copy(step))
-      return;
     pipelining::detail::visit_opened(
       slots_.work, slots_.device, step, [&](slot const& which, std::int64_t bytes) {
         slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
@@ -116,7 +114,7 @@ private:
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
-      if (step.what != operation::run || step.about != subject::pass ||
+      if (step.what != operation::run || step.about != subject::pass || is_copy(step) ||
           (*work.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {

@@ -172,18 +172,27 @@ private:
 class pinned_memory {
 public:
   //! Takes `bytes` of the host.
-  explicit pinned_memory(std::size_t bytes) {
-    check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
-    std::memset(data_, 0, bytes);
+  explicit pinned_memory(std::int64_t bytes) {
+    if (bytes == 0)
+      return;
+    void* memory = nullptr;
+    check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");
+    data_ = static_cast<std::byte*>(memory);
+    std::memset(data_, 0, static_cast<std::size_t>(bytes));
   }
+  pinned_memory(pinned_memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   pinned_memory(pinned_memory const&) = delete;
   pinned_memory& operator=(pinned_memory const&) = delete;
-  ~pinned_memory() { (void)cudaFreeHost(data_); }
+  pinned_memory& operator=(pinned_memory&&) = delete;
+  ~pinned_memory() {
+    if (data_ != nullptr)
+      (void)cudaFreeHost(data_);
+  }
   //! The first byte, an address of the host.
-  [[nodiscard]] void* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
 private:
-  void* data_ = nullptr;
+  std::byte* data_ = nullptr;
 };
 
 //! @brief A graph that can be launched.

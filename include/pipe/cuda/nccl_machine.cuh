@@ -91,7 +91,7 @@ public:
     if (options_.guarded)
       board_.guard_slots(work_, rank_);
     messages_.make(waiting(), options_);
-    if (board_.stream_count() > 1)
+    if (work_.lanes[rank_] > 0)
       messages_.connect(waiting(), board_.stream_at(1));
     meet("connected");
   }

@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
@@ -42,41 +41,33 @@ struct board_options {
   int run_ahead = 0;
 };
 
-//! @brief Refuses plans with copies to the host, which streams do not carry out.
-//! @throws std::invalid_argument
-inline void refuse_copies(plan_view const& work) {
-  for (int device = 0; device < work.extents.devices; ++device)
-    for (item const& step : work.program_of(device))
-      if (is_copy(step))
-        throw std::invalid_argument(
-          "run: the plan copies activations to the host, which streams do not carry out; run it on "
-          "threads or over MPI, or recompute instead");
-}
-
 //! @brief The streams, events and memory of one device of a plan, made once.
 //!
-//! Stream 0 computes, stream l + 1 carries lane l. An item has an event when another item waits for
-//! it.
+//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
+//! An item has an event when another item waits for it. What waits on the host lies in pinned
+//! memory, so that copies keep neither the host nor other streams waiting.
 class device_board {
 public:
   //! @param gpu the CUDA device to make everything on.
   device_board(plan_view const& work, int device, int gpu, board_options chosen = {})
-      : gpu_(gpu), one_message_stream_(chosen.one_message_stream),
-        memory_(make_memory(work, device, gpu)),
+      : gpu_(gpu),
+        shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
+        memory_(make_memory(work, device, gpu)), host_(make_host_memory(work, device, gpu)),
         ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
-    refuse_copies(work);
     current_device const scope(gpu);
     int least = 0;
     int greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     streams_.emplace_back(least);
-    // Messages go first: the device at the other end waits for them.
-    int const lanes = work.lanes[device];
-    for (int lane = 0; lane < (one_message_stream_ && lanes > 1 ? 1 : lanes); ++lane)
+    auto const steps = work.program_of(device);
+    std::size_t last = static_cast<std::size_t>(work.lanes[device] - shared_lanes_);
+    for (item const& step : steps)
+      last = std::max(last, index_for(step));
+    // Messages go first: the device at the other end waits for them. Copies do so for this one.
+    for (std::size_t index = 1; index <= last; ++index)
       streams_.emplace_back(greatest);
     ends_.resize(streams_.size());
     start_.emplace();
-    auto const steps = work.program_of(device);
     done_.resize(steps.size());
     in_graph_.resize(steps.size());
     ended_on_.assign(streams_.size(), nothing);
@@ -105,6 +96,8 @@ public:
   [[nodiscard]] std::byte* memory() const noexcept {
     return guards_ ? guards_->memory() : memory_->data();
   }
+  //! The arena on the host, pinned; null where nothing waits there.
+  [[nodiscard]] std::byte* host_memory() const noexcept { return host_.data(); }
   //! @brief The checked mode, from now on. @pre nothing has been enqueued.
   void guard_slots(plan_view const& work, int device) {
     current_device const scope(gpu_);
@@ -121,7 +114,7 @@ public:
   }
   //! The stream of passes.
   [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
-  //! Passes have one, and every lane.
+  //! Passes have one, every lane, and every engine that copies.
   [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
   //! The stream that an item belongs on.
   [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
@@ -236,17 +229,24 @@ private:
 
   [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
     int const own = stream_of(step);
-    return static_cast<std::size_t>(one_message_stream_ && own > 1 ? 1 : own);
+    if (is_copy(step))
+      return static_cast<std::size_t>(own - shared_lanes_);
+    return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }
 
   static device_memory make_memory(plan_view const& work, int device, int gpu) {
     current_device const scope(gpu);
     return device_memory(work.arena_bytes[device]);
   }
+  static pinned_memory make_host_memory(plan_view const& work, int device, int gpu) {
+    current_device const scope(gpu);
+    return pinned_memory(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+  }
 
   int gpu_;
-  bool one_message_stream_;
+  int shared_lanes_; // that have no stream of their own
   std::optional<device_memory> memory_;
+  pinned_memory host_;
   std::optional<device_guards> guards_;
   item_ranges ranges_;
   std::vector<stream> streams_;
@@ -263,7 +263,7 @@ private:
 };
 
 //! @brief What the executor loop drives: passes on the compute stream, messages through a transport
-//! on their lanes.
+//! on their lanes, copies on the streams of their engines.
 //!
 //! @pre the device's GPU is current while its passes run.
 //! @tparam Transport has `post(stream_device&, first, group)`, which enqueues the messages of one
@@ -279,7 +279,11 @@ struct stream_device {
 
   //! The slots in the memory of the device.
   [[nodiscard]] arena slots() const {
-    return {work, device, board.memory(), nullptr, board.guards() != nullptr ? guard_bytes : 0};
+    return {work,
+            device,
+            board.memory(),
+            board.host_memory(),
+            board.guards() != nullptr ? guard_bytes : 0};
   }
   //! In the checked mode, poisons what an item is the first to write.
   void poison(item const& step) {
@@ -290,9 +294,11 @@ struct stream_device {
   //! Makes the stream of `step` wait for an earlier item.
   void wait_for(int earlier, item const& step) { board.wait_for(earlier, board.stream_for(step)); }
 
-  //! Enqueues a pass or a hook.
+  //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
+    if (is_copy(step))
+      return copy(index, step);
     poison(step);
     run_item(stages, slots(), step, board.compute());
     if (board.guards() != nullptr)
@@ -308,8 +314,24 @@ struct stream_device {
     transport.post(*this, first, group);
   }
 
-  //! Lets the stream of passes wait for all lanes.
+  //! Lets the stream of passes wait for all others.
   void finish() { board.join(); }
+
+private:
+  //! Copies a slot between the device and the host.
+  void copy(int index, item const& step) {
+    cudaStream_t const on = board.stream_for(step);
+    arena const memory = slots();
+    buffer const to = memory.at(step.out, step.out_bytes);
+    if (to.bytes > 0) // what the library does not keep, it does not copy
+      check(cudaMemcpyAsync(to.data,
+                            memory.at(step.in, step.in_bytes).data,
+                            static_cast<std::size_t>(to.bytes),
+                            cudaMemcpyDefault,
+                            on),
+            "cudaMemcpyAsync");
+    board.complete(index, on);
+  }
 };
 
 } // namespace cuda

@@ -109,12 +109,59 @@ TEST_CASE(
   std::array<char, bytes> pageable{};
   cudaMemcpyAsync(m.a, pageable.data(), bytes, cudaMemcpyHostToDevice, m.first);
   CHECK(standin::counters().steps == 1);
+  CHECK(standin::counters().waiting_copies == 1);
   void* pinned = nullptr;
   cudaMallocHost(&pinned, bytes);
   cudaMemcpyAsync(m.a, pinned, bytes, cudaMemcpyHostToDevice, m.first);
   CHECK(standin::counters().steps == 1);
+  CHECK(standin::counters().waiting_copies == 1);
   cudaDeviceSynchronize();
   CHECK(standin::summary() == "");
+}
+
+TEST_CASE("pageable memory in a capture is reported, pinned memory is not") {
+  for (bool const pinned : {false, true})
+    for (bool const out : {false, true}) {
+      machine m;
+      std::array<char, bytes> pageable{};
+      void* host = pageable.data();
+      if (pinned)
+        cudaMallocHost(&host, bytes);
+      cudaStreamBeginCapture(m.first, cudaStreamCaptureModeThreadLocal);
+      CHECK(
+        cudaMemcpyAsync(out ? host : m.a, out ? m.a : host, bytes, cudaMemcpyDefault, m.first) ==
+        cudaSuccess);
+      cudaGraph_t captured{};
+      cudaStreamEndCapture(m.first, &captured);
+      CHECK(standin::found(finding::misuse) == !pinned);
+      CHECK((standin::summary().find(" with pageable memory inside a capture") !=
+             std::string::npos) == !pinned);
+    }
+}
+
+TEST_CASE("a copy to or from the host and what computes beside it need an order") {
+  for (bool const out : {false, true})
+    for (bool const waits : {false, true}) {
+      machine m;
+      void* host = nullptr;
+      cudaMallocHost(&host, bytes);
+      cudaMemset(host, 0, bytes);
+      cudaDeviceSynchronize();
+      auto const compute = [&] {
+        out ? cudaMemsetAsync(m.a, 1, bytes, m.first)
+            : cudaMemcpyAsync(m.b, m.a, bytes, cudaMemcpyDeviceToDevice, m.first);
+      };
+      auto const copy = [&] {
+        cudaMemcpyAsync(out ? host : m.a, out ? m.a : host, bytes, cudaMemcpyDefault, m.second);
+      };
+      out ? compute() : copy();
+      cudaEventRecord(m.event, out ? m.first : m.second);
+      if (waits)
+        cudaStreamWaitEvent(out ? m.second : m.first, m.event, 0);
+      out ? copy() : compute();
+      cudaDeviceSynchronize();
+      CHECK(standin::summary().empty() == waits);
+    }
 }
 
 TEST_CASE("registered host memory is pinned until it is unregistered") {

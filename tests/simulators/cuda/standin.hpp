@@ -159,6 +159,8 @@ struct totals {
   std::uint64_t operations = 0, steps = 0, kernels = 0, copies = 0, nccl_kernels = 0, messages = 0;
   std::uint64_t graph_launches = 0, host_functions = 0;
   std::uint64_t staged_copies = 0; //!< between devices without access to each other, by the host
+  //! Asynchronous ones that have kept the host waiting, since their memory is pageable.
+  std::uint64_t waiting_copies = 0;
   std::uint64_t stolen_turns =
     0; //!< times a thread outside the model was overtaken; 0 means deterministic
 };

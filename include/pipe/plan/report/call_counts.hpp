@@ -8,12 +8,14 @@
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace pipelining::inline v0_2 {
 
 //! @brief What the host asks of CUDA and NCCL in one iteration, beside what stages launch
-//! themselves. One stream for passes and one for every lane; one thread per device.
+//! themselves. One stream for passes, one for every lane and one for every engine that copies; one
+//! thread per device.
 struct call_count {
   int passes = 0;      //!< passes that stages launch for
   int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
@@ -21,10 +23,11 @@ struct call_count {
   int messages = 0;    //!< ncclSend, ncclRecv
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration
+  int copies = 0;      //!< cudaMemcpyAsync to the host and back
 
   //! All calls but what stages launch.
   [[nodiscard]] constexpr int total() const noexcept {
-    return waits + records + messages + group_marks + joins;
+    return waits + records + messages + group_marks + joins + copies;
   }
   //! @brief Calls for each pass, the mean.
   [[nodiscard]] constexpr double per_pass() const noexcept {
@@ -38,6 +41,7 @@ struct call_count {
     messages += other.messages;
     group_marks += other.group_marks;
     joins += other.joins;
+    copies += other.copies;
     return *this;
   }
   friend constexpr bool operator==(call_count const&, call_count const&) = default;
@@ -50,12 +54,19 @@ struct call_count {
   int const count = static_cast<int>(steps.size());
   detail::scratch<bool> waited(count, false);
   call_count calls;
+  int streams = 0; // beside that of passes
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    if (message || head.about == subject::pass)
-      (message ? calls.messages : calls.passes) += end - first;
+    if (message)
+      calls.messages += end - first;
+    else if (is_copy(head))
+      calls.copies += 1;
+    else if (head.about == subject::pass &&
+             (*work.declared)[head.work.kind].calls != stage_call::copy)
+      calls.passes += end - first;
+    streams = std::max(streams, stream_of(head));
     calls.group_marks += message && end - first > 1 ? 2 : 0;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
@@ -65,9 +76,8 @@ struct call_count {
       }
     first = end;
   }
-  // At the start one event that all lanes wait for; at the end one event of each lane.
-  int const lanes = work.lanes[device];
-  calls.joins = lanes > 0 ? 1 + 3 * lanes : 0;
+  // At the start one event that all other streams wait for; at the end one event of each of them.
+  calls.joins = streams > 0 ? 1 + 3 * streams : 0;
   return calls;
 }
 

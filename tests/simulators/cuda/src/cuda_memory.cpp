@@ -176,7 +176,8 @@ operation_ptr make_copy(model& m, stream& on, copy_shape const& c, std::string c
 }
 
 // Copies to or from pageable memory are staged: the call returns when the memory may be used again,
-// which a stream that is behind can delay. Synchronous copies return when they are done.
+// which a stream that is behind can delay. In a graph each launch stages them anew, and may wait.
+// Synchronous copies return when they are done.
 cudaError_t copy(model& m,
                  copy_shape const& c,
                  cudaMemcpyKind kind,
@@ -210,10 +211,16 @@ cudaError_t copy(model& m,
   if (staged_by_host(m, c.to, c.from))
     ++m.counts.staged_copies;
   auto op = make_copy(m, *s, c, function);
-  bool const staged = !s->capturing && (pageable(m, c.to) || pageable(m, c.from));
+  bool const has_pageable = pageable(m, c.to) || pageable(m, c.from);
+  if (has_pageable && s->capturing)
+    m.report_finding(finding::misuse,
+                     m.describe(m.self()) + " calls " + function +
+                       " with pageable memory inside a capture, which every launch would stage");
+  bool const staged = !s->capturing && has_pageable;
   submit_work(m, *s, op);
   if (!block && !staged)
     return cudaSuccess;
+  m.counts.waiting_copies += block ? 0 : 1;
   if (op->stalled) { // then the call itself never returns
     m.self().stall_next = true;
     return cudaSuccess;
