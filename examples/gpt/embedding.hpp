@@ -67,18 +67,27 @@ public:
   //! Lets go of what forward has kept of a unit.
   void forget(std::size_t unit) { units_[unit].kept.release(); }
 
+  //! Numbers that forward keeps of a unit.
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return tokens * (size.width + 1);
+  }
+
   //! Writes the loss of each token, in nats. Logits are not kept: they are many, and soon made.
+  //! @param kept where to keep the rest, [kept_numbers]; null: in a buffer of the pool
   void forward(std::size_t unit,
                std::uint8_t const* next_bytes,
                std::int64_t tokens,
                Number const* x,
                Number* losses,
+               Number* kept,
                activation_pool<Number>& pool,
                std::vector<Number>& space) {
     auto& u = units_[unit];
-    u.kept = pool.take(tokens * (width_ + 1));
-    u.normal = u.kept.data();
-    u.inverse = u.normal + tokens * width_;
+    if (kept == nullptr) {
+      u.kept = pool.take(tokens * (width_ + 1));
+      kept = u.kept.data();
+    }
+    lay_out(u, tokens, kept);
     norm.normalise(x, u.normal, u.inverse, tokens);
     space.resize(static_cast<std::size_t>(tokens * (width_ + vocabulary)));
     Number* const logits = space.data() + tokens * width_;
@@ -90,14 +99,19 @@ public:
 
   //! dx [tokens, width] = gradient of the input, for `share` times the sum of the losses. Keeps the
   //! gradient of the logits for backward_weight.
+  //! @param kept what forward has kept, where that is not in a buffer of the pool
   void backward_input(std::size_t unit,
                       std::uint8_t const* next_bytes,
                       std::int64_t tokens,
                       Number share,
                       Number* dx,
+                      Number* kept,
                       activation_pool<Number>& pool,
                       std::vector<Number>& space) {
     auto& u = units_[unit];
+    if (kept != nullptr) {
+      lay_out(u, tokens, kept);
+    }
     u.logits_gradient = pool.take(tokens * vocabulary);
     Number* const gradient = u.logits_gradient.data();
     space.resize(static_cast<std::size_t>(tokens * width_));
@@ -135,6 +149,11 @@ private:
     Number* normal;                //!< [tokens, width]
     Number* inverse;               //!< [tokens]
   };
+
+  void lay_out(unit_state& u, std::int64_t tokens, Number* kept) const {
+    u.normal = kept;
+    u.inverse = kept + tokens * width_;
+  }
 
   void make_logits(unit_state const& u, std::int64_t tokens, Number* space, Number* logits) const {
     norm.apply_gain(u.normal, space, tokens);

@@ -85,12 +85,12 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
 
 int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  auto const table = timetable_of(o, o.schedule);
+  auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   for (auto const* name : checked_schedules) {
     (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
   }
-  pp::timetable_details const about{o.schedule, pp::uniform_cost{}, {}};
+  pp::timetable_details const about{name_of(o), unit_costs, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   make_folder(o.output);
@@ -109,6 +109,7 @@ int run(options o) {
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
   report_time(o, result, own_cores, shared, cores);
+  report_slots(o, result.slots);
   if (result.interrupted) {
     write_files(o, text, result, table, about, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",

@@ -15,6 +15,7 @@
 #include <system_error>
 #include <vector>
 
+#include "../support/named_schedules.hpp"
 #include "model.hpp"
 
 namespace gpt {
@@ -33,6 +34,7 @@ struct options {
   std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
+  examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
   std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
@@ -43,6 +45,16 @@ struct options {
   //! Tokens of the sequence of each microbatch, which follow from the schedule.
   std::vector<std::int64_t> lengths;
 };
+
+//! The chosen schedule, as reports name it: "1f1b", or "1f1b with offload".
+[[nodiscard]] inline std::string name_of(options const& o) {
+  for (auto const& each : examples::named_adapters) {
+    if (each.which == o.adapted) {
+      return o.schedule + " with " + std::string(each.name);
+    }
+  }
+  return o.schedule;
+}
 
 //! Tokens of a step.
 [[nodiscard]] inline std::int64_t tokens_of(options const& o) {
@@ -62,6 +74,11 @@ inline constexpr char const* usage =
   "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"
   "  --keep K, --memory-limit X, --eager, --unfused\n"
   "                     of the schedules that have these options: see `timetable --list`\n"
+  "  --with WHAT        the schedule in an adapter: recompute (forward passes keep their input "
+  "alone)\n"
+  "                     or offload (activations wait on the host; a copy is planned with a quarter "
+  "of\n"
+  "                     the time of a forward pass)\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
@@ -107,6 +124,18 @@ namespace detail {
     }
     word.remove_prefix(comma + 1);
   }
+}
+
+//! @throws std::invalid_argument with one line that names the option
+[[nodiscard]] inline examples::adapter adapter_of(std::string_view option, std::string_view word) {
+  if (word == "recompute") {
+    return examples::adapter::recompute;
+  }
+  if (word == "offload") {
+    return examples::adapter::offload;
+  }
+  throw std::invalid_argument(std::string(option) + " wants recompute or offload, not '" +
+                              std::string(word.substr(0, 40)) + "'");
 }
 
 //! Refuses what a small machine cannot train: too many parameters, too much to keep, or steps that
@@ -198,6 +227,10 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
       chosen.chunk_counts = detail::whole_numbers(name, words[++i], 1, 1024);
       continue;
     }
+    if (name == "--with" && i + 1 < words.size()) {
+      chosen.adapted = detail::adapter_of(name, words[++i]);
+      continue;
+    }
     number_option const* number = nullptr;
     for (auto const& each : numbers) {
       number = each.name == name ? &each : number;
@@ -206,7 +239,8 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     for (auto const& each : texts) {
       text = each.name == name ? &each : text;
     }
-    if (number == nullptr && text == nullptr) {
+    bool const wants = name == "--with" || name == "--chunk-counts";
+    if (number == nullptr && text == nullptr && !wants) {
       throw std::invalid_argument("no such option: '" + std::string(name.substr(0, 40)) +
                                   "'; --help names them all");
     }

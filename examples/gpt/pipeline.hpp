@@ -5,12 +5,15 @@
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -31,17 +34,16 @@ struct pipeline_stage : stage<float> {
   using stage<float>::stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    if (where.recomputing) {
-      stage<float>::recompute(unit_of(where), x.as<float>().data(), y.as<float>().data());
-    } else {
-      stage<float>::forward(unit_of(where), x.as<float>().data(), y.as<float>().data());
-    }
+    auto const run = where.recomputing ? &stage<float>::recompute : &stage<float>::forward;
+    (this->*run)(unit_of(where), x.as<float>().data(), y.as<float>().data(), kept_of(where));
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    stage<float>::backward(unit_of(where), dy.as<float>().data(), dx.as<float>().data());
+    stage<float>::backward(
+      unit_of(where), dy.as<float>().data(), dx.as<float>().data(), kept_of(where));
   }
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    stage<float>::backward_input(unit_of(where), dy.as<float>().data(), dx.as<float>().data());
+    stage<float>::backward_input(
+      unit_of(where), dy.as<float>().data(), dx.as<float>().data(), kept_of(where));
   }
   void backward_weight(pp::context const& where) { stage<float>::backward_weight(unit_of(where)); }
 
@@ -49,21 +51,65 @@ private:
   [[nodiscard]] static unit unit_of(pp::context const& where) {
     return {where.microbatch, where.chunk};
   }
-};
-
-//! Bytes of the messages between stages. What stages keep, they keep in buffers of their own.
-struct message_sizes {
-  model_size size;
-  step_cut const* cut;
-
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    if (of != pp::slot_class::output && of != pp::slot_class::input_gradient) {
-      return 0;
-    }
-    auto const tokens = cut->range({maker.microbatch, maker.chunk}).count();
-    return tokens * size.width * static_cast<std::int64_t>(sizeof(float));
+  //! Null where the plan has no slots for what stages keep.
+  [[nodiscard]] static float* kept_of(pp::context const& where) {
+    return where.activation.as<float>().data();
   }
 };
+
+//! Bytes of the messages between stages, and of activations where the library moves them. What
+//! stages keep beside, they keep in buffers of their own.
+struct slot_sizes {
+  model_size size;
+  step_cut cut;
+  std::vector<layer_range> moved{}; //!< the layers of every stage; empty: activations stay
+
+  slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
+      : size(of), cut(std::move(how)) {
+    if (std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
+          return what.kind == pp::pass_kind::offloaded_forward;
+        })) {
+      moved = cut_layers(of.layers, pp::stages(table.extents));
+    }
+  }
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
+    std::int64_t numbers = 0;
+    if (of == pp::slot_class::output || of == pp::slot_class::input_gradient) {
+      numbers = tokens * size.width;
+    } else if (of == pp::slot_class::activation && !moved.empty()) {
+      numbers = kept_numbers(size, moved[maker.stage], tokens);
+    }
+    return numbers * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! Activations of a device that lie in slots, in bytes: what the plan reserves, and the most that
+//! were in use at once when it ran.
+struct slot_bytes {
+  std::int64_t planned = 0;
+  std::int64_t measured = 0;
+  std::int64_t planned_on_host = 0;
+  std::int64_t measured_on_host = 0;
+};
+
+//! @param ran when each pass of a step ran
+[[nodiscard]] inline std::vector<slot_bytes>
+slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& sizes) {
+  auto const bytes = [&sizes](pp::pass const& what) {
+    return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
+  };
+  std::vector<slot_bytes> all;
+  for (int device = 0; device < work.extents.devices; ++device) {
+    auto const& layout = work.layout(device, pp::slot_class::activation);
+    all.push_back({layout.count * layout.bytes,
+                   static_cast<std::int64_t>(pp::peak_activation_bytes(ran, device, bytes)),
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device],
+                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes))});
+  }
+  return all;
+}
 
 //! Tokens of the sequence of each microbatch: the longest have all, the others as many as their
 //! chunks.
@@ -148,7 +194,8 @@ public:
                   std::uint64_t seed)
       : memories_(static_cast<std::size_t>(table.extents.devices)),
         stages_(make_stages(size, table, cut_for(table, lengths), seed, memories_)),
-        runner_(lower(size, table, cut_for(table, lengths)), stages_) {}
+        sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
+        runner_(plan_, stages_) {}
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -171,11 +218,18 @@ public:
   //! When each pass of the last step ran, in seconds.
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
 
-  //! The most bytes that each device has kept between passes so far.
+  //! What of each device lay in slots in the last step.
+  [[nodiscard]] std::vector<slot_bytes> slots() const {
+    return slot_bytes_of(plan_, runner_.trace(), sizes_);
+  }
+
+  //! The most bytes that each device has kept between passes so far, and in slots in the last step.
   [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
     std::vector<std::size_t> peaks;
+    auto const in_slots = slots();
     for (auto const& memory : memories_) {
-      peaks.push_back(memory.pool.peak_bytes());
+      peaks.push_back(memory.pool.peak_bytes() +
+                      static_cast<std::size_t>(in_slots[peaks.size()].measured));
     }
     return peaks;
   }
@@ -196,12 +250,10 @@ private:
     return stages;
   }
 
-  static pp::plan lower(model_size const& size, pp::timetable_view table, step_cut const& cut) {
-    return pp::lower(table, message_sizes{size, &cut});
-  }
-
   std::vector<device_memory<float>> memories_; // by device
   std::vector<pipeline_stage> stages_;
+  slot_sizes sizes_;
+  pp::plan plan_;
   pp::thread_runner<std::vector<pipeline_stage>> runner_;
 };
 

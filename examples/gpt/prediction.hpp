@@ -103,31 +103,32 @@ measure_passes(model_size const& size, pp::shape const& extents, batch const& pi
 }
 
 //! Times the passes of a timetable when its devices share a few cores: a pass that may start waits
-//! for a free core, those that have waited longest first, and keeps the core until its end.
+//! for a free core, those that have waited longest first, and keeps the core until its end. Copies
+//! stand in rows of their own.
 template <class Cost>
 [[nodiscard]] pp::dynamic_timetable
 share_cores(pp::timetable_view table, Cost const& cost, int cores) {
-  auto const devices = static_cast<std::size_t>(table.extents.devices);
+  auto const rows = static_cast<std::size_t>(pp::row_count(table.over()));
   auto const entries = static_cast<std::size_t>(table.size());
   pp::dynamic_timetable shared{table.extents,
                                0,
                                {table.passes, table.passes + entries},
                                std::vector<double>(entries, pp::never),
                                std::vector<double>(entries, pp::never),
-                               {table.offsets, table.offsets + pp::row_count(table.over()) + 1},
+                               {table.offsets, table.offsets + rows + 1},
                                pp::copy_tables(table)};
   std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over())), pp::never);
-  std::vector<double> device_free(devices, 0.0);
+  std::vector<double> row_free(rows, 0.0);
   std::vector<double> core_free(static_cast<std::size_t>(std::max(cores, 1)), 0.0);
-  std::vector<int> next(table.offsets, table.offsets + devices);
+  std::vector<int> next(table.offsets, table.offsets + rows);
 
-  // When the next pass of a device may start, or never while that is not known.
-  auto const ready = [&](std::size_t device) {
-    if (next[device] == table.offsets[device + 1]) {
+  // When the next pass of a row may start, or never while that is not known.
+  auto const ready = [&](std::size_t row) {
+    if (next[row] == table.offsets[row + 1]) {
       return pp::never;
     }
-    double time = device_free[device];
-    auto const needed = pp::dependencies(table.over(), table.passes[next[device]]);
+    double time = row_free[row];
+    auto const needed = pp::dependencies(table.over(), table.passes[next[row]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index(i))];
       if (end < 0) {
@@ -139,12 +140,12 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
   };
   for (std::size_t placed = 0; placed < entries; ++placed) {
     auto const core = std::min_element(core_free.begin(), core_free.end());
-    std::size_t chosen = devices;
+    std::size_t chosen = rows;
     double earliest = 0;
-    for (std::size_t device = 0; device < devices; ++device) {
-      double const time = ready(device);
-      if (time >= 0 && (chosen == devices || time < earliest)) {
-        chosen = device;
+    for (std::size_t row = 0; row < rows; ++row) {
+      double const time = ready(row);
+      if (time >= 0 && (chosen == rows || time < earliest)) {
+        chosen = row;
         earliest = time;
       }
     }
@@ -162,7 +163,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
                                       pp::unit_of(table.over(), what))] = end;
       }
     }
-    device_free[chosen] = end;
+    row_free[chosen] = end;
     *core = end;
   }
   return shared;

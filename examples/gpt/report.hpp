@@ -44,14 +44,19 @@ namespace gpt {
 inline constexpr char const* checked_schedules[] = {
   "gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb"};
 
-//! The verified timetable of a schedule with unit costs: its order does not depend on the machine.
+//! What the order is made for: it does not depend on the machine.
+inline constexpr pp::uniform_cost unit_costs{.copy_out = 0.25, .copy_in = 0.25};
+
+//! The verified timetable of a schedule with unit costs.
+//! @param name of a schedule; `name_of(o)` for the chosen one with its options
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   examples::schedule_choice choice;
-  choice.name = name;
+  bool const chosen = name == name_of(o);
+  choice.name = chosen ? o.schedule : name;
   choice.devices = static_cast<int>(o.devices);
   choice.microbatches = static_cast<int>(o.microbatches);
-  if (name == o.schedule) {
+  if (chosen) {
     auto const given = [](std::int64_t value) {
       return value == 0 ? std::optional<int>() : static_cast<int>(value);
     };
@@ -66,8 +71,9 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     }
     choice.eager = o.eager;
     choice.unfused = o.unfused;
+    choice.adapted = o.adapted;
   }
-  auto table = examples::make_named_timetable(choice, pp::uniform_cost{});
+  auto table = examples::make_named_timetable(choice, unit_costs);
   check_one_copy(table.extents);
   check_order(table, name);
   // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
@@ -114,7 +120,7 @@ inline void report_time(options const& o,
                         pp::timetable_view shared,
                         int cores) {
   std::printf("\n%s, prediction and measurement (means of all steps but the first three)\n",
-              o.schedule.c_str());
+              name_of(o).c_str());
   std::printf("  predicted from the times of single passes, a core for every device: "
               "step %.1f ms, bubble %.1f %%\n",
               1e3 * pp::makespan(own_cores),
@@ -137,6 +143,31 @@ inline void report_time(options const& o,
   row("a core for each", [&](int device) { return idle_share(own_cores, device); });
   row("predicted here", [&](int device) { return idle_share(shared, device); });
   row("measured", [&](int device) { return run.idle[static_cast<std::size_t>(device)]; });
+  std::printf("\n");
+}
+
+//! Bytes of the activations in slots, where the schedule moves them: planned beside measured, on
+//! devices and on the host.
+inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
+  if (o.adapted != examples::adapter::offload) {
+    return;
+  }
+  std::printf("\nActivations in slots (%s), kB: reserved by the plan, and the most in use in the "
+              "last step\n  device",
+              name_of(o).c_str());
+  for (std::size_t device = 0; device < all.size(); ++device) {
+    std::printf("%22zu", device);
+  }
+  auto const row = [&all](char const* name, auto planned, auto measured) {
+    std::printf("\n  %-6s", name);
+    for (slot_bytes const& each : all) {
+      std::printf("%11.1f%11.1f",
+                  static_cast<double>(each.*planned) / 1e3,
+                  static_cast<double>(each.*measured) / 1e3);
+    }
+  };
+  row("there", &slot_bytes::planned, &slot_bytes::measured);
+  row("host", &slot_bytes::planned_on_host, &slot_bytes::measured_on_host);
   std::printf("\n");
 }
 
@@ -181,8 +212,12 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
   std::size_t fused = 0; // 1F1B's peak
   double fused_predicted = 0;
   std::vector<std::string> names(std::begin(checked_schedules), std::end(checked_schedules));
-  if (std::find(names.begin(), names.end(), o.schedule) == names.end()) {
-    names.push_back(o.schedule);
+  if (std::find(names.begin(), names.end(), name_of(o)) == names.end()) {
+    names.push_back(name_of(o));
+  }
+  std::size_t width = 10;
+  for (auto const& name : names) {
+    width = std::max(width, name.size());
   }
   for (auto const& name : names) {
     all.push_back(check_schedule(o, name, pieces, expected));
@@ -194,7 +229,7 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
 
   std::printf("\nActivations kept between passes (%s, fullest device): %s; the same model under "
               "1F1B: %s\n",
-              o.schedule.c_str(),
+              name_of(o).c_str(),
               megabytes(largest(run.peaks)).c_str(),
               megabytes(fused).c_str());
   std::printf("\nOne step of every schedule: %lld devices, %lld microbatches, %zu gradients, held "
@@ -202,7 +237,8 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
               static_cast<long long>(o.devices),
               static_cast<long long>(o.microbatches),
               expected.size());
-  std::printf("  %-10s %6s  %22s  %26s  %17s\n",
+  std::printf("  %-*s %6s  %22s  %26s  %17s\n",
+              static_cast<int>(width),
               "schedule",
               "chunks",
               "planned peak, of 1F1B",
@@ -210,7 +246,8 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
               "gradients differ");
   bool good = true;
   for (auto const& each : all) {
-    std::printf("  %-10s %6d  %12.3g  %6.1f %%  %15s  %7.1f %%  %17zu\n",
+    std::printf("  %-*s %6d  %12.3g  %6.1f %%  %15s  %7.1f %%  %17zu\n",
+                static_cast<int>(width),
                 each.name.c_str(),
                 each.chunks,
                 each.predicted,
@@ -258,7 +295,7 @@ inline void write_files(options const& o,
   std::string picture;
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
-  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + o.schedule + ", " +
+  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + name_of(o) + ", " +
                      std::to_string(tokens_of(o)) + " bytes per step";
   write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
   if (!o.costs.empty()) {
@@ -275,14 +312,15 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  // Pages know neither recomputation nor unequal numbers of chunks.
-  bool const has_page = plan.first_units == nullptr &&
-                        std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
-                          return one.kind == pp::pass_kind::recompute;
-                        });
+  // Pages know neither recomputation nor copies nor unequal numbers of chunks.
+  bool const has_page =
+    plan.first_units == nullptr &&
+    std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
+      return one.kind == pp::pass_kind::recompute || one.kind == pp::pass_kind::copy_out;
+    });
   if (has_page) {
     auto const milliseconds = cost.scaled(1e3);
-    pp::timetable_details const in_milliseconds{o.schedule, milliseconds.mean(), {}, {}};
+    pp::timetable_details const in_milliseconds{name_of(o), milliseconds.mean(), {}, {}};
     auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
     line.measured = measured;
     line.measured_unit = 1e3;

@@ -105,8 +105,19 @@ private:
   std::int64_t next_ = 0;
 };
 
+//! Numbers that a stage of these layers keeps of so many tokens between forward and backward, but
+//! for keys and values.
+[[nodiscard]] inline std::int64_t
+kept_numbers(model_size const& size, layer_range layers, std::int64_t tokens) {
+  return (layers.last - layers.first) * transformer_block<float>::kept_numbers(size, tokens) +
+         (layers.ends ? head<float>::kept_numbers(size, tokens) : 0);
+}
+
 //! A stage of the model. Passes are called by whoever runs the schedule; a stage only demands that
 //! chunks go forward in order, and backward in the order of gradient_order.
+//!
+//! What forward keeps of a unit lies in `kept`, [kept_numbers], where the caller gives such memory:
+//! then the caller may move it between passes. Without it lies in a buffer of the device's pool.
 template <class Number>
 class stage {
 public:
@@ -139,8 +150,8 @@ public:
   void set_batch(batch const& pieces) { batch_ = &pieces; }
 
   //! Forward of one unit. x is not read by the first stage, y not written by the last.
-  void forward(unit u, Number const* x, Number* y) {
-    all_layers(u, x, y);
+  void forward(unit u, Number const* x, Number* y, Number* kept = nullptr) {
+    all_layers(u, x, y, kept);
     if (!cut_.keeps(u)) {
       for (auto& layer : blocks_) {
         layer.forget(cut_.index(u));
@@ -154,27 +165,28 @@ public:
 
   //! Brings back what forward of the unit has not kept, from the same x; what is written to y has
   //! been written before.
-  void recompute(unit u, Number const* x, Number* y) {
-    all_layers(u, x, y);
+  void recompute(unit u, Number const* x, Number* y, Number* kept = nullptr) {
+    all_layers(u, x, y, kept);
     memory_->pool.end_of_pass();
   }
 
   //! Backward of one unit up to the gradient of its input. dy is not read by the last stage, dx not
   //! written by the first.
-  void backward_input(unit u, Number const* dy, Number* dx) {
-    input_half(u, dy, dx);
+  void backward_input(unit u, Number const* dy, Number* dx, Number* kept = nullptr) {
+    input_half(u, dy, dx, kept);
     memory_->pool.end_of_pass();
   }
 
-  //! The other half: adds to the gradients of the matrices.
+  //! The other half: adds to the gradients of the matrices. What forward has kept still lies where
+  //! it was in the first half.
   void backward_weight(unit u) {
     weight_half(u);
     memory_->pool.end_of_pass();
   }
 
   //! Both halves at once.
-  void backward(unit u, Number const* dy, Number* dx) {
-    input_half(u, dy, dx);
+  void backward(unit u, Number const* dy, Number* dx, Number* kept = nullptr) {
+    input_half(u, dy, dx, kept);
     weight_half(u);
     memory_->pool.end_of_pass();
   }
@@ -225,7 +237,14 @@ private:
     return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
 
-  void all_layers(unit u, Number const* x, Number* y) {
+  //! The part of a layer, or of the head behind them, in the memory that the caller has given.
+  [[nodiscard]] Number* part(Number* kept, std::size_t layer, std::int64_t tokens) const {
+    auto const before = static_cast<std::int64_t>(layer);
+    return kept == nullptr ? nullptr
+                           : kept + before * transformer_block<Number>::kept_numbers(size_, tokens);
+  }
+
+  void all_layers(unit u, Number const* x, Number* y, Number* kept) {
     auto const tokens = cut_.range(u).count();
     if (head_ != nullptr) {
       last_.resize(static_cast<std::size_t>(tokens * size_.width));
@@ -236,13 +255,14 @@ private:
     } else {
       std::copy_n(x, tokens * size_.width, y);
     }
-    for (auto& layer : blocks_) {
-      layer.forward(static_cast<std::size_t>(u.microbatch),
-                    cut_.index(u),
-                    cut_.range(u),
-                    y,
-                    memory_->pool,
-                    memory_->space);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      blocks_[i].forward(static_cast<std::size_t>(u.microbatch),
+                         cut_.index(u),
+                         cut_.range(u),
+                         y,
+                         part(kept, i, tokens),
+                         memory_->pool,
+                         memory_->space);
     }
     if (head_ != nullptr) {
       head_->forward(cut_.index(u),
@@ -250,12 +270,13 @@ private:
                      tokens,
                      y,
                      losses_.data() + u.microbatch * size_.sequence + cut_.range(u).begin,
+                     part(kept, blocks_.size(), tokens),
                      memory_->pool,
                      memory_->space.numbers);
     }
   }
 
-  void input_half(unit u, Number const* dy, Number* dx) {
+  void input_half(unit u, Number const* dy, Number* dx, Number* kept) {
     input_order_.check(u, cut_, "backward_input");
     auto const tokens = cut_.range(u).count();
     if (embedding_ != nullptr) {
@@ -268,18 +289,20 @@ private:
                             tokens,
                             Number{1} / static_cast<Number>(cut_.tokens()),
                             dx,
+                            part(kept, blocks_.size(), tokens),
                             memory_->pool,
                             memory_->space.numbers);
     } else {
       std::copy_n(dy, tokens * size_.width, dx);
     }
-    for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
-      layer->backward_input(static_cast<std::size_t>(u.microbatch),
-                            cut_.index(u),
-                            cut_.range(u),
-                            dx,
-                            memory_->pool,
-                            memory_->space);
+    for (std::size_t i = blocks_.size(); i-- > 0;) {
+      blocks_[i].backward_input(static_cast<std::size_t>(u.microbatch),
+                                cut_.index(u),
+                                cut_.range(u),
+                                dx,
+                                part(kept, i, tokens),
+                                memory_->pool,
+                                memory_->space);
     }
     if (embedding_ != nullptr) {
       embedding_->backward(batch_->microbatch(u.microbatch), cut_.range(u), dx);

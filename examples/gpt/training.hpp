@@ -36,6 +36,7 @@ struct training {
   std::vector<double> idle; //!< share of the step, by device, mean likewise
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks;            //!< bytes, by device
+  std::vector<slot_bytes> slots;             //!< by device
 };
 
 //! Enough steps that their medians do not follow a single slow one.
@@ -137,6 +138,7 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
     result.traces.push_back(model.trace());
   }
   result.peaks = model.peak_bytes();
+  result.slots = model.slots();
   return result;
 }
 

@@ -48,7 +48,8 @@ struct unit_state {
   block<Number> kept;  //!< from forward to backward_weight
   block<Number> added; //!< from backward_input to backward_weight
 
-  // In kept. backward_input replaces query and inner by their gradients.
+  // In kept, or where the caller has said. backward_input replaces query and inner by their
+  // gradients.
   Number* normal_one;  //!< [tokens, width], normalised input of attention
   Number* query;       //!< [tokens, width]
   Number* output;      //!< [tokens, width], of attention
@@ -82,11 +83,18 @@ public:
         down_({seed, layer, 4}, size.hidden(), size.width, deviation() * onto_residual()),
         sequences_(lengths_.size()), units_(static_cast<std::size_t>(units)) {}
 
+  //! Numbers that forward keeps of a unit for its backward, but for keys and values.
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
+    return tokens * (4 * size.width + 2 * size.hidden() + 2 + size.heads);
+  }
+
   //! x [tokens, width] becomes the layer's output. Keys and values join those of earlier chunks.
+  //! @param kept where to keep the rest, [kept_numbers]; null: in a buffer of the pool
   void forward(std::size_t microbatch,
                std::size_t unit,
                chunk_range chunk,
                Number* x,
+               Number* kept,
                activation_pool<Number>& pool,
                scratch<Number>& space) {
     auto const tokens = chunk.count();
@@ -95,7 +103,11 @@ public:
       sequence.key_value = pool.take(lengths_[microbatch] * key_value_width());
     }
     auto& u = units_[unit];
-    keep(u, tokens, pool);
+    if (kept == nullptr) {
+      u.kept = pool.take(kept_numbers(size_, tokens));
+      kept = u.kept.data();
+    }
+    lay_out(u, tokens, kept);
 
     norm_one_.normalise(x, u.normal_one, u.inverse_one, tokens);
     Number* const normal = space.zeros(tokens * size_.width);
@@ -131,14 +143,20 @@ public:
 
   //! dx [tokens, width] holds the gradient of the output and becomes that of the input. Keeps what
   //! backward_weight needs; adds to the gradients of the gains, which are too small to keep for.
+  //! @param kept what forward has kept, where that is not in a buffer of the pool: it may lie
+  //! elsewhere than then
   void backward_input(std::size_t microbatch,
                       std::size_t unit,
                       chunk_range chunk,
                       Number* dx,
+                      Number* kept,
                       activation_pool<Number>& pool,
                       scratch<Number>& space) {
     auto const tokens = chunk.count();
     auto& u = units_[unit];
+    if (kept != nullptr) {
+      lay_out(u, tokens, kept);
+    }
     keep_added(u, tokens, pool);
 
     std::copy_n(dx, tokens * size_.width, u.mlp_gradient);
@@ -197,11 +215,10 @@ private:
   [[nodiscard]] double onto_residual() const { return 1 / std::sqrt(2.0 * double(size_.layers)); }
   [[nodiscard]] std::int64_t key_value_width() const { return 2 * size_.key_width(); }
 
-  void keep(unit_state<Number>& u, std::int64_t tokens, activation_pool<Number>& pool) const {
+  void lay_out(unit_state<Number>& u, std::int64_t tokens, Number* kept) const {
     auto const narrow = tokens * size_.width;
     auto const wide = tokens * size_.hidden();
-    u.kept = pool.take(4 * narrow + 2 * wide + tokens * (2 + size_.heads));
-    u.normal_one = u.kept.data();
+    u.normal_one = kept;
     u.query = u.normal_one + narrow;
     u.output = u.query + narrow;
     u.normal_two = u.output + narrow;

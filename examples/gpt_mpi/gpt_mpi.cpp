@@ -117,7 +117,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   int const ranks = pp::ranks_of(chosen.layout);
   auto const seed = static_cast<std::uint64_t>(o.seed);
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  auto const table = timetable_of(o, o.schedule);
+  auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   std::printf("rank %d of %d is process %ld on %s, %s\n",
               rank,
@@ -201,6 +201,12 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
       }
     }
     // [snippet save]
+  }
+  if (o.adapted == examples::adapter::offload && first < o.steps) {
+    auto const slots = model.slots();
+    if (rank == 0) {
+      report_slots(o, slots);
+    }
   }
   if (!chosen.check) {
     return good;

@@ -124,7 +124,8 @@ public:
              pp::mpi_ranks const& options)
       : replicas_(replicas),
         places_(make_places(size, table, cut_for(table, lengths), seed, device, memory_, replicas)),
-        runner_(lower(size, table, cut_for(table, lengths)), places_, line, pipeline, options) {}
+        sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
+        runner_(plan_, places_, line, pipeline, options) {}
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
@@ -152,6 +153,11 @@ public:
     if (places_.back().here) {
       places_.back().fails = fails;
     }
+  }
+
+  //! What of each device of the pipeline lay in slots in the last step. Collective.
+  [[nodiscard]] std::vector<slot_bytes> slots() {
+    return slot_bytes_of(plan_, runner_.trace(), sizes_);
   }
 
   //! Ends the run on all ranks.
@@ -223,13 +229,11 @@ private:
     return places;
   }
 
-  static pp::plan lower(model_size const& size, pp::timetable_view table, step_cut const& cut) {
-    return pp::lower(table, message_sizes{size, &cut});
-  }
-
   device_memory<float> memory_;
   replica_group replicas_;
   std::vector<place_of_stage> places_;
+  slot_sizes sizes_;
+  pp::plan plan_;
   pp::mpi_runner<std::vector<place_of_stage>> runner_;
 };
 

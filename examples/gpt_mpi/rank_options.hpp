@@ -111,7 +111,7 @@ struct rank_options {
 //! What a checkpoint is of: all that must be the same to go on from it.
 [[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
   options const& o = chosen.training;
-  std::string line = "gpt_mpi " + o.schedule;
+  std::string line = "gpt_mpi " + name_of(o);
   auto const add = [&](char const* word, std::int64_t number) {
     line += std::string(", ") + word + ' ' + std::to_string(number);
   };

@@ -4,11 +4,16 @@
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/svpp.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -24,6 +29,8 @@
 using namespace gpt;
 
 namespace {
+
+constexpr pp::uniform_cost costs{.copy_out = 0.2, .copy_in = 0.2};
 
 model_size const size{.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 21};
 
@@ -42,10 +49,31 @@ std::size_t peak(pipelined_model const& model) {
   return *std::max_element(peaks.begin(), peaks.end());
 }
 
+bool table_offloads(pp::timetable_view table) {
+  return std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
+    return what.kind == pp::pass_kind::copy_out;
+  });
+}
+
+//! What was in use has been planned. Each device copies, if any does.
+void check_slots(std::vector<slot_bytes> const& all, pp::timetable_view table, bool offloads) {
+  REQUIRE(all.size() == static_cast<std::size_t>(table.extents.devices));
+  for (int device = 0; device < table.extents.devices; ++device) {
+    slot_bytes const& one = all[static_cast<std::size_t>(device)];
+    CHECK(one.measured <= one.planned);
+    CHECK(one.measured_on_host <= one.planned_on_host);
+    CHECK((one.measured > 0) == offloads);
+    bool const copies = table.row_size(device) > 0 && offloads &&
+                        table.row_size(table.extents.devices + device) > 0;
+    CHECK((one.measured_on_host > 0) == copies);
+    CHECK((one.planned_on_host > 0) == copies);
+  }
+}
+
 //! Trains a few steps with both and compares all bits on the way. Returns the peak in bytes.
 template <class Schedule>
 std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
-  auto const table = pp::make_timetable(schedule, {devices, microbatches});
+  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
   auto const lengths = lengths_of(size, table);
   pipelined_model model(size, table, lengths, 9);
   single_device<float> plain(size, 1, cut_whole(lengths), 9);
@@ -61,6 +89,7 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
     plain.stages()[0].update(optimizer, step);
   }
   CHECK(model.trace().passes.size() == table.passes.size());
+  check_slots(model.slots(), table, table_offloads(table));
   return peak(model);
 }
 
@@ -83,6 +112,19 @@ TEST_CASE("sequences of unequal length, and chunks that are recomputed, change n
   check_schedule(pp::RaggedSliceV<pp::listed_chunks>{{counts}}, 3, 6);
   check_schedule(pp::SVPP<2, 3>{}, 3, 4);
   check_schedule(pp::SVPP<2, 3, 6>{}, 3, 4);
+}
+
+TEST_CASE("activations that wait on the host, or are recomputed, change no bit") {
+  auto const kept = check_schedule(pp::OneFOneB{}, 4, 8);
+  CHECK(check_schedule(pp::with_offload<pp::OneFOneB>{}, 4, 8) < kept);
+  CHECK(check_schedule(pp::with_recompute<pp::OneFOneB>{}, 4, 8) < kept);
+  CHECK(check_schedule(pp::with_offload<pp::GPipe>{}, 3, 7) < check_schedule(pp::GPipe{}, 3, 7));
+  check_schedule(pp::with_offload<pp::Seq1F1B<pp::dynamic>>{{.chunks = 5}}, 3, 7);
+  check_schedule(pp::with_offload<pp::Interleaved<2>>{}, 3, 6);
+  check_schedule(pp::with_offload<pp::VHalf>{}, 3, 7);
+  check_schedule(pp::with_offload<pp::ZeroBubbleH1>{}, 3, 7);
+  check_schedule(pp::with_recompute<pp::Seq1F1B<pp::dynamic>>{{.chunks = 5}}, 3, 7);
+  check_schedule(pp::with_recompute<pp::ZeroBubbleH1>{}, 3, 7);
 }
 
 TEST_CASE("a pipeline of two copies is refused") {
