@@ -90,7 +90,8 @@ int run(options o) {
   for (auto const* name : checked_schedules) {
     (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
   }
-  pp::timetable_details const about{name_of(o), unit_costs, {}};
+  auto const name = name_of(o);
+  pp::timetable_details const about{name, unit_costs, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   make_folder(o.output);

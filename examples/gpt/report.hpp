@@ -152,22 +152,26 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   if (o.adapted != examples::adapter::offload) {
     return;
   }
-  std::printf("\nActivations in slots (%s), kB: reserved by the plan, and the most in use in the "
-              "last step\n  device",
-              name_of(o).c_str());
+  std::printf(
+    "\nActivations in slots (%s): what the plan reserves, and the most that was in use in "
+    "the last step\n  kB                       ",
+    name_of(o).c_str());
   for (std::size_t device = 0; device < all.size(); ++device) {
-    std::printf("%22zu", device);
+    std::printf(" device %zu", device);
   }
-  auto const row = [&all](char const* name, auto planned, auto measured) {
-    std::printf("\n  %-6s", name);
-    for (slot_bytes const& each : all) {
-      std::printf("%11.1f%11.1f",
-                  static_cast<double>(each.*planned) / 1e3,
-                  static_cast<double>(each.*measured) / 1e3);
-    }
+  struct row {
+    char const* name;
+    std::int64_t slot_bytes::*bytes;
   };
-  row("there", &slot_bytes::planned, &slot_bytes::measured);
-  row("host", &slot_bytes::planned_on_host, &slot_bytes::measured_on_host);
+  for (row const& each : {row{"on the device, planned", &slot_bytes::planned},
+                          row{"on the device, measured", &slot_bytes::measured},
+                          row{"on the host, planned", &slot_bytes::planned_on_host},
+                          row{"on the host, measured", &slot_bytes::measured_on_host}}) {
+    std::printf("\n    %-23s", each.name);
+    for (slot_bytes const& one : all) {
+      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
+    }
+  }
   std::printf("\n");
 }
 
@@ -320,7 +324,8 @@ inline void write_files(options const& o,
     });
   if (has_page) {
     auto const milliseconds = cost.scaled(1e3);
-    pp::timetable_details const in_milliseconds{name_of(o), milliseconds.mean(), {}, {}};
+    auto const name = name_of(o);
+    pp::timetable_details const in_milliseconds{name, milliseconds.mean(), {}, {}};
     auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
     line.measured = measured;
     line.measured_unit = 1e3;

@@ -42,7 +42,18 @@ def check_training():
                          result.stdout, re.MULTILINE), result.stdout
         assert len(set(re.findall(r"^rank (\d) of 4 is process \d+ on ", result.stdout, re.MULTILINE))) == RANKS
         curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
-    assert curves[0] == curves[1] == curves[2] and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
+    for adapter in ("offload", "recompute"):
+        result = run(*SMALL, "--schedule", "1f1b", "--with", adapter, "--steps", "11", "--check")
+        assert result.returncode == 0, result
+        assert "held against one process: 0 values differ\n" in result.stdout, result.stdout
+        curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
+        slots = {where: list(map(float, numbers.split())) for where, numbers in
+                 re.findall(r"^    (on the .*?, (?:planned|measured))((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+        assert len(slots) == (4 if adapter == "offload" else 0), result.stdout
+        for where in ("device", "host") if slots else ():
+            planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
+            assert measured[0] > 0 and all(most <= room for most, room in zip(measured, planned)), slots
+    assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
 

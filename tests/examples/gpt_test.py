@@ -27,7 +27,7 @@ def run(*arguments):
 def rows(output):
     """The lines of the comparison: name -> (chunks, planned peak, its share, bytes, their share, gradients that differ)."""
     number = r"([\d.]+)"
-    found = re.findall(rf"^  ([\w-]+) +(\d+) +{number} +{number} % +{number} MB +{number} % +(\d+)$", output, re.MULTILINE)
+    found = re.findall(rf"^  ([\w-]+(?: with \w+)?) +(\d+) +{number} +{number} % +{number} MB +{number} % +(\d+)$", output, re.MULTILINE)
     return {name: tuple(map(float, values)) for name, *values in found}
 
 
@@ -80,6 +80,33 @@ def check_costs(text):
                 assert abs(entry["end"] - entry["start"] - costs[kind][entry["stage"]][entry["chunk"]]) < 1e-9, entry
         result = run(*words, "--output", folder, "--costs", folder)
         assert result.returncode == 1 and result.stderr.startswith(f"gpt: cannot write {folder}: "), result.stderr
+
+
+def check_adapters(text):
+    """Activations that wait on the host, or are recomputed: no bit differs, and less is kept, as planned."""
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule in ("1f1b", "seq1f1b", "v-half"):
+            for adapter in ("offload", "recompute"):
+                result = run(*SMALL, "--schedule", schedule, "--with", adapter, "--steps", "4", "--text", text, "--output",
+                             folder, "--costs", str(pathlib.Path(folder, "costs.json")))
+                assert result.returncode == 0, result.stderr
+                name = f"{schedule} with {adapter}"
+                compared = rows(result.stdout)
+                assert all(values[-1] == 0 for values in compared.values()), result.stdout
+                for peak in (1, 4):  # planned, and the measured share of 1F1B's
+                    assert compared[name][peak] < compared[schedule][peak], result.stdout
+                for other in (f"\n{name}: devices 4", f"\n{name}, prediction and measurement"):
+                    assert other in result.stdout, result.stdout
+                slots = {where: list(map(float, numbers.split())) for where, numbers in
+                         re.findall(r"^    (on the .*?, (?:planned|measured))((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+                assert len(slots) == (4 if adapter == "offload" else 0), result.stdout
+                for where in ("device", "host") if slots else ():
+                    planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
+                    assert all(most <= room for most, room in zip(measured, planned)), slots
+                    assert measured[0] > 0, slots
+                events = json.loads(pathlib.Path(folder, "trace.json").read_text())["traceEvents"]
+                assert any(event["ph"] == "X" for event in events)
+                assert "timeline.html" not in result.stdout, result.stdout
 
 
 def check_every_schedule(text):
@@ -171,6 +198,7 @@ with tempfile.TemporaryDirectory() as temporary:
                   *SMALL, "--text", str(short), "--output", temporary)
     check_refusal(1, f"cannot make the folder {text}", *SMALL, "--text", str(text), "--output", str(text))
     check_every_schedule(str(text))
+    check_adapters(str(text))
     check_costs(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
@@ -186,6 +214,10 @@ check_refusal(2, "a step of 2.14e+14 multiplications is too much for this exampl
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '0'", "--steps", "0")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '5x'", "--steps", "5x")
 check_refusal(2, "--steps wants a value", "--steps")
+check_refusal(2, "--with wants recompute or offload, not 'vocabulary-2'", "--with", "vocabulary-2")
+check_refusal(2, "--with wants a value", "--with")
+check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
+              "--schedule", "chunkflow", "--with", "offload")
 check_refusal(2, "no such option: '--step'; --help names them all", "--step", "5")
 check_refusal(2, "no such option: '--step'; --help names them all", "--step=5")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not ''", "--steps=")
