@@ -3,6 +3,7 @@
 #include <pipe/cuda/communicators.cuh>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/report/call_counts.hpp>
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
@@ -275,6 +276,19 @@ TEST_CASE("an iteration that is not watched has no nodes for it, and a report sa
   CAPTURE(result.ranks[0].failure);
   CHECK(result.ranks[0].failure.find("\n  rank 0 is somewhere in its iteration, which is not "
                                      "watched") != std::string::npos);
+}
+
+TEST_CASE("one rank copies without communicators") {
+  std::vector<named_plan> plans;
+  add_offloaded<pipelining::GPipe>(plans, "GPipe", 1, 4);
+  for (bool const graph : {false, true}) {
+    standin::configure({});
+    check_equal(run_on_ranks({.work = plans[0].work, .graph = graph}), plans[0].expected, 3);
+    CHECK(standin::summary() == "");
+    // None but that of the passes, and those of the two engines.
+    CHECK(standin::calls_of("cudaStreamCreateWithPriority") == 3);
+    CHECK(standin::calls_of("ncclCommInitRankConfig") == 0);
+  }
 }
 
 TEST_CASE("a copy that stalls or fails ends all ranks, with rank and item") {

@@ -49,10 +49,10 @@ struct streams {
   //! A report of a failure names the item at which every device stood. That takes an event for
   //! every pass and every group of messages, and as many nodes in a graph.
   bool watched = true;
-  //! The checked mode, for debugging: guards around every slot, compared when a step has ended, and
-  //! poison (not a number) in slots before their first write, which must be gone from the end of
-  //! every output behind its pass. Accesses through null buffers are found on the host alone:
-  //! threads::guarded. Costs memory and time; a step allocates.
+  //! The checked mode, for debugging: guards around every slot of a GPU, compared when a step has
+  //! ended, and poison (not a number) in slots before their first write, which must be gone from
+  //! the end of every output behind its pass. Accesses through null buffers are found on the host
+  //! alone: threads::guarded. Costs memory and time; a step allocates.
   bool guarded = false;
   //! Items of the plan that may be on the streams of a GPU before the host waits for the first of
   //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds
@@ -70,7 +70,7 @@ struct streams {
 //! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
 //! does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is left
 //! behind where the launch does not return before the deadline. Streams, events and memory are made
-//! once; a step allocates nothing.
+//! once, what the plan keeps on the host is pinned; a step allocates nothing.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or

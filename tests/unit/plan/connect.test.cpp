@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/connection_rounds.hpp>
+#include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/report/call_counts.hpp>
 #include <pipe/plan/report/policy_cost.hpp>
+#include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -105,6 +109,19 @@ TEST_CASE("a search that is given no steps still connects everything") {
   pairs const coloured = pp::connect_rounds(edges, 9, 0);
   check_rounds(edges, coloured, 9);
   CHECK(rounds_of(coloured) <= 16);
+}
+
+TEST_CASE("copies to the host are calls on streams of their own") {
+  pp::uniform_cost const cost{.copy_out = 0.1, .copy_in = 0.1};
+  auto const work = pp::lower(pp::make_timetable(pp::with_offload<pp::GPipe>{}, {1, 4}, cost));
+  auto const copies = std::count_if(work.items.begin(), work.items.end(), pp::is_copy);
+  pp::call_count const calls = pp::count_calls(work);
+  REQUIRE(copies > 0);
+  CHECK(calls.copies == copies);
+  CHECK(calls.passes == 8); // requests launch nothing
+  CHECK(calls.waits == static_cast<int>(work.waits.size()));
+  CHECK(calls.joins == 1 + 3 * 2);
+  CHECK(calls.total() == calls.waits + calls.records + calls.joins + calls.copies);
 }
 
 TEST_CASE("the bill of 1F1B by hand") {

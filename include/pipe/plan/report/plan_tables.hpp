@@ -35,6 +35,7 @@ namespace detail {
                           calls.messages,
                           calls.group_marks,
                           calls.joins,
+                          calls.copies,
                           calls.total()})
     line += cell(10, value);
   auto const thousandths = static_cast<std::int64_t>(calls.per_pass() * 1000 + 0.5);
@@ -49,7 +50,7 @@ namespace detail {
 [[nodiscard]] inline std::string describe_calls(plan_view work) {
   std::string text = describe(make_bill(work)) + "\n" + detail::cell(6, "device");
   for (char const* const name :
-       {"passes", "waits", "records", "messages", "groups", "joins", "calls", "per pass"})
+       {"passes", "waits", "records", "messages", "groups", "joins", "copies", "calls", "per pass"})
     text += detail::cell(10, name);
   text += "\n";
   for (int device = 0; device < work.extents.devices; ++device)
