@@ -50,7 +50,8 @@ public:
   //! @throws std::invalid_argument without kernels.
   message_checks(plan_view const& work, int device, detail::checking_kernels kernels)
       : work_(work), device_(device), kernels_(kernels), place_(work.program_of(device).size()),
-        memory_(bytes_for(std::max(count_messages(), 1))), verdicts_(static_cast<std::int64_t>(verdict_bytes())) {
+        memory_(bytes_for(std::max(count_messages(), 1))),
+        verdicts_(static_cast<std::int64_t>(verdict_bytes())) {
     if (kernels.check == nullptr)
       throw std::invalid_argument("nccl: messages are checked by kernels; compile what makes the "
                                   "runner with nvcc, or leave nccl_ranks::checked off");
