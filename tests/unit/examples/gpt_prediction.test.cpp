@@ -3,6 +3,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -26,6 +27,17 @@ TEST_CASE("with a core for every device the times are those of the library's sim
   CHECK(shared.starts == table.starts);
   CHECK(shared.ends == table.ends);
   CHECK(gpt::share_cores(table, cost, 99).ends == table.ends);
+}
+
+TEST_CASE("copies stand in rows of their own, and wait as the library's simulation says") {
+  auto with_copies = cost;
+  with_copies.copy_out = with_copies.copy_in = 0.25;
+  auto const table = pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {4, 6}, with_copies);
+  REQUIRE(pp::timetable_view(table).row_size(4) > 0);
+  auto const shared = gpt::share_cores(table, with_copies, 12);
+  CHECK(shared.starts == table.starts);
+  CHECK(shared.ends == table.ends);
+  CHECK(pp::verify(gpt::share_cores(table, with_copies, 2)));
 }
 
 TEST_CASE("a flow with copies has rows for them, which stay empty here") {
