@@ -117,7 +117,7 @@ kept_numbers(model_size const& size, layer_range layers, std::int64_t tokens) {
 //! chunks go forward in order, and backward in the order of gradient_order.
 //!
 //! What forward keeps of a unit lies in `kept`, [kept_numbers], where the caller gives such memory:
-//! then the caller may move it between passes. Without it lies in a buffer of the device's pool.
+//! then the caller may move it between passes. Else it lies in a buffer of the device's pool.
 template <class Number>
 class stage {
 public:
