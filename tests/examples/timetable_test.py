@@ -337,12 +337,18 @@ class Timetables(unittest.TestCase):
             self.assertIn(f"policy {policy}: {communicators} communicator", lines[0])
             rows = [[float(cell) for cell in line.split()[1:]] for line in lines[2:]]
             *devices, total = rows
-            self.assertEqual([sum(column) for column in zip(*devices)][:7], total[:7])
+            self.assertEqual([sum(column) for column in zip(*devices)][:8], total[:8])
             for row in rows:
-                self.assertEqual(sum(row[1:6]), row[6])
-                self.assertAlmostEqual(row[6] / row[0], row[7], places=3)
+                self.assertEqual(sum(row[1:7]), row[7])
+                self.assertAlmostEqual(row[7] / row[0], row[8], places=3)
+            self.assertEqual(total[6], 0)        # copies
             self.assertEqual(total[0], 64)       # passes
             self.assertEqual(total[3], 2 * 48)   # both ends of 2 x 3 x 8 messages
+        copied = ["1f1b", "--devices", 4, "--microbatches", 8, "--with", "offload", "--copy-cost", 0.1]
+        last = [float(cell) for cell in output(*copied, "--format", "calls").splitlines()[-1].split()[1:]]
+        moved = output(*copied, "--format", "csv").count(",H,")
+        self.assertGreater(moved, 0)
+        self.assertEqual((last[0], last[6], sum(last[1:7])), (64, 2 * moved, last[7]))  # there and back
         lines = output("1f1b", "--devices", 4, "--microbatches", 8, "--format", "calls",
                        "--bytes", "1,0,0,0,0,8,8").splitlines()
         self.assertEqual(float(lines[-1].split()[4]), 2 * (48 + 2 + 6))  # tied gradients; rows there and back
