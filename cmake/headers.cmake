@@ -24,6 +24,7 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/bit_pipe.hpp
   schedule/breadth_first.hpp
   schedule/building_block.hpp
   schedule/chimera.hpp

@@ -2,6 +2,7 @@
 // How to add a schedule: see the top of named_schedules.hpp.
 #include "named_schedules.hpp"
 
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
@@ -261,10 +262,18 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
-    named("chimera",
-          "Chimera: microbatches from both ends, each direction in the bubble of the other",
+    named(
+      "chimera",
+      "Chimera: microbatches from both ends, each direction in the bubble of the other; 1 stage "
+      "per device and direction",
+      option::stages_per_device,
+      [](schedule_choice const& c) {
+        return pp::ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
+      }),
+    named("bitpipe",
+          "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
           option::none,
-          [](schedule_choice const&) { return pp::Chimera{}; }),
+          [](schedule_choice const&) { return pp::BitPipe{}; }),
     named("dualpipe",
           "DualPipe: microbatches from both ends, forward beside backward",
           option::unfused | option::pair_cost,

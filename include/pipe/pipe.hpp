@@ -110,6 +110,7 @@
 #include <pipe/run/thread_device.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>

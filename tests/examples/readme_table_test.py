@@ -35,6 +35,7 @@ TYPES = {
     "slice-v": ("SliceV<4>", "a V over 4 chunks of each sequence: the memory of Seq1F1B, no bubble on the span"),
     "chunkflow": ("ChunkFlow<equal_chunks<4>, 4>", "the same for sequences of unequal length, all or the last chunks kept"),
     "chimera": ("Chimera", "microbatches from both ends, each direction in the other's bubble; weights held twice"),
+    "bitpipe": ("BitPipe", "the same on two V's; for as many microbatches as devices, blocks of which wait for each other"),
     "dualpipe": ("DualPipe", "microbatches from both ends, weights held twice"),
     "dualpipe-v": ("DualPipeV", "the same folded into a V"),
     "stp": ("STP", "a V of pairs of any two passes, which hide the all-reduces of tensor parallelism"),

@@ -2,6 +2,7 @@
 // Every schedule type with every parameter: P up to 12, M up to 30, V up to 4, C up to 6. The full
 // range takes some minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for it, else some
 // sizes stand for all.
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
@@ -172,12 +173,14 @@ TEST_CASE("every size of SliceV") {
   });
 }
 
-TEST_CASE("every size of Chimera, DualPipe and DualPipeV") {
+TEST_CASE("every size of Chimera, BitPipe, DualPipe and DualPipeV") {
   for (double const pair : {-1.0, 24.0}) {
     sweep all({10, 12, 8, 1, pair});
     all.sizes([&](pp::pipeline_size size) {
       if (size.devices % 2 == 0) {
-        all.verify(pp::Chimera{}, size);
+        for (int held = 1; held <= most_stages; ++held)
+          all.verify(pp::ChimeraWaves<>{held}, size);
+        all.verify(pp::BitPipe{}, size);
         all.verify(pp::DualPipe<>{}, size);
         all.verify(pp::DualPipe<pp::pairs::in_turn>{}, size);
       }
