@@ -28,11 +28,13 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/breadth_first.hpp
   schedule/building_block.hpp
   schedule/chimera.hpp
+  schedule/chronos_pipe.hpp
   schedule/chunk_counts.hpp
   schedule/chunk_flow.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
+  schedule/hanayo.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp
@@ -41,6 +43,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
+  schedule/slot_block.hpp
   schedule/stp.hpp
   schedule/svpp.hpp
   schedule/timeline.hpp

@@ -5,10 +5,12 @@
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -116,6 +118,23 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::Interleaved<pp::dynamic>{
               .stages_per_device = c.stages_per_device.value_or(2), .group = c.group.value_or(0)};
+          }),
+    named("chronos",
+          "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::ChronosPipeChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
+    named("hanayo",
+          "Hanayo: down the devices and up again, two stages per device for each wave; 4 of them",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(4);
+            if (held % 2 != 0)
+              throw std::invalid_argument("hanayo: a device has two stages for each wave, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return pp::Hanayo<>{.waves = held / 2};
           }),
     named("breadth-first",
           "all microbatches stage by stage, then back in reverse; 2 stages per device",

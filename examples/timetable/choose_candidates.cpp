@@ -147,6 +147,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"eager-1f1b", "EagerOneFOneB"},
     {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
     {"interleaved", "Interleaved<" + per_device + ">"},
+    {"chronos", "ChronosPipeChunked<" + chunks + ">"},
+    {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
     {"breadth-first", "BreadthFirst<" + per_device + ">"},
     {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
     {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},

@@ -114,11 +114,13 @@
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_counts.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>
@@ -127,6 +129,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slot_block.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>

@@ -15,6 +15,8 @@ TYPES = {
     "eager-1f1b": ("EagerOneFOneB", "1F1B with twice the warm-up, which hides messages"),
     "kfkb": ("Grouped<2>", "1F1B of groups of microbatches, which hides messages"),
     "interleaved": ("Interleaved<2>", "Megatron's: two stages per device, half the bubble"),
+    "chronos": ("ChronosPipe", "two looped stages per device, three quarters of 1F1B's activations"),
+    "hanayo": ("Hanayo<2>", "down the devices and up again, twice; for forward and backward of equal times"),
     "breadth-first": ("BreadthFirst<2>", "stage by stage: fewest gathers of weights"),
     "zb-h1": ("ZeroBubbleH1", "split backward; a device holds 1F1B's activations, and weight inputs beside them"),
     "zb-h2": ("ZeroBubbleH2", "split backward, no bubble on the span"),

@@ -7,6 +7,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/slot_block.hpp>
 
 namespace pipelining::inline v0_2 {
 
@@ -33,10 +34,10 @@ namespace pipelining::inline v0_2 {
 //! P <= 14, M <= 4P and random times.
 struct BitPipe {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return detail::two_way_block::arrange(devices, microbatches, 2);
+    return detail::arrange_both_ways(devices, microbatches, 2);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    detail::two_way_block const block(extents, device);
+    slot_block const block(extents, device);
     // Before slot `head` of a block there are forward passes alone, and by symmetry as many backward
     // passes alone at its end.
     int const outer = device < extents.devices - 1 - device ? extents.devices - 1 - device : device;
@@ -48,7 +49,7 @@ struct BitPipe {
       }
       return slot;
     };
-    for (int number = 0; number <= block.count(extents); ++number) {
+    for (int number = 0; number <= block.count(); ++number) {
       for (int ends = tail, begins = 0; ends < block.slots() || begins < head;) {
         ends = write(number - 1, ends, block.slots());
         begins = write(number, begins, head);

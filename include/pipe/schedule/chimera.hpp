@@ -6,72 +6,24 @@
 
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/slot_block.hpp>
 
 #include <stdexcept>
 
 namespace pipelining::inline v0_2 {
 
 namespace detail {
-
-//! What a device has of a block of P/2 microbatches of each direction, in slots of equal length:
-//! the i-th of a direction runs forward on stage s in slot 2i + s and backward in slot 2i + 2S - 1
-//! - s. No two passes of a device fall into one slot.
-class two_way_block {
-public:
-  //! @throws std::invalid_argument for an odd number of devices.
-  [[nodiscard]] static constexpr shape arrange(int devices, int microbatches, int held) {
-    if (devices % 2 != 0)
-      throw std::invalid_argument(
-        "Chimera, BitPipe: the number of devices must be even, because device d and device P - 1 - "
-        "d hold the same stages");
-    return {.devices = devices,
-            .microbatches = microbatches,
-            .stages_per_device = held,
-            .where = placement::bidirectional};
-  }
-  //! How many blocks the microbatches fill; those that the last one lacks are left out.
-  [[nodiscard]] static constexpr int count(shape const& extents) noexcept {
-    int const more = extents.microbatches - extents.microbatches / 2; // of the second direction
-    return (2 * more + extents.devices - 1) / extents.devices;
-  }
-
-  constexpr two_way_block(shape const& extents, int device) noexcept
-      : extents_(extents), device_(device) {}
-
-  //! Slots of a block on all devices.
-  [[nodiscard]] constexpr int slots() const noexcept {
-    return 2 * stages(extents_) + extents_.devices - 2;
-  }
-  //! Writes the pass of block `number` that falls into a slot. @return whether there is one; those
-  //! of microbatches that do not exist are not written.
-  constexpr bool push(int number, int slot, row_writer& out) const {
-    int const all = stages(extents_);
-    int const half = extents_.microbatches / 2;
-    for (int leg = 0; leg < extents_.stages_per_device; ++leg)
-      for (int way = 0; way < 2; ++way) {
-        bool const mirrored = (leg + way) % 2 == 1;
-        int const stage =
-          leg * extents_.devices + (mirrored ? extents_.devices - 1 - device_ : device_);
-        int const count = way == 0 ? half : extents_.microbatches - half;
-        for (pass_kind const kind : {pass_kind::forward, pass_kind::backward}) {
-          int const since =
-            slot - (kind == pass_kind::forward ? stage : 2 * all - 1 - stage); // of the first
-          if (since < 0 || since >= extents_.devices || since % 2 != 0)
-            continue;
-          int const microbatch = number * (extents_.devices / 2) + since / 2;
-          if (microbatch >= 0 && microbatch < count)
-            out.push(row_writer::make(kind, stage, way * half + microbatch));
-          return true;
-        }
-      }
-    return false;
-  }
-
-private:
-  shape extents_;
-  int device_;
-};
-
+//! @throws std::invalid_argument for an odd number of devices.
+[[nodiscard]] constexpr shape arrange_both_ways(int devices, int microbatches, int held) {
+  if (devices % 2 != 0)
+    throw std::invalid_argument(
+      "Chimera, BitPipe: the number of devices must be even, because device d and device P - 1 - d "
+      "hold the same stages");
+  return {.devices = devices,
+          .microbatches = microbatches,
+          .stages_per_device = held,
+          .where = placement::bidirectional};
+}
 } // namespace detail
 
 //! @brief Chimera: half of the microbatches go through the devices from the first to the last, half
@@ -102,14 +54,10 @@ struct ChimeraWaves {
   parameter<StagesPerDevice> stages_per_device{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return detail::two_way_block::arrange(devices, microbatches, stages_per_device);
+    return detail::arrange_both_ways(devices, microbatches, stages_per_device);
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    detail::two_way_block const block(extents, device);
-    int const period = 2 * stages(extents);
-    for (int slot = 0; slot < period * (block.count(extents) + 1); ++slot)
-      for (int back = 0; back < 2; ++back) // a block ends P - 2 slots after the next one begins
-        block.push(slot / period - back, slot % period + back * period, out);
+    write_by_slots(extents, device, out);
   }
 };
 

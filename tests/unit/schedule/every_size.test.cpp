@@ -5,10 +5,12 @@
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -116,6 +118,7 @@ TEST_CASE("every size of the schedules with several stages per device") {
   all.sizes([&](pp::pipeline_size size) {
     for (int held = 1; held <= most_stages; ++held) {
       all.verify(pp::BreadthFirst<>{held}, size);
+      all.verify(pp::Hanayo<>{held}, size);
       all.verify(pp::ZeroBubbleInterleaved<>{held}, size);
       for (int const stagger : {1, 2})
         for (int const group : groups(size))
@@ -208,6 +211,7 @@ TEST_CASE("every size of V shapes with unit costs") {
       all.verify(pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{chunks}, size);
       all.verify(pp::ZeroBubbleVChunked<pp::dynamic>{chunks}, size);
       all.verify(pp::OneFOneBVChunked<pp::dynamic>{chunks}, size);
+      all.verify(pp::ChronosPipeChunked<pp::dynamic>{chunks}, size);
     }
   });
 }
