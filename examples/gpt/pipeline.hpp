@@ -110,9 +110,11 @@ struct message_sizes {
   return step_cut(std::move(chunks));
 }
 
-//! How a timetable cuts the work of a step.
+//! How a timetable cuts the work of a step, and which of it a stage recomputes.
+//! @param stage -1: what any stage recomputes
 [[nodiscard]] inline step_cut cut_for(pp::timetable_view table,
-                                      std::vector<std::int64_t> const& lengths) {
+                                      std::vector<std::int64_t> const& lengths,
+                                      int stage = -1) {
   std::vector<std::vector<chunk_range>> chunks;
   for (int m = 0; m < table.extents.microbatches; ++m) {
     chunks.push_back(
@@ -120,7 +122,8 @@ struct message_sizes {
   }
   step_cut cut(std::move(chunks));
   for (int i = 0; i < table.size(); ++i) {
-    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward) {
+    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
+        (stage < 0 || table.passes[i].stage == stage)) {
       cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
     }
   }
@@ -223,9 +226,10 @@ private:
     if (way > 0 && first == extents.microbatches) {
       return stages;
     }
-    auto const cut = cut_for(table, lengths).seen(first, first_of_way(extents, way + 1));
     for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
-      auto const device = pp::device_of(table, static_cast<int>(stages.size()), first);
+      int const stage = static_cast<int>(stages.size());
+      auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
+      auto const device = pp::device_of(table, stage, first);
       stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
     }
     return stages;

@@ -2,13 +2,16 @@
 
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/svpp.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -84,6 +87,18 @@ TEST_CASE("sequences of unequal length, and chunks that are recomputed, change n
   check_schedule(pp::RaggedSliceV<pp::listed_chunks>{{counts}}, 3, 6);
   check_schedule(pp::SVPP<2, 3>{}, 3, 4);
   check_schedule(pp::SVPP<2, 3, 6>{}, 3, 4);
+}
+
+TEST_CASE("stages that recompute beside stages that keep all change no bit") {
+  auto const plain = check_schedule(pp::ChronosPipe{}, 4, 8);
+  auto const first = check_schedule(
+    pp::with_recompute<pp::ChronosPipe, pp::recompute_first_stages>{}, 4, 8);
+  auto const all = check_schedule(pp::with_recompute<pp::ChronosPipe>{}, 4, 8);
+  CHECK(first < plain);
+  CHECK(all < first);
+  check_schedule(pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, 3, 7);
+  check_schedule(pp::with_recompute<pp::BitPipe>{}, 2, 4);
+  check_schedule(pp::Hanayo<2>{}, 2, 5);
 }
 
 TEST_CASE("two copies of every stage have the bits of one device that adds up two halves") {
