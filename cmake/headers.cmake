@@ -66,6 +66,7 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/entered_rows.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
+  timetable/partial_cost.hpp
   timetable/pool_effect.hpp
   timetable/report.hpp
   timetable/simulate.hpp
@@ -99,6 +100,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/frontier.hpp
   search/layer_partition.hpp
   search/list_order.hpp
+  search/offload_rules.hpp
   search/order_graph.hpp
   search/order_search.hpp
   search/order_walk.hpp

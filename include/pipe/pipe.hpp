@@ -153,6 +153,7 @@
 #include <pipe/search/exact_state.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
@@ -167,6 +168,7 @@
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

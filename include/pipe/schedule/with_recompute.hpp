@@ -11,7 +11,6 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <concepts>
-#include <stdexcept>
 
 namespace pipelining::inline v0_2 {
 
@@ -55,7 +54,7 @@ concept recompute_share = std::copyable<Share> && requires(Share const share, pa
   { share(what) } -> std::convertible_to<double>;
 };
 
-//! @brief The activations of which something is dropped. `recompute_cost` has the times, and
+//! @brief The activations of which something is dropped. `partial_cost` has the times, and
 //! `peak_device_bytes` the memory.
 template <recompute_share Share>
 struct recompute_in_part {
@@ -63,23 +62,6 @@ struct recompute_in_part {
 
   [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const {
     return share(forward) > 0;
-  }
-};
-
-//! @brief A cost model with shorter recomputes: the share of the time that `Cost` gives them.
-//! @throws std::invalid_argument (duration) for a share that is not between 0 and 1.
-template <cost_model Cost, recompute_share Share>
-struct recompute_cost : Cost {
-  Share share{}; //!< of the forward's time
-
-  [[nodiscard]] constexpr double duration(pass const& what) const {
-    if (what.kind != pass_kind::recompute)
-      return Cost::duration(what);
-    double const part = share(what);
-    if (!(part >= 0 && part <= 1))
-      throw std::invalid_argument("recompute_cost: the share of an activation that is recomputed "
-                                  "must be between 0 and 1");
-    return part * Cost::duration(what);
   }
 };
 

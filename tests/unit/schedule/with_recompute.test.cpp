@@ -7,6 +7,7 @@
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
@@ -175,7 +176,7 @@ auto recomputed_in_part(pp::pipeline_size size, Share share, double f, double b)
   return pp::make_timetable(
     pp::with_recompute<pp::OneFOneB, pp::recompute_in_part<Share>>{{}, {share}},
     size,
-    pp::recompute_cost<pp::uniform_cost, Share>{{f, b / 2, b / 2}, share});
+    pp::partial_cost<pp::uniform_cost, Share>{{f, b / 2, b / 2}, share});
 }
 
 } // namespace
@@ -219,8 +220,8 @@ TEST_CASE(
       }
     }
   CHECK_THROWS_WITH_AS((void)recomputed_in_part({2, 2}, same_share{1.5}, 1, 2),
-                       "recompute_cost: the share of an activation that is recomputed must be "
-                       "between 0 and 1",
+                       "partial_cost: the share of an activation that is recomputed or copied "
+                       "must be between 0 and 1",
                        std::invalid_argument);
 }
 
