@@ -286,7 +286,7 @@ std::vector<named_schedule> const& schedules() {
     named(
       "chimera",
       "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
-          option::stages_per_device,
+      option::stages_per_device,
       [](schedule_choice const& c) {
         return pp::ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
       }),

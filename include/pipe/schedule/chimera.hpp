@@ -32,8 +32,9 @@ namespace detail {
 //! In slots of equal length, the i-th microbatch of a direction's k-th block of P/2 runs forward on
 //! stage s in slot 2Sk + 2i + s and backward in slot 2Sk + 2i + 2S - 1 - s, with S = VP stages that
 //! each direction runs through to and fro. No two passes of a device fall into one slot, so the
-//! order is that of the slots. Microbatches below M/2 enter at device 0, the others at device P
-//! - 1. The weights are held twice, and the two holders of a stage add up their gradients.
+//! order is that of the slots. The first half of the microbatches, below M/2, enters at device 0,
+//! the others at the last one. The weights are held twice, and the two holders of a stage add up
+//! their gradients.
 //!
 //! With M a multiple of P, F <= B and no latency, the bubble is (P/2 - 1)(2B + 2(M/P - 1)(B - F))
 //! on every device, in times of one stage: a V-th of that of V = 1. Peak between VP - P/2 + 1

@@ -18,9 +18,10 @@ inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2
 //! piece, and three quarters of 1F1B's activations: while a unit waits on the first stage of a
 //! device, few wait on the second.
 //!
-//! Peak at most floor((3P + 2) / 2) activations of one stage, each half of a microbatch, and one more
-//! where P mod 6 is 5. For M >= P, B = 2F and no latency, the bubble lies between 3(P - 1) F, that of
-//! interleaved 1F1B, which holds twice as much, and 6(P - 1) F, that of 1F1B. Any P >= 1, M >= 1.
+//! Peak at most floor((3P + 2) / 2) activations of one stage, each half of a microbatch, and one
+//! more where P mod 6 is 5. For M >= P, B = 2F and no latency, the bubble lies between 3(P - 1) F,
+//! that of interleaved 1F1B, which holds up to twice as much, and 6(P - 1) F, that of 1F1B. Any P
+//! >= 1, M >= 1.
 //!
 //! The first stages of all devices hold most of what waits: Chronos-Recomp is
 //! `with_recompute<ChronosPipe, recompute_first_stages>`.
@@ -28,8 +29,8 @@ inline constexpr strides<2> chronos_strides{.fused = true, .stride = {1, 1, 2, 2
 //! @tparam Chunks chunks of a sequence, or `dynamic`.
 //! @complexity as `Repeat`.
 //! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: strides and memory are
-//! its, the gaps are our own derivation, and warm-up and cool-down are reordered as `Repeat` does. The
-//! bubble is what our tests find at P <= 16.
+//! its, the gaps are our own derivation, and warm-up and cool-down are reordered as `Repeat` does.
+//! The bubble is what our tests find at P <= 16.
 template <int Chunks = 1>
 using ChronosPipeChunked = Repeat<fixed_block<chronos_strides>, loops, Chunks, effort::search>;
 

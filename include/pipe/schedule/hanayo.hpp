@@ -15,16 +15,17 @@ namespace pipelining::inline v0_2 {
 //! @brief Hanayo: a microbatch goes down the devices and up again, W times, through 2W stages per
 //! device, and back the same way; backward passes in one piece.
 //!
-//! In slots of equal length, the i-th microbatch of the k-th block of P runs forward on stage s in slot
-//! 2Sk + 2i + s and backward in slot 2Sk + 2i + 2S - 1 - s, with S = 2WP; the order is that of the
-//! slots. In such slots it is as short as a list schedule, which runs whatever is there, backward
-//! passes first, then the oldest microbatch, with at most P under way; at other times such lists make
-//! the bubble grow with every microbatch.
+//! In slots of equal length, the i-th microbatch of the k-th block of P runs forward on stage s in
+//! slot 2Sk + 2i + s and backward in slot 2Sk + 2i + 2S - 1 - s, with S = 2WP; the order is that of
+//! the slots. In such slots it is as short as a list schedule, which runs whatever is there,
+//! backward passes first, then the oldest microbatch, with at most P under way; where F < B such a
+//! list is longer.
 //!
-//! With M a multiple of P, F <= B and no latency, the bubble is 2(P - 1)(B + (M/P - 1)(B - F)) on every
-//! device, in times of one stage: for F = B 1/(2W) of 1F1B's. Peak 2WP - (P - 1 - d) activations of one
-//! stage on device d, if M >= P; on the last one these are P microbatches. Other M leave out the passes
-//! of the microbatches that the last block lacks: valid, with a larger bubble. Any P >= 1, M >= 1.
+//! With M a multiple of P, F <= B and no latency, the bubble is 2(P - 1)(B + (M/P - 1)(B - F)) on
+//! every device, in times of one stage: for F = B 1/(2W) of 1F1B's. Peak 2WP - (P - 1 - d)
+//! activations of one stage on device d, if M >= P; on the last one these are P microbatches. Other
+//! M leave out the passes of the microbatches that the last block lacks: valid, with a larger
+//! bubble. Any P >= 1, M >= 1.
 //!
 //! @tparam Waves W, or `dynamic`.
 //! @throws std::invalid_argument from `arrange` when W is smaller than 1.
