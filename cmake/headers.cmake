@@ -24,14 +24,17 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/bit_pipe.hpp
   schedule/breadth_first.hpp
   schedule/building_block.hpp
   schedule/chimera.hpp
+  schedule/chronos_pipe.hpp
   schedule/chunk_counts.hpp
   schedule/chunk_flow.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
   schedule/grouped.hpp
+  schedule/hanayo.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp
@@ -40,6 +43,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
+  schedule/slot_block.hpp
   schedule/stp.hpp
   schedule/svpp.hpp
   schedule/timeline.hpp
@@ -62,6 +66,7 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/entered_rows.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
+  timetable/partial_cost.hpp
   timetable/pool_effect.hpp
   timetable/report.hpp
   timetable/simulate.hpp
@@ -95,6 +100,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/frontier.hpp
   search/layer_partition.hpp
   search/list_order.hpp
+  search/offload_rules.hpp
   search/order_graph.hpp
   search/order_search.hpp
   search/order_walk.hpp

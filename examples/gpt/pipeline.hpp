@@ -57,6 +57,29 @@ private:
   }
 };
 
+//! A stage as the library knows it, which is one copy for each way that microbatches take through
+//! the devices.
+struct stage_copies {
+  pp::shape extents;
+  pipeline_stage* of[2];
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    at(where).forward(where, x, y);
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    at(where).backward(where, dy, dx);
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    at(where).backward_input(where, dy, dx);
+  }
+  void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+
+private:
+  [[nodiscard]] pipeline_stage& at(pp::context const& where) const {
+    return *of[pp::route_of(extents, where.microbatch)];
+  }
+};
+
 //! Bytes of the messages between stages, and of activations where the library moves them. What
 //! stages keep beside, they keep in buffers of their own.
 struct slot_sizes {
@@ -133,9 +156,11 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   return step_cut(std::move(chunks));
 }
 
-//! How a timetable cuts the work of a step.
+//! How a timetable cuts the work of a step, and which of it a stage recomputes.
+//! @param stage -1: what any stage recomputes
 [[nodiscard]] inline step_cut cut_for(pp::timetable_view table,
-                                      std::vector<std::int64_t> const& lengths) {
+                                      std::vector<std::int64_t> const& lengths,
+                                      int stage = -1) {
   std::vector<std::vector<chunk_range>> chunks;
   for (int m = 0; m < table.extents.microbatches; ++m) {
     chunks.push_back(
@@ -143,38 +168,39 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   }
   step_cut cut(std::move(chunks));
   for (int i = 0; i < table.size(); ++i) {
-    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward) {
+    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
+        (stage < 0 || table.passes[i].stage == stage)) {
       cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
     }
   }
   return cut;
 }
 
-//! @throws std::invalid_argument for pipelines that keep two copies of each stage
-inline void check_one_copy(pp::shape const& extents) {
-  if (extents.where == pp::placement::bidirectional) {
-    throw std::invalid_argument(
-      "schedules that enter at both ends keep two copies of each stage, whose gradients would have "
-      "to be added up; the example has one copy: take dualpipe-v, which folds them");
-  }
+//! The first microbatch that takes the `way`-th way through the devices; M behind the last.
+[[nodiscard]] inline int first_of_way(pp::shape const& extents, std::size_t way) {
+  bool const both = extents.where == pp::placement::bidirectional;
+  return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
 }
 
 //! Stages add gradients up in the order of microbatches, last chunk first, as one device does:
-//! other sums would have other bits.
+//! other sums would have other bits. Where there are two copies of a stage, each does with its
+//! half.
 //! @throws std::invalid_argument for a timetable whose backward passes come in another order
 inline void check_order(pp::timetable_view table, std::string const& name) {
   auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
-  // [2, S]: how many units have had their gradients of inputs, and of weights.
-  std::vector<int> done(2 * stages, 0);
+  // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
+  std::vector<int> next(2 * stages, 0);
+  next.resize(4 * stages, pp::first_unit(table.over(), first_of_way(table.extents, 1)));
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
     int const chunks = pp::chunks_of(table.over(), what.microbatch);
     int const unit = pp::first_unit(table.over(), what.microbatch) + chunks - 1 - what.chunk;
+    std::size_t const way = pp::enters_at_end(table.extents, what.microbatch) ? 1 : 0;
     for (bool const weights : {false, true}) {
       pp::pass_kind const half =
         weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
       bool const counts = what.kind == pp::pass_kind::backward || what.kind == half;
-      if (counts && done[(weights ? stages : 0) + what.stage]++ != unit) {
+      if (counts && next[(2 * way + (weights ? 1 : 0)) * stages + what.stage]++ != unit) {
         throw std::invalid_argument(name +
                                     " adds up the gradients of microbatches in another order than "
                                     "one device, with which the example compares every bit");
@@ -187,29 +213,35 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
 class pipelined_model {
 public:
   //! @param lengths tokens of the sequence of each microbatch
-  //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
   pipelined_model(model_size const& size,
                   pp::timetable_view table,
                   std::vector<std::int64_t> const& lengths,
                   std::uint64_t seed)
       : memories_(static_cast<std::size_t>(table.extents.devices)),
-        stages_(make_stages(size, table, cut_for(table, lengths), seed, memories_)),
+        stages_(make_stages(size, table, 0, lengths, seed, memories_)),
+        copies_(make_stages(size, table, 1, lengths, seed, memories_)),
+        called_(both(table.extents, stages_, copies_)),
         sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
-        runner_(plan_, stages_) {}
+        runner_(plan_, called_) {}
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
-    for (auto& each : stages_) {
-      each.set_batch(pieces);
+    for (auto* const each : {&stages_, &copies_}) {
+      for (auto& stage : *each) {
+        stage.set_batch(pieces);
+      }
     }
     runner_.step();
-    return stages_.back().loss();
+    add_copies(stages_, copies_);
+    return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
   }
 
   //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& each : stages_) {
-      each.update(optimizer, step);
+    for (auto* const each : {&stages_, &copies_}) {
+      for (auto& stage : *each) {
+        stage.update(optimizer, step);
+      }
     }
   }
 
@@ -235,26 +267,45 @@ public:
   }
 
 private:
+  //! The stages of a way, or none where there is no such way.
   static std::vector<pipeline_stage> make_stages(model_size const& size,
                                                  pp::timetable_view table,
-                                                 step_cut const& cut,
+                                                 std::size_t way,
+                                                 std::vector<std::int64_t> const& lengths,
                                                  std::uint64_t seed,
                                                  std::vector<device_memory<float>>& memories) {
     pp::shape const& extents = table.extents;
-    check_one_copy(extents);
+    int const first = first_of_way(extents, way);
     std::vector<pipeline_stage> stages;
+    if (way > 0 && first == extents.microbatches) {
+      return stages;
+    }
     for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
-      auto const device = pp::device_of(extents, static_cast<int>(stages.size()));
+      int const stage = static_cast<int>(stages.size());
+      auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
+      auto const device = pp::device_of(table, stage, first);
       stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
     }
     return stages;
   }
 
+  static std::vector<stage_copies> both(pp::shape const& extents,
+                                        std::vector<pipeline_stage>& stages,
+                                        std::vector<pipeline_stage>& copies) {
+    std::vector<stage_copies> result;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      result.push_back({extents, {&stages[s], copies.empty() ? nullptr : &copies[s]}});
+    }
+    return result;
+  }
+
   std::vector<device_memory<float>> memories_; // by device
   std::vector<pipeline_stage> stages_;
+  std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
+  std::vector<stage_copies> called_;
   slot_sizes sizes_;
   pp::plan plan_;
-  pp::thread_runner<std::vector<pipeline_stage>> runner_;
+  pp::thread_runner<std::vector<stage_copies>> runner_;
 };
 
 } // namespace gpt

@@ -74,7 +74,6 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     choice.adapted = o.adapted;
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
-  check_one_copy(table.extents);
   check_order(table, name);
   // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
   (void)cut_for(table, o.lengths.empty() ? lengths_of(o.size, table) : o.lengths);
@@ -184,12 +183,25 @@ struct checked {
   std::size_t different = 0; //!< gradients whose bits differ from those of one device
 };
 
+//! The gradients of one step on one device, without pipeline or chunks.
+//! @param halves whether those of the two halves of the microbatches are added up on their own
+inline std::vector<float>
+gradients_of_one_device(options const& o, batch const& pieces, bool halves) {
+  single_device<float> device(
+    o.size, 1, cut_whole(o.lengths), static_cast<std::uint64_t>(o.seed), halves);
+  device.step(pieces);
+  return gradients_of(device.stages());
+}
+
 //! Runs one step of a schedule from the first weights and compares its gradients bit for bit.
+//! @param whole those of one device
 inline checked check_schedule(options const& o,
                               std::string const& name,
                               batch const& pieces,
-                              std::vector<float> const& expected) {
+                              std::vector<float> const& whole) {
   auto const table = timetable_of(o, name);
+  bool const halves = table.extents.where == pp::placement::bidirectional;
+  auto const expected = halves ? gradients_of_one_device(o, pieces, true) : whole;
   pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
@@ -208,10 +220,7 @@ inline checked check_schedule(options const& o,
 inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-  single_device<float> device(o.size, 1, cut_whole(o.lengths), static_cast<std::uint64_t>(o.seed));
-  device.step(pieces);
-  auto const expected = gradients_of(device.stages());
-
+  auto const expected = gradients_of_one_device(o, pieces, false);
   std::vector<checked> all;
   std::size_t fused = 0; // 1F1B's peak
   double fused_predicted = 0;
@@ -264,7 +273,9 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
   std::printf(
     "  planned peak: microbatches on a device's share of the model; measured peak: bytes of "
     "real buffers,\n  with the gradients that wait for backward_weight or for an earlier "
-    "chunk, which plans do not count\n");
+    "chunk, which plans do not count\n  schedules that enter at both ends keep two copies of every "
+    "stage, each with the gradients of half of the\n  microbatches: one device adds both halves up "
+    "likewise\n");
   return good;
 }
 

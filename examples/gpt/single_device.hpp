@@ -21,10 +21,19 @@ template <class Number>
 class single_device {
 public:
   //! @param stages 1 for the plain model; more to see what each stage takes
-  single_device(model_size const& size, std::int64_t stages, step_cut cut, std::uint64_t seed)
-      : cut_(std::move(cut)) {
+  //! @param halves whether it adds the gradients of the first and of the second half of the
+  //! microbatches up on their own, as two copies of a stage do
+  single_device(model_size const& size,
+                std::int64_t stages,
+                step_cut cut,
+                std::uint64_t seed,
+                bool halves = false)
+      : cut_(std::move(cut)), second_(halves ? cut_.microbatches() / 2 : cut_.microbatches()) {
     for (auto const& layers : cut_layers(size.layers, stages)) {
-      stages_.emplace_back(size, layers, cut_, seed, memory_);
+      stages_.emplace_back(size, layers, cut_.seen(0, second_), seed, memory_);
+      if (halves) {
+        copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, memory_);
+      }
     }
     auto const largest = static_cast<std::size_t>(size.sequence * size.width);
     between_.assign(stages_.size() + 1, std::vector<Number>(largest));
@@ -34,8 +43,10 @@ public:
   //! must call work().
   template <class Around>
   double step(batch const& pieces, Around around) {
-    for (auto& each : stages_) {
-      each.set_batch(pieces);
+    for (auto* const each : {&stages_, &copies_}) {
+      for (auto& stage : *each) {
+        stage.set_batch(pieces);
+      }
     }
     for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
       auto const chunks = cut_.chunks(m);
@@ -46,7 +57,8 @@ public:
         backward({m, c}, around);
       }
     }
-    return stages_.back().loss();
+    add_copies(stages_, copies_);
+    return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
   }
 
   //! The same with nothing around the passes.
@@ -54,15 +66,28 @@ public:
     return step(pieces, [](pipelining::pass_kind, std::size_t, unit, auto work) { work(); });
   }
 
+  //! One step of the optimizer on every stage.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto* const each : {&stages_, &copies_}) {
+      for (auto& stage : *each) {
+        stage.update(optimizer, step);
+      }
+    }
+  }
+
   [[nodiscard]] std::vector<stage<Number>>& stages() { return stages_; }
   [[nodiscard]] activation_pool<Number> const& pool() const { return memory_.pool; }
 
 private:
+  //! Who sees a microbatch.
+  [[nodiscard]] stage<Number>& at(std::size_t s, unit u) {
+    return (u.microbatch < second_ ? stages_ : copies_)[s];
+  }
   template <class Around>
   void forward(unit u, Around& around) {
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       around(pipelining::pass_kind::forward, s, u, [&] {
-        stages_[s].forward(u, between_[s].data(), between_[s + 1].data());
+        at(s, u).forward(u, between_[s].data(), between_[s + 1].data());
       });
     }
   }
@@ -70,15 +95,17 @@ private:
   void backward(unit u, Around& around) {
     for (std::size_t s = stages_.size(); s-- > 0;) {
       around(pipelining::pass_kind::backward_input, s, u, [&] {
-        stages_[s].backward_input(u, between_[s + 1].data(), between_[s].data());
+        at(s, u).backward_input(u, between_[s + 1].data(), between_[s].data());
       });
-      around(pipelining::pass_kind::backward_weight, s, u, [&] { stages_[s].backward_weight(u); });
+      around(pipelining::pass_kind::backward_weight, s, u, [&] { at(s, u).backward_weight(u); });
     }
   }
 
   step_cut cut_;
+  std::int64_t second_; // the first microbatch of the second half, where there are halves
   device_memory<Number> memory_;
   std::vector<stage<Number>> stages_;
+  std::vector<stage<Number>> copies_;        // of the second half
   std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
 };
 

@@ -49,6 +49,7 @@ public:
       tokens_ += each.back().end;
     }
     not_kept_.assign(static_cast<std::size_t>(units()), false);
+    last_seen_ = units();
   }
 
   [[nodiscard]] std::int64_t microbatches() const {
@@ -59,6 +60,17 @@ public:
     return static_cast<std::int64_t>(chunks_[static_cast<std::size_t>(microbatch)].size());
   }
   [[nodiscard]] std::int64_t units() const { return first_units_.back(); }
+  //! Of all these microbatches one of several copies of a stage sees those from `first` to `last`,
+  //! which is not among them.
+  [[nodiscard]] step_cut seen(std::int64_t first, std::int64_t last) const {
+    step_cut part = *this;
+    part.first_seen_ = first_units_[static_cast<std::size_t>(first)];
+    part.last_seen_ = first_units_[static_cast<std::size_t>(last)];
+    return part;
+  }
+  [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
+  [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
+
   //! Tokens of a microbatch, and of all.
   [[nodiscard]] std::int64_t tokens(std::int64_t microbatch) const {
     return chunks_[static_cast<std::size_t>(microbatch)].back().end;
@@ -81,6 +93,8 @@ private:
   std::vector<std::int64_t> first_units_{0};
   std::vector<bool> not_kept_;
   std::int64_t tokens_ = 0;
+  std::int64_t first_seen_ = 0;
+  std::int64_t last_seen_ = 0;
 };
 
 //! The law that makes gradients independent of the schedule: a stage adds up the gradients of its
@@ -92,17 +106,17 @@ public:
   void check(unit u, step_cut const& cut, char const* what) {
     auto const last = cut.chunks(u.microbatch) - 1;
     auto const came = static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk}));
-    if (came != next_) {
+    if (came != cut.first_seen() + done_) {
       throw std::logic_error(
         std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
         std::to_string(u.chunk) +
         " came out of order; gradients add up by microbatch, last chunk first");
     }
-    next_ = next_ + 1 == cut.units() ? 0 : next_ + 1;
+    done_ = came + 1 == cut.last_seen() ? 0 : done_ + 1;
   }
 
 private:
-  std::int64_t next_ = 0;
+  std::int64_t done_ = 0;
 };
 
 //! Numbers that a stage of these layers keeps of so many tokens between forward and backward, but
@@ -332,5 +346,23 @@ private:
   gradient_order input_order_;
   gradient_order weight_order_;
 };
+
+//! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.
+template <class Stage>
+void add_copies(std::vector<Stage>& stages, std::vector<Stage>& copies) {
+  using number = typename Stage::number;
+  for (std::size_t s = 0; s < copies.size(); ++s) {
+    std::vector<parameter<number>*> mine;
+    stages[s].for_each_parameter([&](parameter<number>& p) { mine.push_back(&p); });
+    std::size_t next = 0;
+    copies[s].for_each_parameter([&](parameter<number>& theirs) {
+      auto& sum = mine[next++]->gradient;
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += theirs.gradient[i];
+      }
+      theirs.gradient = sum;
+    });
+  }
+}
 
 } // namespace gpt

@@ -106,6 +106,15 @@ struct place_of_stage {
   }
 };
 
+//! @throws std::invalid_argument for pipelines that keep two copies of each stage
+inline void check_one_copy(pp::shape const& extents) {
+  if (extents.where == pp::placement::bidirectional) {
+    throw std::invalid_argument(
+      "schedules that enter at both ends keep two copies of each stage, whose gradients would have "
+      "to be added up; the example has one copy: take dualpipe-v, which folds them");
+  }
+}
+
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 class rank_model {
 public:

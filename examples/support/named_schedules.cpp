@@ -2,12 +2,15 @@
 // How to add a schedule: see the top of named_schedules.hpp.
 #include "named_schedules.hpp"
 
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -22,12 +25,14 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/verify.hpp>
 
@@ -115,6 +120,23 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::Interleaved<pp::dynamic>{
               .stages_per_device = c.stages_per_device.value_or(2), .group = c.group.value_or(0)};
+          }),
+    named("chronos",
+          "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::ChronosPipeChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
+    named("hanayo",
+          "Hanayo: down the devices and up again, two stages per device for each wave; 4 of them",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(4);
+            if (held % 2 != 0)
+              throw std::invalid_argument("hanayo: a device has two stages for each wave, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return pp::Hanayo<>{.waves = held / 2};
           }),
     named("breadth-first",
           "all microbatches stage by stage, then back in reverse; 2 stages per device",
@@ -261,10 +283,17 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
-    named("chimera",
-          "Chimera: microbatches from both ends, each direction in the bubble of the other",
+    named(
+      "chimera",
+      "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
+      option::stages_per_device,
+      [](schedule_choice const& c) {
+        return pp::ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
+      }),
+    named("bitpipe",
+          "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
           option::none,
-          [](schedule_choice const&) { return pp::Chimera{}; }),
+          [](schedule_choice const&) { return pp::BitPipe{}; }),
     named("dualpipe",
           "DualPipe: microbatches from both ends, forward beside backward",
           option::unfused | option::pair_cost,
@@ -359,7 +388,18 @@ auto with_adapted(schedule_choice const& choice, Use use) {
   bool const published = choice.name == "1f1b"; // an order of its own
   switch (choice.adapted) {
   case adapter::recompute: return use(pp::with_recompute<schedule_of_name>{named, {}});
-  case adapter::offload: return use(pp::with_offload<schedule_of_name>{named, {}});
+  case adapter::recompute_first:
+    return use(pp::with_recompute<schedule_of_name, pp::recompute_first_stages>{named, {}});
+  case adapter::offload:
+  case adapter::offload_half: {
+    pp::offload_in_slots rule;
+    if (choice.adapted == adapter::offload_half)
+      rule = pp::offload_half;
+    rule.stages = choice.offloaded_stages;
+    return use(pp::with_offload<schedule_of_name>{named, rule});
+  }
+  case adapter::offload_chunks:
+    return use(pp::with_offload<schedule_of_name, pp::offload_chunks>{named, {}});
   case adapter::vocabulary_1:
     return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
                      : use(pp::with_vocabulary<schedule_of_name, 1>{named});
@@ -475,8 +515,12 @@ pp::shape arrange(schedule_choice const& choice) {
   return extents;
 }
 
-pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& cost) {
-  static_cast<void>(arrange(choice));
+pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& whole) {
+  int const chunks = arrange(choice).chunks;
+  any_cost const cost =
+    choice.adapted == adapter::offload_chunks
+      ? any_cost(pp::partial_cost<any_cost, pp::hidden_share<any_cost>>{whole, {whole, chunks}})
+      : whole;
   pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost), cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
     throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));

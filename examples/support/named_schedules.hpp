@@ -60,10 +60,13 @@ enum class option : unsigned {
 //! What any schedule can be wrapped in.
 enum class adapter {
   none,
-  recompute,    //!< with_recompute: forward passes keep their input alone
-  offload,      //!< with_offload: activations wait on the host
-  vocabulary_1, //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
-  vocabulary_2  //!< with_vocabulary<Schedule, 2>
+  recompute,       //!< with_recompute: forward passes keep their input alone
+  recompute_first, //!< the same of the first stage of every device
+  offload,         //!< with_offload: activations wait on the host
+  offload_half,    //!< half of them, those that idle longest
+  offload_chunks,  //!< of every chunk but the last what hides behind the next one
+  vocabulary_1,    //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
+  vocabulary_2     //!< with_vocabulary<Schedule, 2>
 };
 
 //! An adapter by the name that options have for it.
@@ -76,13 +79,23 @@ struct named_adapter {
 //! All of them.
 inline constexpr named_adapter named_adapters[] = {
   {"recompute", adapter::recompute, "forward passes keep their input alone"},
+  {"recompute-first", adapter::recompute_first, "those of the first stage of every device"},
   {"offload", adapter::offload, "activations wait on the host"},
+  {"offload-half", adapter::offload_half, "half of them, those that idle longest"},
+  {"offload-chunks",
+   adapter::offload_chunks,
+   "of every chunk but the last what moves behind the forward pass of the next"},
   {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
   {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
 };
 
 [[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
   return which == adapter::vocabulary_1 || which == adapter::vocabulary_2;
+}
+
+[[nodiscard]] constexpr bool moves_activations(adapter which) noexcept {
+  return which == adapter::offload || which == adapter::offload_half ||
+         which == adapter::offload_chunks;
 }
 
 //! Which schedule, how large, and with which of its options.
@@ -100,6 +113,7 @@ struct schedule_choice {
   bool eager = false;
   bool unfused = false;
   adapter adapted = adapter::none;
+  int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.

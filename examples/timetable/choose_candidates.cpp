@@ -147,6 +147,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"eager-1f1b", "EagerOneFOneB"},
     {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
     {"interleaved", "Interleaved<" + per_device + ">"},
+    {"chronos", "ChronosPipeChunked<" + chunks + ">"},
+    {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
     {"breadth-first", "BreadthFirst<" + per_device + ">"},
     {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
     {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
@@ -164,7 +166,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"v-1f1b", "OneFOneBVChunked<" + chunks + ">"},
     {"v-auto", "VAuto<" + limit + ", " + chunks + ">"},
     {"zb-v", "ZeroBubbleVChunked<" + chunks + ">"},
-    {"chimera", "Chimera"},
+    {"chimera", "ChimeraWaves<" + std::to_string(c.stages_per_device.value_or(1)) + ">"},
+    {"bitpipe", "BitPipe"},
     {"dualpipe", "DualPipe<>"},
     {"dualpipe-v", "DualPipeV<>"},
     {"stp", "STP<>"},
@@ -316,8 +319,9 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   }
   if (has(schedule.takes, option::stages_per_device)) {
     std::vector<int> values;
-    for (int const count : {2, 4})
-      if (std::int64_t{count} * asked.devices <= asked.model.layers)
+    for (int const count : {1, 2, 4})
+      if ((count > 1 || schedule.name == "chimera") &&
+          std::int64_t{count} * asked.devices <= asked.model.layers)
         values.push_back(count);
     vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }

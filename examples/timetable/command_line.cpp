@@ -259,6 +259,16 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.copy_out = c.cost.copy_in = read_time(option, word);
    }},
+  {"--recompute-cost",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.recompute = read_time(option, word);
+   }},
+  {"--offloaded-stages",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.offloaded_stages = read_extent(option, word);
+   }},
   {"--vocabulary-cost",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -484,9 +494,17 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error("only search has the format header; others have types of their own");
   if (compares && has_option("--with"))
     throw usage_error("compare does not have the option --with");
-  bool const offloads = result.choice.adapted == adapter::offload;
+  bool const offloads = moves_activations(result.choice.adapted);
   if (has_option("--copy-cost") && !offloads)
-    throw usage_error("--copy-cost is for --with offload only");
+    throw usage_error("--copy-cost is for --with offload, offload-half and offload-chunks only");
+  if (has_option("--offloaded-stages") &&
+      (!offloads || result.choice.adapted == adapter::offload_chunks))
+    throw usage_error("--offloaded-stages is for --with offload and offload-half only");
+  bool const recomputes = result.choice.adapted == adapter::recompute ||
+                          result.choice.adapted == adapter::recompute_first;
+  if (has_option("--recompute-cost") && (!recomputes || result.measured))
+    throw usage_error("--recompute-cost is for --with recompute and recompute-first only, and not "
+                      "for costs of a file");
   if (offloads && !(result.cost.copy_out > 0) && !result.measured)
     throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
                       "activation to the host, or back");
@@ -636,11 +654,14 @@ std::string help_text() {
          "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
          "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"
-         "  --with WHAT            the schedule in an adapter: recompute, offload, vocabulary-1 "
-         "or\n"
-         "                         vocabulary-2 (embedding and output layer in a shard per\n"
-         "                         device, one or two barriers)\n"
+         "  --with WHAT            the schedule in an adapter: recompute, recompute-first (the\n"
+         "                         first stage of every device alone), offload, offload-half,\n"
+         "                         offload-chunks (what hides behind the next chunk),\n"
+         "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
+         "                         shard per device, one or two barriers)\n"
+         "  --recompute-cost T     of recompute: time of a recompute; default: as a forward pass\n"
          "  --copy-cost T          of offload: time of a copy to the host, or back\n"
+         "  --offloaded-stages K   of offload: only activations of the first K stages of a device\n"
          "  --vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]\n"
          "                         times of the passes of shards (default 1 each) and of their\n"
          "                         exchanges (default: as messages)\n"

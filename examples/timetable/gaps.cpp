@@ -47,6 +47,8 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
     choice.memory_limit = row.name == "zb-auto" ? choice.devices : choice.devices + 2;
   if (is_over_chunks(schedule))
     choice.chunks = 2;
+  if (row.name == "hanayo")
+    choice.stages_per_device = 2; // one wave, since proofs are for few stages
   pp::dynamic_timetable const table = make_named_timetable(choice, asked.cost);
   row.makespan = pp::makespan(table);
   for (int device = 0; device < table.extents.devices; ++device)

@@ -110,14 +110,17 @@
 #include <pipe/run/thread_device.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_counts.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>
@@ -126,6 +129,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slot_block.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>
@@ -149,6 +153,7 @@
 #include <pipe/search/exact_state.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/search/order_search.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
@@ -163,6 +168,7 @@
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>

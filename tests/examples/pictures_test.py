@@ -15,7 +15,9 @@ OPTIONS = {"chunkflow": ["--chunk-counts", "1,1,1,4", "--keep", "2"],
            "zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
            "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
 # Pictures of schedules in adapters.
-ADAPTED = {"vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost", "0.25,0.25,0.25,0.25"]}
+ADAPTED = {"recompute": ["chronos", "--with", "recompute-first"],
+           "offload": ["seq1f1b", "--with", "offload-chunks", "--copy-cost", "0.75"],
+           "vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost", "0.25,0.25,0.25,0.25"]}
 
 
 def picture(tool, name, further=()):

@@ -388,7 +388,7 @@ class Timetables(unittest.TestCase):
                     with self.subTest(words=words, content=content):
                         # Some orders follow from the costs, which the file does not hold.
                         result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
-                        if name.startswith("seq") or name in ("chimera", "chunkflow", "dualpipe", "slice-v", "stp", "svpp"):
+                        if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "slice-v", "stp", "svpp"):
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
                         file.write_text(result.stdout, encoding="utf-8")
@@ -406,23 +406,34 @@ class Timetables(unittest.TestCase):
 
     def test_schedules_in_adapters(self):
         for schedule in ("1f1b", "seq1f1b", "zb-h1", "v-half", "interleaved"):
-            for words in (["recompute"], ["offload", "--copy-cost", "0.25"], ["vocabulary-1"], ["vocabulary-2", "--vocabulary-cost", "0,1,1,0,0.5,0.5"]):
+            for words in (["recompute"], ["recompute-first"], ["offload", "--copy-cost", "0.25"],
+                          ["offload-half", "--copy-cost", "0.25", "--offloaded-stages", "1"], ["vocabulary-1"], ["vocabulary-2", "--vocabulary-cost", "0,1,1,0,0.5,0.5"]):
                 with self.subTest(schedule=schedule, words=words):
                     made = table(schedule, "--devices", 4, "--microbatches", 8, "--with", *words)
                     kinds = {one["kind"] for row in made["passes"] for one in row}
-                    self.assertLessEqual({"recompute": {"K", "R"}, "offload": {"H", "Q"}}.get(words[0], set("ESTG")), kinds)
+                    self.assertLessEqual({"recompute": {"K", "R"}, "offload": {"H", "Q"}}.get(words[0].split("-")[0], set("ESTG")), kinds)
+        size = ("--devices", 4, "--microbatches", 8)
+        for cost in (0, 0.25, 1):  # of a recompute that brings a share of the activation back
+            self.assertEqual(table("1f1b", *size, "--with", "recompute", "--recompute-cost", cost)["makespan"],
+                             8 * (3 + cost) + 3 * 3)
+        for cost in ("0.25", "8"):  # chunks: what hides behind the next one moves
+            self.assertEqual(table("seq1f1b", *size, "--with", "offload-chunks", "--copy-cost", cost)["makespan"],
+                             table("seq1f1b", *size)["makespan"])
         plain = table("1f1b", "--devices", 4, "--microbatches", 8, "--with", "vocabulary-2", "--vocabulary-cost", "0,0,0,0")
         self.assertEqual(plain["peak_activations"], [6, 5, 4, 3])
         self.assertEqual(plain["makespan"], 8 * 3 + 3 * 3)
 
     def test_adapters_that_cannot_be(self):
         for words, text in (
-                (["1f1b", "--with", "shards"], "--with wants recompute, offload, vocabulary-1 or vocabulary-2, not 'shards'"),
+                (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "
+                                               "offload-chunks, vocabulary-1 or vocabulary-2, not 'shards'"),
                 (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
                 (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),
                 (["1f1b", "--with", "offload"], "--with offload needs --copy-cost T above 0"),
-                (["1f1b", "--copy-cost", "1"], "--copy-cost is for --with offload only"),
+                (["1f1b", "--copy-cost", "1"], "--copy-cost is for --with offload, offload-half and offload-chunks only"),
+                (["1f1b", "--recompute-cost", "1"], "--recompute-cost is for --with recompute and recompute-first only"),
+                (["1f1b", "--offloaded-stages", "1"], "--offloaded-stages is for --with offload and offload-half only"),
                 (["chunkflow", "--with", "recompute"], "goes into no adapter"),
                 (["slice-v", "--chunk-counts", "1,4", "--with", "vocabulary-2"], "goes into no adapter"),
                 (["dualpipe", "--with", "vocabulary-2"], "shards stand around stages that are looped or in waves")):

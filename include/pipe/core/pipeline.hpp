@@ -221,7 +221,7 @@ namespace detail {
 //! @brief The most passes that one row can have.
 [[nodiscard]] constexpr int row_capacity(pipeline const& over) noexcept {
   shape const& extents = over.extents;
-  int most = extents.where == placement::bidirectional ? 2 : extents.stages_per_device;
+  int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
   if (over.holders != nullptr) {
     most = 0;
     int const count = stages(extents) * routes(extents);

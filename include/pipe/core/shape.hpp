@@ -16,8 +16,8 @@ namespace pipelining::inline v0_2 {
 enum class placement : std::uint8_t {
   looped,        //!< stage s on device s mod P (linear when a device owns one stage)
   wave,          //!< down the devices and up again, alternating (V when a device owns two stages)
-  bidirectional, //!< two copies of a linear pipeline: the first half of the microbatches enters at
-                 //!< device 0, the second half at device P - 1 (DualPipe)
+  bidirectional, //!< two copies of a wave: the first half of the microbatches enters at device 0,
+                 //!< the second half at device P - 1 (DualPipe)
   custom         //!< a table that the schedule fills: `device_of(stage, route)`
 };
 
@@ -29,7 +29,7 @@ struct shape {
   int devices = 1;                     //!< P
   int microbatches = 1;                //!< M
   int chunks = 1;                      //!< C, slices of each sequence
-  int stages_per_device = 1;           //!< V
+  int stages_per_device = 1;           //!< V; of a bidirectional placement, of each copy
   placement where = placement::looped; //!< which device holds which stage
   //! For `placement::custom`: how many ways microbatches take through the devices; microbatch m
   //! takes way m mod `custom_routes`.
@@ -40,8 +40,7 @@ struct shape {
 
 //! @brief The number of stages of the model.
 [[nodiscard]] constexpr int stages(shape const& extents) noexcept {
-  return extents.where == placement::bidirectional ? extents.devices
-                                                   : extents.devices * extents.stages_per_device;
+  return extents.devices * extents.stages_per_device;
 }
 
 //! @brief True when this microbatch enters a bidirectional pipeline at its last device.
@@ -54,14 +53,14 @@ struct shape {
 //! @pre `extents.where` is not custom; timetables and plans know those: `device_of(table, ...)`.
 [[nodiscard]] constexpr int
 device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
-  int const last = extents.devices - 1;
+  int const position = stage % extents.devices;
+  bool const goes_up = (stage / extents.devices) % 2 == 1;
   switch (extents.where) {
-  case placement::looped: return stage % extents.devices;
-  case placement::wave: {
-    int const position = stage % extents.devices;
-    return (stage / extents.devices) % 2 == 0 ? position : last - position;
-  }
-  case placement::bidirectional: return enters_at_end(extents, microbatch) ? last - stage : stage;
+  case placement::looped: return position;
+  case placement::wave:
+  case placement::bidirectional:
+    return goes_up != enters_at_end(extents, microbatch) ? extents.devices - 1 - position
+                                                         : position;
   case placement::custom: return 0;
   }
   return 0;

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief What a timetable holds at most, in bytes. Header for pipelining::peak_activation_bytes,
-//! peak_kept_input_bytes and peak_host_bytes.
+//! peak_kept_input_bytes, peak_host_bytes and peak_device_bytes.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/training.hpp>
@@ -49,6 +49,36 @@ peak_kept_input_bytes(timetable_view table, int device, BytesOf const& bytes_of)
 template <class BytesOf>
 [[nodiscard]] double peak_host_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
   return detail::peak_of<double>(table, device, slot_class::host_activation, bytes_of);
+}
+
+//! @brief What one unit on one stage takes on a device, in bytes.
+struct unit_bytes {
+  double activation = 0; //!< all that backward reads
+  double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
+  double moved = 0; //!< of it what copies take to the host
+};
+
+//! @brief The most bytes of activations that a device holds at once where some are recomputed or
+//! moved in part: a checkpointed forward pass has the whole activation while it runs and `kept` of
+//! it then, `recompute` brings the rest back, and a copy takes `moved` of it to the host and back.
+//! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double peak_device_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
+  return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
+    unit_bytes const of = bytes_of(what);
+    switch (what.kind) {
+    case pass_kind::forward:
+    case pass_kind::offloaded_forward: return ends ? 0 : of.activation;
+    case pass_kind::checkpointed_forward: return ends ? of.kept - of.activation : of.activation;
+    case pass_kind::recompute: return ends ? 0 : of.activation - of.kept;
+    case pass_kind::copy_out: return ends ? -of.moved : 0;
+    case pass_kind::copy_in: return ends ? 0 : of.moved;
+    case pass_kind::backward:
+    case pass_kind::backward_weight: return ends ? -of.activation : 0;
+    default: return 0;
+    }
+  });
 }
 
 } // namespace pipelining::inline v0_2

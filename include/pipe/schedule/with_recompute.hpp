@@ -34,6 +34,37 @@ struct recompute_all_but_last {
   }
 };
 
+//! @brief The activations of the first stages of every device, which wait longest where a device
+//! has several: those of the stages below `count` P.
+struct recompute_first_stages {
+  int count = 1; //!< stages of a device
+
+  [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                          pass const& forward) const noexcept {
+    return forward.stage < count * extents.devices;
+  }
+};
+
+//! @brief Says how much of an activation is dropped and brought back, in shares of the forward's
+//! time from 0 to 1: `share(pass)`, which looks at stage, microbatch and chunk alone. Selective
+//! recomputation has one number (norms and activation functions, say); InfiniPipe recomputes k of
+//! the n layers of a stage, k by stage and unit: k / n.
+template <class Share>
+concept recompute_share = std::copyable<Share> && requires(Share const share, pass const what) {
+  { share(what) } -> std::convertible_to<double>;
+};
+
+//! @brief The activations of which something is dropped. `partial_cost` has the times, and
+//! `peak_device_bytes` the memory.
+template <recompute_share Share>
+struct recompute_in_part {
+  Share share{}; //!< of the forward's time
+
+  [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const {
+    return share(forward) > 0;
+  }
+};
+
 namespace detail {
 
 //! Turns the forward passes of a row that `rule` names into checkpointed ones, and puts a recompute
@@ -86,13 +117,18 @@ constexpr void add_recomputes(shape const& extents, Rule const& rule, row_writer
 //! gradient is on its way.
 //!
 //! With 1F1B and f, b the times of forward and whole backward: makespan M (2f + b) + (P - 1)(f + b)
-//! without messages, and at most one activation and P - 1 - d inputs on device d.
+//! without messages, and at most one activation and P - 1 - d inputs on device d. A backward pass
+//! that recomputes within itself (1F1B-R) is one of f + b under the schedule itself: (P - 1) f
+//! more.
+//!
+//! Recomputing a part, the same of the units (stage s + i, microbatch j + i) for every i, adds to
+//! 1F1B what the last stage recomputes, once and not P times.
 //!
 //! @tparam Schedule any schedule of `training`. @tparam Rule which activations are recomputed.
 //! @throws as the schedule does.
 //! @complexity O(1) per pass on top of the schedule.
 //! @source activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost",
-//! 2016; before the gradient arrives: Mario, PPoPP 2025.
+//! 2016; before the gradient arrives: Mario, PPoPP 2025; a part by stage and unit: InfiniPipe.
 template <schedule Schedule, recompute_rule Rule = recompute_all>
 struct with_recompute {
   static constexpr flow declared = frugal_training;

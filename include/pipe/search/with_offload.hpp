@@ -9,103 +9,16 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <concepts>
 #include <cstddef>
-#include <limits>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
-
-//! @brief An activation of a device: who makes it, and when it is there without being used.
-struct idle_activation {
-  pass forward;        //!< the pass that makes it
-  double made = 0;     //!< end of that pass
-  double needed = 0;   //!< start of the backward that reads it
-  double backward = 0; //!< how long that one takes
-  bool moves = false;  //!< what a rule decides: it goes to the host
-  double leaves = 0;   //!< and at what time it begins to leave
-  double returns = 0;  //!< and to come back
-};
-
-//! @brief Decides which activations of a device go to the host, and when: `rule(device, copy_out,
-//! copy_in, activations)`, where the times of a copy are those of the first activation.
-template <class Rule>
-concept offload_rule = std::copyable<Rule> &&
-  requires(Rule const rule, std::vector<idle_activation>& activations) {
-  rule(0, 1.0, 1.0, activations);
-};
-
-//! @brief PipeOffload's rule: the copy lane of a device is cut into slots of one copy, even ones
-//! out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one starts a
-//! slot later and their copies never meet.
-//!
-//! An activation moves when it idles for more than six copies, a backward before its own not
-//! counted. It leaves in the first free slot behind its forward, and comes back in the last free
-//! one that ends a backward before it is needed. Where slots run out, it stays: copies that are too
-//! slow move what fits.
-//! @source Wan et al., "PipeOffload", ICML 2025, section 4 and its repository; refusing one
-//! activation instead of the whole schedule is own.
-struct offload_in_slots {
-  double share = 1; //!< of the activations that may move, those that idle longest first
-
-  void
-  operator()(int device, double copy_out, double copy_in, std::vector<idle_activation>& all) const {
-    double const slot = std::max(copy_out, copy_in);
-    if (all.empty() || !(slot > 0))
-      return;
-    double const first = all.front().made + (device % 2 == 1 ? slot : 0);
-    std::vector<idle_activation*> chosen;
-    for (idle_activation& one : all)
-      if (one.needed - one.backward - one.made > 6 * slot)
-        chosen.push_back(&one);
-    std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
-      double const mine = a->needed - a->made;
-      double const other = b->needed - b->made;
-      return mine != other ? mine > other : a < b; // all are of one array, in the order made
-    });
-    chosen.resize(
-      std::min(chosen.size(), static_cast<std::size_t>(std::ceil(share * double(chosen.size())))));
-    std::sort(
-      chosen.begin(), chosen.end(), [](auto const* a, auto const* b) { return a->made < b->made; });
-    take_outward(chosen, first, slot);
-    take_inward(chosen, first, slot);
-  }
-
-private:
-  static constexpr double rounding = 1e-9;
-
-  static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
-    double next = 0; // free even slot
-    for (idle_activation* const one : chosen) {
-      double const earliest = std::ceil((one->made - first) / (2 * slot) - rounding) * 2;
-      next = std::max(next, earliest);
-      one->leaves = first + next * slot;
-      next += 2;
-    }
-  }
-  static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
-    double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
-    std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
-    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
-      return a->needed != b->needed ? a->needed > b->needed : a > b;
-    });
-    for (idle_activation* const one : back) {
-      double const latest = (one->needed - one->backward - first) / slot - 1;
-      double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
-      number = std::min(number, previous - 2);
-      one->returns = first + number * slot;
-      one->moves = one->returns >= one->leaves + slot - rounding * slot;
-      if (one->moves)
-        previous = number;
-    }
-  }
-};
 
 namespace detail {
 
@@ -131,7 +44,7 @@ struct planned_copy {
     int& index = number[static_cast<std::size_t>(pass_index(table.over(), what))];
     if (!reads) {
       index = static_cast<int>(result.size());
-      result.push_back({what, table.ends[i]});
+      result.push_back({what, table.ends[i] - table.starts[i], table.ends[i]});
     } else if (index >= 0) {
       result[static_cast<std::size_t>(index)].needed = table.starts[i];
       result[static_cast<std::size_t>(index)].backward = table.ends[i] - table.starts[i];
@@ -218,13 +131,15 @@ struct with_offload {
     timetable_view const table = plain;
     for (int device = 0; device < extents.devices; ++device) {
       std::vector<idle_activation> all = detail::idle_activations(table, device);
-      if (!all.empty()) {
-        pass copied = all.front().forward;
+      for (idle_activation& one : all) {
+        pass copied = one.forward;
         copied.kind = pass_kind::copy_out;
-        double const copy_out = cost.duration(copied);
+        one.copy_out = cost.duration(copied);
         copied.kind = pass_kind::copy_in;
-        rule(device, copy_out, cost.duration(copied), all);
+        one.copy_in = cost.duration(copied);
       }
+      if (!all.empty())
+        rule(device, all);
       detail::write_offloaded(table, device, all, rows);
     }
   }

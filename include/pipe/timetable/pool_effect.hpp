@@ -63,13 +63,10 @@ struct row_walk {
     return time() != there.time() ? time() < there.time() : running && !there.running;
   }
   //! Takes or gives back, and goes on. @return what is held then
-  template <class Number, class Weight>
-  constexpr Number advance(pool_effect const& of, Number held, Weight const& weight) noexcept {
-    for (int i = first; i < last; ++i) {
-      auto const kind = static_cast<int>(table.passes[i].kind);
-      int const change = running ? -of.freed[kind] : of.taken[kind];
-      held += static_cast<Number>(change * weight(table.passes[i]));
-    }
+  template <class Number, class Change>
+  constexpr Number advance(Number held, Change const& change) noexcept {
+    for (int i = first; i < last; ++i)
+      held += static_cast<Number>(change(table.passes[i], running));
     if (running) {
       first = last;
       find_last();
@@ -79,13 +76,12 @@ struct row_walk {
   }
 };
 
-//! The most that a device holds of a pool at once, by the times of its passes; on one engine, by
+//! The most that a device holds of something at once, by the times of its passes; on one engine, by
 //! their order.
-//! @param weight what the slot of a pass counts
-template <class Number, class Weight>
+//! @param change `change(pass, ends)`: how much more is held when a pass starts, or ends
+template <class Number, class Change>
 [[nodiscard]] constexpr Number
-peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
-  pool_effect const of = effect_on(*table.declared, pool);
+peak_by(timetable_view const& table, int device, Change const& change) noexcept {
   int const devices = table.extents.devices;
   int const engines = table.declared->engines;
   row_walk walks[engine_count] = {{table, device},
@@ -100,10 +96,22 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
         earliest = row;
     if (walks[earliest].done())
       return peak;
-    held = walks[earliest].advance(of, held, weight);
+    held = walks[earliest].advance(held, change);
     if (held > peak)
       peak = held;
   }
+}
+
+//! The most that a device holds of a pool at once.
+//! @param weight what the slot of a pass counts
+template <class Number, class Weight>
+[[nodiscard]] constexpr Number
+peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
+  pool_effect const of = effect_on(*table.declared, pool);
+  return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
+    auto const kind = static_cast<int>(what.kind);
+    return (ends ? -of.freed[kind] : of.taken[kind]) * weight(what);
+  });
 }
 
 } // namespace detail

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-#include <pipe/run/error.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -23,7 +26,6 @@
 #include <examples/gpt/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 using namespace gpt;
@@ -76,7 +78,8 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
   auto const lengths = lengths_of(size, table);
   pipelined_model model(size, table, lengths, 9);
-  single_device<float> plain(size, 1, cut_whole(lengths), 9);
+  bool const halves = table.extents.where == pp::placement::bidirectional;
+  single_device<float> plain(size, 1, cut_whole(lengths), 9, halves);
   auto const pieces = some_batch(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
@@ -86,7 +89,7 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
     REQUIRE(got.size() == expected.size());
     CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
     model.update(optimizer, step);
-    plain.stages()[0].update(optimizer, step);
+    plain.update(optimizer, step);
   }
   CHECK(model.trace().passes.size() == table.passes.size());
   check_slots(model.slots(), table, table_offloads(table));
@@ -127,7 +130,37 @@ TEST_CASE("activations that wait on the host, or are recomputed, change no bit")
   check_schedule(pp::with_recompute<pp::ZeroBubbleH1>{}, 3, 7);
 }
 
-TEST_CASE("a pipeline of two copies is refused") {
-  auto const table = pp::make_timetable(pp::DualPipe{}, {4, 8});
-  CHECK_THROWS_AS(pipelined_model(size, table, lengths_of(size, table), 1), std::invalid_argument);
+TEST_CASE("stages that recompute beside stages that keep all change no bit") {
+  auto const plain = check_schedule(pp::ChronosPipe{}, 4, 8);
+  auto const first = check_schedule(
+    pp::with_recompute<pp::ChronosPipe, pp::recompute_first_stages>{}, 4, 8);
+  auto const all = check_schedule(pp::with_recompute<pp::ChronosPipe>{}, 4, 8);
+  CHECK(first < plain);
+  CHECK(all < first);
+  check_schedule(pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, 3, 7);
+  check_schedule(pp::with_recompute<pp::BitPipe>{}, 2, 4);
+  check_schedule(pp::Hanayo<2>{}, 2, 5);
+}
+
+TEST_CASE("two copies of every stage have the bits of one device that adds up two halves") {
+  check_schedule(pp::Chimera{}, 4, 8);
+  check_schedule(pp::Chimera{}, 2, 5);
+  check_schedule(pp::Chimera{}, 4, 1); // nothing for the first copies
+  check_schedule(pp::ChimeraWaves<2>{}, 2, 7);
+  check_schedule(pp::BitPipe{}, 4, 4);
+  check_schedule(pp::BitPipe{}, 2, 6);
+  check_schedule(pp::DualPipe<>{}, 4, 8);
+  check_schedule(pp::DualPipe<pp::pairs::in_turn>{}, 2, 5);
+}
+
+TEST_CASE("two halves, added up, are not the sum of one") {
+  // Else the comparison above would not see a gradient that went to the wrong copy.
+  auto const cut = cut_whole(std::vector<std::int64_t>(8, size.sequence));
+  single_device<float> halves(size, 1, cut, 9, true);
+  single_device<float> whole(size, 1, cut, 9);
+  auto const pieces = some_batch(8);
+  CHECK(halves.step(pieces) == doctest::Approx(whole.step(pieces)));
+  auto const got = gradients_of(halves.stages());
+  auto const expected = gradients_of(whole.stages());
+  CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) != 0);
 }

@@ -2,14 +2,18 @@
 // Recomputed and offloaded activations, on threads: the same numbers as without, in less memory.
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -104,6 +108,27 @@ TEST_CASE("every schedule gives the same numbers with recomputed and with offloa
   SUBCASE("v-half") {
     check_all(pp::VHalf{});
   }
+  SUBCASE("chronos") {
+    check_all(pp::ChronosPipe{});
+  }
+  SUBCASE("hanayo") {
+    check_all(pp::Hanayo<2>{});
+  }
+}
+
+TEST_CASE("chunks, stages and halves that move give the same numbers") {
+  for (int devices = 1; devices <= 4; ++devices)
+    for (int const microbatches : {1, 4, 9}) {
+      pp::pipeline_size const size{devices, microbatches};
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_offload<pp::Seq1F1B<4>, pp::offload_chunks>{}, size, 0);
+      check_equal_to_sequential<pp::one_communicator>(
+        pp::with_offload<pp::Seq1F1BInterleaved<2, 3>, pp::offload_chunks>{}, size, 0);
+      check_equal_to_sequential<pp::communicator_per_edge>(
+        pp::with_offload<pp::Interleaved<3>>{.rule = {.stages = 2}}, size, 0);
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_offload<pp::GPipe>{.rule = pp::offload_half}, size, 0);
+    }
 }
 
 TEST_CASE("offloaded activations lie on the host: the device's arena shrinks, the host's grows") {

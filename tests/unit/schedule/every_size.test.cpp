@@ -2,12 +2,15 @@
 // Every schedule type with every parameter: P up to 12, M up to 30, V up to 4, C up to 6. The full
 // range takes some minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for it, else some
 // sizes stand for all.
+#include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
+#include <pipe/schedule/hanayo.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -116,6 +119,7 @@ TEST_CASE("every size of the schedules with several stages per device") {
   all.sizes([&](pp::pipeline_size size) {
     for (int held = 1; held <= most_stages; ++held) {
       all.verify(pp::BreadthFirst<>{held}, size);
+      all.verify(pp::Hanayo<>{held}, size);
       all.verify(pp::ZeroBubbleInterleaved<>{held}, size);
       for (int const stagger : {1, 2})
         for (int const group : groups(size))
@@ -173,12 +177,14 @@ TEST_CASE("every size of SliceV") {
   });
 }
 
-TEST_CASE("every size of Chimera, DualPipe and DualPipeV") {
+TEST_CASE("every size of Chimera, BitPipe, DualPipe and DualPipeV") {
   for (double const pair : {-1.0, 24.0}) {
     sweep all({10, 12, 8, 1, pair});
     all.sizes([&](pp::pipeline_size size) {
       if (size.devices % 2 == 0) {
-        all.verify(pp::Chimera{}, size);
+        for (int held = 1; held <= most_stages; ++held)
+          all.verify(pp::ChimeraWaves<>{held}, size);
+        all.verify(pp::BitPipe{}, size);
         all.verify(pp::DualPipe<>{}, size);
         all.verify(pp::DualPipe<pp::pairs::in_turn>{}, size);
       }
@@ -216,6 +222,7 @@ TEST_CASE("every size of V shapes with unit costs") {
       all.verify(pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{chunks}, size);
       all.verify(pp::ZeroBubbleVChunked<pp::dynamic>{chunks}, size);
       all.verify(pp::OneFOneBVChunked<pp::dynamic>{chunks}, size);
+      all.verify(pp::ChronosPipeChunked<pp::dynamic>{chunks}, size);
     }
   });
 }

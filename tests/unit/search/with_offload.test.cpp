@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/offload_rules.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/partial_cost.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -73,6 +79,114 @@ TEST_CASE("a share of the activations can be moved, and those that idle longest 
   CHECK(moved(0) == 0);
   CHECK(moved(0.5) > 0);
   CHECK(moved(0.5) <= (moved(1) + 1) / 2);
+}
+
+TEST_CASE("half of the stages' activations stay under the half of PipeOffload") {
+  for (int devices = 2; devices <= 8; ++devices) {
+    pp::pipeline_size const size{devices, 3 * devices};
+    auto const cost = cost_with(2, 4, 0.5);
+    auto const plain = pp::make_timetable(pp::OneFOneB{}, size, cost);
+    auto const half =
+      pp::make_timetable(pp::with_offload<pp::OneFOneB>{{}, pp::offload_half}, size, cost);
+    auto const all = pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, size, cost);
+    CHECK(pp::makespan(half) == pp::makespan(plain));
+    for (int device = 0; device < devices; ++device) {
+      int const moved = pp::timetable_view(all).row_size(devices + device);
+      CHECK(pp::timetable_view(half).row_size(devices + device) == (moved + 1) / 2);
+      CHECK(pp::peak_activation_chunks(all, device) <= pp::peak_activation_chunks(half, device));
+      CHECK(pp::peak_activation_chunks(half, device) <= pp::peak_activation_chunks(plain, device));
+    }
+  }
+}
+
+TEST_CASE("interleaved stages move chunk by chunk, in groups of ceil(P / 2) to P microbatches") {
+  for (int devices = 2; devices <= 6; ++devices)
+    for (int held = 2; held <= 4; ++held)
+      for (int const group : {(devices + 1) / 2, devices}) {
+        pp::pipeline_size const size{devices, 3 * devices};
+        auto const cost = cost_with(2, 4, 0.5);
+        pp::Interleaved<> const inner{held, group};
+        auto const plain = pp::make_timetable(inner, size, cost);
+        CAPTURE(devices);
+        CAPTURE(held);
+        CAPTURE(group);
+        int moved = 0;
+        int before = pp::peak_activation_chunks(plain, 0);
+        for (int stages = 1; stages <= held; ++stages) {
+          auto const table = pp::make_timetable(
+            pp::with_offload<pp::Interleaved<>>{inner, {.stages = stages}}, size, cost);
+          CHECK(pp::makespan(table) == pp::makespan(plain));
+          CHECK(pp::prove(pp::lower(table)));
+          CHECK(pp::timetable_view(table).row_size(devices) >= moved);
+          moved = pp::timetable_view(table).row_size(devices);
+          int const peak = pp::peak_activation_chunks(table, 0);
+          CHECK(peak <= before);
+          before = peak;
+          for (pp::pass const& what : table.passes)
+            if (what.kind == pp::pass_kind::copy_out)
+              CHECK(what.stage < stages * devices);
+        }
+        CHECK(before < pp::peak_activation_chunks(plain, 0));
+      }
+}
+
+namespace {
+
+//! Chunks of a sequence whose attention grows, and copies of `copy` each.
+struct growing_cost {
+  double copy;
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    double const forward = 2 + what.chunk;
+    switch (what.kind) {
+    case pp::pass_kind::backward: return 2 * forward;
+    case pp::pass_kind::copy_out:
+    case pp::pass_kind::copy_in: return copy;
+    case pp::pass_kind::copy_request: return 0;
+    default: return forward;
+    }
+  }
+  [[nodiscard]] static double latency() { return 0; }
+};
+
+} // namespace
+
+TEST_CASE("SPPO's copies hide behind the next chunk, whatever the link to the host") {
+  using share = pp::hidden_share<growing_cost>;
+  for (int devices = 1; devices <= 6; ++devices)
+    for (int chunks = 1; chunks <= 6; ++chunks)
+      for (double const copy : {0.5, 2.5, 4.0, 100.0}) {
+        pp::pipeline_size const size{devices, devices + 2};
+        growing_cost const whole{copy};
+        pp::partial_cost<growing_cost, share> const cost{whole, {whole, chunks}};
+        pp::Seq1F1B<> const inner{chunks};
+        auto const plain = pp::make_timetable(inner, size, cost);
+        auto const table = pp::make_timetable(
+          pp::with_offload<pp::Seq1F1B<>, pp::offload_chunks>{.of = inner}, size, cost);
+        CAPTURE(devices);
+        CAPTURE(chunks);
+        CAPTURE(copy);
+        CHECK(pp::makespan(table) == pp::makespan(plain));
+        CHECK(pp::prove(pp::lower(table)));
+        auto const bytes = [&](pp::pass const& what) {
+          return pp::unit_bytes{64, 64, 64 * cost.share(what)};
+        };
+        for (pp::pass const& what : table.passes)
+          if (what.kind == pp::pass_kind::copy_out) {
+            CHECK(what.chunk + 1 < chunks); // the last one stays
+            CHECK(cost.duration(what) == doctest::Approx(std::min(copy, 3.0 + what.chunk)));
+          }
+        for (int device = 0; device < devices; ++device) {
+          double const held = 64.0 * pp::peak_activation_chunks(plain, device);
+          CHECK(pp::peak_device_bytes(plain, device, bytes) == held);
+          CHECK(pp::peak_device_bytes(table, device, bytes) <= held);
+        }
+        // On the first device a sequence waits for all others.
+        if (devices > 2 && chunks > 2)
+          CHECK(pp::peak_device_bytes(table, 0, bytes) < pp::peak_device_bytes(plain, 0, bytes));
+      }
+  CHECK(share{{100}, 4}(pp::row_writer::make(pp::pass_kind::copy_out, 0, 0, 1)) == 0.04);
+  CHECK(share{{1}, 4}(pp::row_writer::make(pp::pass_kind::copy_in, 0, 0, 1)) == 1);
 }
 
 TEST_CASE("copies that are too slow move what fits, down to nothing") {

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Recomputation and copies of a part of an activation. Header for pipelining::partial_cost.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost.hpp>
+
+#include <stdexcept>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief A cost model whose recomputes and copies are of a part of the activation: they take the
+//! `share(pass)`, 0 to 1, of the time that `of` gives them. `peak_device_bytes` counts the memory.
+//! @throws std::invalid_argument (duration) for a share that is not between 0 and 1.
+template <cost_model Cost, class Share>
+struct partial_cost {
+  Cost of{};     //!< the times of whole activations
+  Share share{}; //!< of a recompute or a copy
+
+  [[nodiscard]] constexpr double duration(pass const& what) const {
+    double const whole = of.duration(what);
+    if (what.kind != pass_kind::recompute && what.kind != pass_kind::copy_out &&
+        what.kind != pass_kind::copy_in)
+      return whole;
+    double const part = share(what);
+    if (!(part >= 0 && part <= 1))
+      throw std::invalid_argument("partial_cost: the share of an activation that is recomputed or "
+                                  "copied must be between 0 and 1");
+    return part * whole;
+  }
+  [[nodiscard]] constexpr double latency() const { return of.latency(); }
+  [[nodiscard]] constexpr group_times groups() const { return groups_of(of); }
+  [[nodiscard]] constexpr double pair_duration(pass const& first, pass const& second) const {
+    return pipelining::pair_duration(of, first, second);
+  }
+};
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+#include <utility>
+
+namespace pp = pipelining;
+
+TEST_CASE("BitPipe has the figures of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/bit_pipe.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    double forward = 0;
+    double backward = 0;
+    double makespan = 0;
+    in >> size.devices >> size.microbatches >> forward >> backward >> makespan;
+    auto const table =
+      pp::make_timetable<pp::BitPipe>(size, pp::uniform_cost{forward, backward / 2, backward / 2});
+    CHECK(pp::makespan(table) == makespan);
+    for (int device = 0; device < size.devices; ++device) {
+      int peak = 0;
+      in >> peak;
+      CHECK(pp::peak_activation_chunks(table, device) == peak);
+    }
+  }
+}
+
+TEST_CASE("BitPipe has the orders of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/bit_pipe_orders.txt")) {
+    std::istringstream in(line);
+    pp::pipeline_size size;
+    int device = 0;
+    in >> size.devices >> size.microbatches >> device;
+    CHECK(support::row_text(pp::make_timetable<pp::BitPipe>(size), device) ==
+          line.substr(line.find(": ") + 2));
+  }
+}
+
+TEST_CASE("BitPipe's bubble and peaks follow their laws at random costs") {
+  std::mt19937 random(20241019);
+  for (int devices = 2; devices <= 14; devices += 2)
+    for (int blocks = 1; blocks <= 4; ++blocks)
+      for (int trial = 0; trial < 8; ++trial) {
+        // Eighths, whose sums are exact.
+        double const forward = static_cast<double>(1 + random() % 64) / 8;
+        double const half = forward / 2 + static_cast<double>(random() % 32) / 8;
+        auto const table = pp::make_timetable<pp::BitPipe>({devices, blocks * devices},
+                                                           pp::uniform_cost{forward, half, half});
+        CAPTURE(devices);
+        CAPTURE(blocks);
+        CAPTURE(forward);
+        CAPTURE(half);
+        int const outer = devices / 2 - 1;
+        int const waits = outer * (outer + 4) / 4;
+        double const bubble =
+          outer * 4 * half + (blocks - 1) * 2 * waits * (forward + 2 * half);
+        for (int device = 0; device < devices; ++device) {
+          CHECK(pp::makespan(table) - pp::busy(table, device) == bubble);
+          CHECK(pp::peak_activation_chunks(table, device) ==
+                3 * devices / 2 + 1 + std::min(device, devices - 1 - device));
+        }
+      }
+}
+
+TEST_CASE("BitPipe runs any number of microbatches, and refuses an odd number of devices") {
+  for (int devices = 2; devices <= 12; devices += 2)
+    for (int microbatches = 1; microbatches <= 30; ++microbatches)
+      CHECK(pp::verify(pp::make_timetable<pp::BitPipe>({devices, microbatches}, {2, 3, 1, 0.5})));
+  CHECK_THROWS_AS((void)pp::make_timetable<pp::BitPipe>({3, 8}), std::invalid_argument);
+}
+
+TEST_CASE("BitPipe's plans are proven under every policy") {
+  for (int devices = 2; devices <= 8; devices += 2)
+    for (int microbatches = 1; microbatches <= 2 * devices + 1; ++microbatches) {
+      auto const table = pp::make_timetable<pp::BitPipe>({devices, microbatches});
+      // lower throws when the proof fails.
+      (void)pp::lower<pp::one_communicator>(table);
+      (void)pp::lower<pp::communicator_per_pair>(table);
+      (void)pp::lower<pp::communicator_per_edge>(table);
+    }
+}
+
+TEST_CASE("a microbatch that takes the other V, and a backward before its forward, are found") {
+  auto const table = pp::make_timetable<pp::BitPipe>({4, 8});
+  REQUIRE(pp::verify(table));
+  SUBCASE("the other V") { // device 0 holds stages 3 and 4 for the second half alone
+    auto broken = table;
+    auto const pass = std::find_if(broken.passes.begin(), broken.passes.end(), [](pp::pass what) {
+      return what.stage == 3;
+    });
+    pass->microbatch = static_cast<std::uint16_t>(pass->microbatch - 4);
+    CHECK(pp::verify(broken).broken == pp::rule::wrong_device);
+  }
+  SUBCASE("backward before forward") {
+    auto broken = table;
+    auto const pass = std::find_if(broken.passes.begin(), broken.passes.end(), [](pp::pass what) {
+      return what.kind == pp::pass_kind::backward;
+    });
+    std::swap(pass[0], pass[-1]);
+    CHECK(pp::verify(broken).broken == pp::rule::before_dependency);
+  }
+}
+
+TEST_CASE("the compiler makes the same timetable") {
+  constexpr auto table = pp::timetable<pp::BitPipe, 4, 8>;
+  static_assert(pp::verify<8>(table));
+  static_assert(pp::makespan(table) == 58);
+  CHECK(pp::makespan(pp::make_timetable<pp::BitPipe>({4, 8})) == 58);
+}
