@@ -74,9 +74,11 @@ set(PIPELINING_HEADERS_TIMETABLE
 
 set(PIPELINING_HEADERS_MODEL
   model/cost_file.hpp
+  model/cut_costs.hpp
   model/device_memory.hpp
   model/flat_json.hpp
   model/gpu.hpp
+  model/links.hpp
   model/measured.hpp
   model/predict.hpp
   model/read_shape.hpp

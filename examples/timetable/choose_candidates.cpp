@@ -49,6 +49,7 @@ public:
     return base_.duration(what) * std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
   }
   [[nodiscard]] double latency() const { return base_.latency(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return base_.links(); }
 
 private:
   static std::uint64_t mix(std::uint64_t x) noexcept {

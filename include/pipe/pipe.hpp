@@ -38,9 +38,11 @@
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/cost_file.hpp>
+#include <pipe/model/cut_costs.hpp>
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/flat_json.hpp>
 #include <pipe/model/gpu.hpp>
+#include <pipe/model/links.hpp>
 #include <pipe/model/measured.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/read_shape.hpp>

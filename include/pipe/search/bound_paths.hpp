@@ -71,6 +71,7 @@ class microbatch_graph {
 public:
   microbatch_graph(pipeline const& over, Cost const& cost, int microbatch, bool pairs)
       : over_(over), extents_(over.extents), microbatch_(microbatch), latency_(cost.latency()),
+        links_(links_of(cost)),
         width_(static_cast<std::size_t>(stages(over.extents)) *
                static_cast<std::size_t>(over.extents.chunks)) {
     shape const& extents = over.extents;
@@ -205,13 +206,15 @@ private:
       }
   }
   [[nodiscard]] double between(int a, int b) const noexcept {
-    return device(a) == device(b) ? 0 : latency_;
+    return message_time(
+      links_.empty() ? nullptr : links_.data(), extents_.devices, latency_, device(a), device(b));
   }
 
   pipeline over_;
   shape extents_;
   int microbatch_;
   double latency_;
+  std::span<double const> links_;
   std::size_t width_;
   std::vector<double> times_;
 };
