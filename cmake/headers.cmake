@@ -80,12 +80,14 @@ set(PIPELINING_HEADERS_MODEL
   model/gpu.hpp
   model/links.hpp
   model/measured.hpp
+  model/one_clock.hpp
   model/predict.hpp
   model/read_shape.hpp
   model/transformer.hpp
 )
 
 set(PIPELINING_HEADERS_SEARCH
+  search/bound_graph.hpp
   search/bound_paths.hpp
   search/bounds.hpp
   search/chunk_sequences.hpp
@@ -268,6 +270,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/graph_launcher.cuh
   cuda/handles.cuh
   cuda/patience.cuh
+  cuda/pass_times.cuh
   cuda/peer_copies.cuh
   cuda/ranges.cuh
   cuda/stream_device.cuh

@@ -253,9 +253,10 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
   }
-  // What frees memory in between has bounds without a limit alone.
-  if (choice.adapted != adapter::none)
-    options.memory_limit = pp::bound_options{}.memory_limit;
+  if (choice.adapted == adapter::recompute)
+    options.relief = pp::memory_relief::recompute_all;
+  if (choice.adapted == adapter::offload)
+    options.relief = pp::memory_relief::copy;
   one.bound = pp::least_times(table.over(), cost, options).makespan.least();
   return one;
 }

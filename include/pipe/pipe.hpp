@@ -44,6 +44,7 @@
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/links.hpp>
 #include <pipe/model/measured.hpp>
+#include <pipe/model/one_clock.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
@@ -141,6 +142,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/bound_graph.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/chunk_sequences.hpp>

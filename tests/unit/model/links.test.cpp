@@ -2,6 +2,7 @@
 #include <pipe/model/cost_file.hpp>
 #include <pipe/model/links.hpp>
 #include <pipe/model/measured.hpp>
+#include <pipe/model/one_clock.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -152,6 +153,33 @@ TEST_CASE("latency and time per byte come back for every edge, late messages or 
     CHECK(link.latency == doctest::Approx(link_seconds(link.from, link.to, 4, 0)));
     CHECK(link.seconds(1000) == doctest::Approx(link_seconds(link.from, link.to, 4, 1000)));
   }
+}
+
+TEST_CASE("clocks that differ are brought together, and edges measured again") {
+  pp::shape const extents = pp::OneFOneB{}.arrange(4, 9);
+  pp::cost_table cost(extents, {3, 4, 2, 0});
+  double const seconds[] = {0.5, 1.5, 0.25}; // of neighbours, there and back
+  for (int from = 0; from < 3; ++from) {
+    cost.set_link(from, from + 1, seconds[from]);
+    cost.set_link(from + 1, from, seconds[from]);
+  }
+  pp::dynamic_timetable const step = pp::make_timetable<pp::OneFOneB>({4, 9}, cost);
+  double const ahead[] = {7, -3, 100, 0};
+  pp::dynamic_timetable skewed = step;
+  for (std::size_t i = 0; i < skewed.passes.size(); ++i) {
+    double const by = ahead[pp::device_of(skewed, skewed.passes[i])];
+    skewed.starts[i] += by;
+    skewed.ends[i] += by;
+  }
+  pp::dynamic_timetable const mended = pp::on_one_clock(skewed);
+  for (std::size_t i = 0; i < step.passes.size(); ++i) {
+    CHECK(mended.starts[i] == doctest::Approx(step.starts[i]));
+    CHECK(mended.ends[i] == doctest::Approx(step.ends[i]));
+  }
+  std::vector<pp::timetable_view> const steps{mended};
+  for (pp::measured_link const& link :
+       pp::fit_links(pp::message_samples(steps, [](pp::pass const&) { return 0; })))
+    CHECK(link.latency == doctest::Approx(seconds[std::min(link.from, link.to)]));
 }
 
 TEST_CASE("messages of one size have a latency alone, and nothing is negative") {
