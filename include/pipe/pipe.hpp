@@ -46,6 +46,7 @@
 #include <pipe/model/measured.hpp>
 #include <pipe/model/one_clock.hpp>
 #include <pipe/model/predict.hpp>
+#include <pipe/model/predict_shards.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/plan/connection_rounds.hpp>

@@ -155,6 +155,12 @@ public:
     links_[static_cast<std::size_t>(from) * count + static_cast<std::size_t>(to)] = time;
   }
 
+  //! @brief Sets the times between groups of stages and others.
+  void set_groups(group_times const& times) noexcept {
+    base_.broadcast = times.broadcast;
+    base_.reduce = times.reduce;
+  }
+
   [[nodiscard]] double duration(pass const& what) const {
     if (what.kind == pass_kind::copy_request)
       return 0;
