@@ -5,6 +5,7 @@
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
 
@@ -226,26 +227,13 @@ pp::shape extents_inside(schedule_choice choice) {
   return arrange(choice);
 }
 
-//! The times of the stages between shards.
-struct cost_between_shards {
-  pp::cost_table const& of;
-  int shards;
-
-  [[nodiscard]] double duration(pp::pass what) const {
-    what.stage = static_cast<std::uint16_t>(what.stage + shards);
-    return of.duration(what);
-  }
-  [[nodiscard]] double latency() const { return of.latency(); }
-  [[nodiscard]] std::span<double const> links() const { return of.links(); }
-};
-
 //! No order takes less: neither of the stages between shards alone, nor of the busiest device.
 double bound_around(pp::dynamic_timetable const& table,
                     pp::cost_table const& cost,
                     schedule_choice const& choice) {
   pp::shape const inside = extents_inside(choice);
   double bound =
-    pp::least_times(inside, cost_between_shards{cost, inside.devices})
+    pp::least_times(inside, pp::detail::cost_inside<pp::cost_table>{cost, inside.devices})
       .makespan.least();
   for (int row = 0; row < table.view().rows(); ++row) {
     double work = 0;

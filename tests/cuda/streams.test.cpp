@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/model/measured.hpp>
 #include <pipe/run/error.hpp>

@@ -5,6 +5,7 @@
 //! @brief How long messages took, from device to device. Header for pipelining::message_sample,
 //! message_samples, message_seconds, pipelining::measured_link and fit_links.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>

@@ -5,6 +5,7 @@
 //! @brief Measured steps whose devices had clocks of their own. Header for
 //! pipelining::on_one_clock.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>

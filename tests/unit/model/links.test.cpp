@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/model/cost_file.hpp>
 #include <pipe/model/links.hpp>
 #include <pipe/model/measured.hpp>

@@ -3,7 +3,8 @@
 #include <pipe/model/predict.hpp>
 #include <pipe/model/predict_shards.hpp>
 #include <pipe/model/transformer.hpp>
-#include <pipe/schedule/with_vocabulary.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 
 #include <doctest/doctest.h>
 
