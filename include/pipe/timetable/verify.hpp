@@ -159,8 +159,9 @@ constexpr report check_times(place_map const& map,
       while (wanted < from->first[source])
         from = from->before;
       double const ended = from->ends[source][wanted - from->first[source]];
-      double const* const links = Plain ? nullptr : times.links;
-      double const message = message_time(links, devices, times.latency, holder, device);
+      double const message = Plain
+                               ? holder == device ? 0 : times.latency
+                               : message_time(times.links, devices, times.latency, holder, device);
       if (!(ended >= 0 && start >= ended + message))
         return starts_too_early(map, row, number, i);
     }

@@ -196,8 +196,7 @@ TEST_CASE("messages of one size have a latency alone, and nothing is negative") 
   CHECK(pp::fit_links({}).empty());
 }
 
-TEST_CASE("of several messages to one pass the last counts") {
-  // Stage 2 reads of stage 1 on another device; its own device is free long before.
+TEST_CASE("what a pass waits for on its own device is no message") {
   pp::dynamic_timetable const step =
     pp::make_timetable<pp::Seq1F1B<2>>({2, 2}, pp::uniform_cost{2, 2, 2, 1});
   std::vector<pp::timetable_view> const views{step};
