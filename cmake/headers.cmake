@@ -79,16 +79,21 @@ set(PIPELINING_HEADERS_TIMETABLE
 
 set(PIPELINING_HEADERS_MODEL
   model/cost_file.hpp
+  model/cut_costs.hpp
   model/device_memory.hpp
   model/flat_json.hpp
   model/gpu.hpp
+  model/links.hpp
   model/measured.hpp
+  model/one_clock.hpp
   model/predict.hpp
+  model/predict_shards.hpp
   model/read_shape.hpp
   model/transformer.hpp
 )
 
 set(PIPELINING_HEADERS_SEARCH
+  search/bound_graph.hpp
   search/bound_paths.hpp
   search/bounds.hpp
   search/chunk_sequences.hpp
@@ -272,6 +277,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/graph_launcher.cuh
   cuda/handles.cuh
   cuda/patience.cuh
+  cuda/pass_times.cuh
   cuda/peer_copies.cuh
   cuda/ranges.cuh
   cuda/stream_device.cuh

@@ -291,7 +291,12 @@ inline void write_file(std::string const& path, std::string const& content) {
 //! The measured costs, for the timetable tool.
 inline void write_cost_file(options const& o, training const& run) {
   std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
-  write_file(o.costs, pp::write_costs(steps.front().extents, pp::costs_of(steps)));
+  // All messages have one size here: what links take is a latency.
+  std::vector<pp::message_sample> const samples =
+    pp::message_samples(steps, [](pp::pass const&) { return 0; });
+  write_file(
+    o.costs,
+    pp::write_costs(steps.front().extents, pp::costs_of(steps), pp::fit_links(samples)));
   std::printf("\nwrote the measured costs into %s; plan again with them: timetable compare "
               "--devices %lld --microbatches %lld --cost %s\n",
               o.costs.c_str(),

@@ -126,11 +126,13 @@ public:
         pair_([cost](pipelining::pass const& first, pipelining::pass const& second) {
           return pipelining::pair_duration(cost, first, second);
         }),
-        latency_(cost.latency()), groups_(pipelining::groups_of(cost)) {}
+        latency_(cost.latency()), groups_(pipelining::groups_of(cost)),
+        links_(pipelining::links_of(cost).begin(), pipelining::links_of(cost).end()) {}
 
   [[nodiscard]] double duration(pipelining::pass const& what) const { return duration_(what); }
   [[nodiscard]] double latency() const noexcept { return latency_; }
   [[nodiscard]] pipelining::group_times groups() const noexcept { return groups_; }
+  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
   [[nodiscard]] double pair_duration(pipelining::pass const& first,
                                      pipelining::pass const& second) const {
     return pair_(first, second);
@@ -141,6 +143,7 @@ private:
   std::function<double(pipelining::pass const&, pipelining::pass const&)> pair_;
   double latency_;
   pipelining::group_times groups_;
+  std::vector<double> links_;
 };
 
 //! One schedule with a name.

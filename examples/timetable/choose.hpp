@@ -25,12 +25,22 @@ struct choose_command {
   std::string model_name;
   pipelining::transformer model;
   std::string gpu_name;
-  pipelining::gpu gpu;
+  std::vector<pipelining::gpu> gpus; //!< one for all devices, or one for each
+
+  //! Of a device.
+  [[nodiscard]] pipelining::gpu const& gpu(int device) const {
+    return gpus[gpus.size() == 1 ? 0 : static_cast<std::size_t>(device)];
+  }
+  //! The memory of a GPU of a device.
+  [[nodiscard]] double room_gb(int device) const {
+    return capped ? memory_gb : gpu(device).memory_gb;
+  }
   pipelining::efficiency reached;
   pipelining::training_setup setup;
   int devices = 0;
   int microbatches = 0;
-  double memory_gb = 0;
+  double memory_gb = 0; //!< of the largest GPU
+  bool capped = false;  //!< --memory has given it, for all
   double jitter = 0; //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
@@ -49,13 +59,13 @@ struct candidate {
     label; //!< the name and the options, as the timetable tool takes them, and the adapter
   std::string type;  //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
-  std::vector<int> layers;        //!< [S]
+  std::vector<int> layers;        //!< [S], of the stages between shards where there are some
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
-  double gigabytes = 0;           //!< of the device that holds the most
+  double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
 };
@@ -72,6 +82,9 @@ struct candidates {
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
+
+//! What the stages of a candidate hold, [S].
+[[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
 
 //! The times of a candidate's passes.
 [[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);

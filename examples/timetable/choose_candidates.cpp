@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
 #include <pipe/model/device_memory.hpp>
+#include <pipe/model/predict_shards.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
 
@@ -11,12 +13,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <optional>
-#include <unistd.h>
 
 #include "choose.hpp"
+#include "progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -49,6 +50,7 @@ public:
     return base_.duration(what) * std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
   }
   [[nodiscard]] double latency() const { return base_.latency(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return base_.links(); }
 
 private:
   static std::uint64_t mix(std::uint64_t x) noexcept {
@@ -75,28 +77,41 @@ percentile_95(pp::dynamic_timetable const& table, pp::cost_table const& cost, do
   return times[samples * 95 / 100];
 }
 
-std::vector<pp::stage_content> content_of(candidate const& one) {
-  return pp::stage_contents(one.layers);
+//! The devices that have a stage: two where microbatches go both ways.
+std::vector<int> holders_of(pp::pipeline const& over, int stage) {
+  std::vector<int> devices{pp::device_of(over, stage, 0)};
+  if (int const other = pp::device_of(over, stage, over.extents.microbatches - 1);
+      other != devices.front())
+    devices.push_back(other);
+  return devices;
 }
 
 //! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
 //! are of stages of equal numbers of layers.
-std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents) {
+//! @param shards whether the output layer is in none of them
+std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
   if (asked.measured)
     return pp::even_partition(asked.model.layers, pp::stages(extents));
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
       return pp::pass_seconds(
-        asked.model, asked.setup, asked.gpu, asked.reached, content, kind, all);
+        asked.model, asked.setup, asked.gpu(0), asked.reached, content, kind, all);
     };
     return pp::layer_cost{time(pp::pass_kind::forward),
                           time(pp::pass_kind::backward_input),
                           time(pp::pass_kind::backward_weight)};
   };
   std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
-  layers.back() = cost({1, false, true});
-  return pp::balanced_layers(layers, pp::stages(extents));
+  if (!shards)
+    layers.back() = cost({1, false, true});
+  std::vector<double> speeds;
+  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    speeds.push_back(HUGE_VAL);
+    for (int const device : holders_of({extents}, stage))
+      speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
+  }
+  return pp::balanced_layers(layers, pp::stages(extents), speeds);
 }
 
 //! Chunks of equal work, where a layer's attention grows with what lies before.
@@ -128,10 +143,11 @@ std::string label_of(schedule_choice const& c) {
   add("--group", c.group);
   add("--forwards", c.forwards);
   add("--memory-limit", c.memory_limit);
-  return text + (c.eager ? " --eager" : "") +
-         (c.adapted == adapter::recompute ? " with recompute"
-          : c.adapted == adapter::offload ? " with offload"
-                                          : "");
+  text += c.eager ? " --eager" : "";
+  for (named_adapter const& each : named_adapters)
+    if (each.which == c.adapted)
+      text += " with " + std::string(each.name);
+  return text;
 }
 
 std::string plain_type_of(schedule_choice const& c) {
@@ -182,9 +198,12 @@ std::string type_of(schedule_choice const& c) {
   std::string const plain = plain_type_of(c);
   if (plain.empty() || c.adapted == adapter::none)
     return plain;
-  return (c.adapted == adapter::recompute ? "pipelining::with_recompute<"
-                                          : "pipelining::with_offload<") +
-         plain + ">";
+  switch (c.adapted) {
+  case adapter::recompute: return "pipelining::with_recompute<" + plain + ">";
+  case adapter::offload: return "pipelining::with_offload<" + plain + ">";
+  case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
+  default: return "pipelining::with_vocabulary<" + plain + ">";
+  }
 }
 
 //! Copies that a run without them has not measured take the link to the host.
@@ -199,9 +218,33 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
                    chunk,
                    pp::copy_seconds(asked.model,
                                     asked.setup,
-                                    asked.gpu,
+                                    asked.gpu(0),
                                     content[static_cast<std::size_t>(stage)],
                                     one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+}
+
+//! The extents of the stages between shards, or of all.
+pp::shape extents_inside(schedule_choice choice) {
+  if (has_shards(choice.adapted))
+    choice.adapted = adapter::none;
+  return arrange(choice);
+}
+
+//! No order takes less: neither of the stages between shards alone, nor of the busiest device.
+double bound_around(pp::dynamic_timetable const& table,
+                    pp::cost_table const& cost,
+                    schedule_choice const& choice) {
+  pp::shape const inside = extents_inside(choice);
+  double bound =
+    pp::least_times(inside, pp::detail::cost_inside<pp::cost_table>{cost, inside.devices})
+      .makespan.least();
+  for (int row = 0; row < table.view().rows(); ++row) {
+    double work = 0;
+    for (pp::pass const& what : table.view().row(row))
+      work += cost.duration(what);
+    bound = std::max(bound, work);
+  }
+  return bound;
 }
 
 candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
@@ -210,9 +253,10 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   one.label = label_of(choice);
   one.type = type_of(choice);
   one.extents = arrange(choice);
-  if (pp::stages(one.extents) > asked.model.layers)
+  pp::shape const inside = extents_inside(choice);
+  if (pp::stages(inside) > asked.model.layers)
     throw std::invalid_argument("it has more stages than the model has layers");
-  one.layers = cut_layers(asked, one.extents);
+  one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table const cost = costs_of(asked, one);
   one.latency = cost.latency();
@@ -245,31 +289,60 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
                              : static_cast<double>(bytes[what.stage].message) * shares[what.chunk];
     });
     for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
-      bool const first_way = pp::device_of(one.extents, stage, 0) == device;
+      bool const first_way = pp::device_of(table, stage, 0) == device;
       bool const other_way = one.extents.where == pp::placement::bidirectional &&
-                             pp::device_of(one.extents, stage, asked.microbatches - 1) == device;
+                             pp::device_of(table, stage, asked.microbatches - 1) == device;
       held += (first_way + other_way) *
               static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
     }
-    one.gigabytes = std::max(one.gigabytes, held / 1e9);
+    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
   }
-  // What frees memory in between has bounds without a limit alone.
-  if (choice.adapted != adapter::none)
-    options.memory_limit = pp::bound_options{}.memory_limit;
-  one.bound = pp::least_times(table.over(), cost, options).makespan.least();
+  if (choice.adapted == adapter::recompute)
+    options.relief = pp::memory_relief::recompute_all;
+  if (choice.adapted == adapter::offload)
+    options.relief = pp::memory_relief::copy;
+  one.bound = has_shards(choice.adapted)
+                ? bound_around(table, cost, choice)
+                : pp::least_times(table.over(), cost, options).makespan.least();
   return one;
 }
 
-//! One line on the terminal that the next one overwrites.
-void show_progress(std::size_t done, std::size_t all, std::string const& label) {
-  if (isatty(STDERR_FILENO) == 0)
-    return;
-  std::fprintf(stderr, "\r\x1b[K%zu of %zu: %s", done, all, label.c_str());
-  if (done == all)
-    std::fprintf(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+} // namespace
+
+std::vector<pp::stage_content> content_of(candidate const& one) {
+  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
+                                        : pp::stage_contents(one.layers);
+}
+
+namespace {
+
+pp::cost_table predicted(choose_command const& asked, candidate const& one, pp::gpu const& on) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  if (has_shards(one.choice.adapted))
+    return pp::predict_shards(asked.model,
+                              asked.setup,
+                              on,
+                              asked.reached,
+                              one.extents,
+                              content,
+                              one.chunk_lengths,
+                              one.choice.adapted == adapter::vocabulary_1 ? 1 : 2);
+  return pp::predict_costs(
+    asked.model, asked.setup, on, asked.reached, one.extents, content, one.chunk_lengths);
+}
+
+//! Of a message between devices that differ: GPUs of different kinds sit in different machines, and
+//! the slower end counts.
+double seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens) {
+  auto const seconds = [&](pp::gpu on, bool same) {
+    if (!same)
+      on.link_gb_per_s = on.network_gb_per_s;
+    return pp::message_seconds(asked.model, asked.setup, on, from, to, tokens);
+  };
+  bool const same = asked.gpu(from) == asked.gpu(to);
+  return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
 }
 
 } // namespace
@@ -280,13 +353,33 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
     add_copies(asked, one, cost);
     return cost;
   }
-  return pp::predict_costs(asked.model,
-                           asked.setup,
-                           asked.gpu,
-                           asked.reached,
-                           one.extents,
-                           content_of(one),
-                           one.chunk_lengths);
+  if (asked.gpus.size() == 1)
+    return predicted(asked, one, asked.gpu(0));
+  // Every stage as its own device runs it; where it has two, as the slower one does.
+  std::vector<pp::cost_table> of_device;
+  for (int device = 0; device < asked.devices; ++device)
+    of_device.push_back(predicted(asked, one, asked.gpu(device)));
+  pp::cost_table cost = of_device.front();
+  pp::pipeline_tables tables;
+  if (has_shards(one.choice.adapted))
+    tables = make_named_timetable(one.choice, cost).tables;
+  pp::pipeline const over = tables.over(one.extents);
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+    for (pp::pass_kind const kind : pp::timed_kinds)
+      for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
+        double slowest = 0;
+        for (int const device : holders_of(over, stage))
+          slowest = std::max(slowest,
+                             of_device[static_cast<std::size_t>(device)].duration(
+                               pp::row_writer::make(kind, stage, 0, chunk)));
+        cost.set(kind, stage, chunk, slowest);
+      }
+  int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
+  for (int from = 0; from < asked.devices; ++from)
+    for (int to = 0; to < asked.devices; ++to)
+      if (from != to)
+        cost.set_link(from, to, seconds_between(asked, from, to, longest));
+  return cost;
 }
 
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
@@ -344,7 +437,10 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
     return calls;
   }
-  std::vector<adapter> const adapters{adapter::none, adapter::recompute, adapter::offload};
+  std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
+  // Costs from a file do not know shards.
+  if (!asked.measured && asked.devices > 1)
+    adapters.insert(adapters.end(), {adapter::vocabulary_1, adapter::vocabulary_2});
   vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
   return calls;
 }
@@ -355,15 +451,16 @@ candidates evaluate_all(choose_command const& asked) {
     for (schedule_choice const& call : calls_of(schedule, asked))
       calls.push_back(call);
   candidates result;
+  progress_line line(HUGE_VAL);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    show_progress(i, calls.size(), label_of(calls[i]));
+    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
       result.all.push_back(evaluate(asked, calls[i]));
     } catch (std::invalid_argument const& error) {
       result.refused.push_back(label_of(calls[i]) + ": " + error.what());
     }
   }
-  show_progress(calls.size(), calls.size(), "");
+  line.end();
   return result;
 }
 

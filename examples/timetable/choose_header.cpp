@@ -37,6 +37,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
             std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) + "}";
   }
   bool const adapted = pick.choice.adapted != adapter::none;
+  bool const shards = has_shards(pick.choice.adapted);
   if (type.empty())
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
   pp::cost_table const cost = costs_of(asked, pick);
@@ -56,12 +57,18 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                {pp::pass_kind::backward_weight, "backward_weight"},
                {pp::pass_kind::recompute, "recompute"},
                {pp::pass_kind::copy_out, "copy_out"},
-               {pp::pass_kind::copy_in, "copy_in"}};
+               {pp::pass_kind::copy_in, "copy_in"},
+               {pp::pass_kind::logits, "logits"},
+               {pp::pass_kind::logits_gradient, "logits_gradient"},
+               {pp::pass_kind::embed, "embed"},
+               {pp::pass_kind::embed_gradient, "embed_gradient"}};
   std::string set; // of the kinds that the schedule has
   for (auto const& [kind, name] : kinds) {
-    bool const extra = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
-                       kind == pp::pass_kind::copy_in;
-    if (extra && !adapted)
+    bool const frugal = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
+                        kind == pp::pass_kind::copy_in;
+    bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||
+                          kind == pp::pass_kind::embed || kind == pp::pass_kind::embed_gradient;
+    if ((frugal && (!adapted || shards)) || (of_shard && !shards))
       continue;
     std::vector<double> times; // [stage, chunk]
     for (int stage = 0; stage < stages; ++stage)
@@ -72,27 +79,66 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
     set += "_seconds[i]);\n";
   }
   pp::append(out, "inline constexpr double message_seconds = ", cost.latency(), ";\n");
+  std::vector<double> const links(cost.links().begin(), cost.links().end());
+  if (!links.empty())
+    append_list(out, "double", "link_seconds", links);
   // The largest of each: a plan with one size per class has room for all.
   std::int64_t activation = 0;
   std::int64_t message = 0;
+  std::int64_t logits = 0;
   int const longest = *std::max_element(pick.chunk_lengths.begin(), pick.chunk_lengths.end());
-  for (pp::stage_content const& content : pp::stage_contents(pick.layers)) {
+  for (pp::stage_content const& content : content_of(pick)) {
     pp::training_setup chunk = asked.setup;
     chunk.sequence = longest;
     pp::stage_bytes const bytes =
       pp::predict_bytes(asked.model, chunk, content, pick.chunk_lengths);
     activation = std::max(activation, bytes.activation);
     message = std::max(message, bytes.message);
+    logits = std::max(logits, bytes.logits);
   }
   pp::append(out, "//! Of the stage and chunk that need the most.\n");
-  pp::append(out, "inline constexpr pipelining::uniform_sizes sizes{.message = ", message);
-  pp::append(out, ", .activation = ", activation, "};\n\n");
+  if (shards) {
+    // Three numbers of single precision for each token.
+    std::int64_t const statistics = std::int64_t{12} * longest * asked.setup.sequences;
+    pp::append(out,
+               "struct shard_sizes : pipelining::uniform_sizes {\n"
+               "  [[nodiscard]] constexpr std::int64_t bytes(pipelining::slot_class of,\n"
+               "                                             pipelining::pass const& what) const "
+               "noexcept {\n"
+               "    return of == pipelining::slot_class::logits       ? ",
+               logits,
+               "\n           : of == pipelining::slot_class::statistics ? ",
+               statistics,
+               "\n                                                      : uniform_sizes::bytes(of, "
+               "what);\n  }\n};\n");
+  }
+  pp::append(out,
+             "inline constexpr ",
+             shards ? "shard_sizes sizes{{.message = "
+                    : "pipelining::uniform_sizes sizes{.message = ",
+             message);
+  pp::append(out, ", .activation = ", activation, shards ? "}};\n\n" : "};\n\n");
+  std::string const set_links =
+    links.empty() ? ""
+                  : "  for (int from = 0; from < devices; ++from)\n"
+                    "    for (int to = 0; to < devices; ++to)\n"
+                    "      if (from != to)\n"
+                    "        table.set_link(from, to, link_seconds[from * devices + to]);\n";
+  std::string set_groups;
+  if (shards)
+    pp::append(set_groups,
+               "  table.set_groups({",
+               cost.groups().broadcast,
+               ", ",
+               cost.groups().reduce,
+               "});\n");
   out += "//! The predicted times, in seconds.\n"
          "inline pipelining::cost_table costs() {\n"
          "  pipelining::shape const extents = " +
          value +
          ".arrange(devices, microbatches);\n"
-         "  pipelining::cost_table table(extents, {.communication = message_seconds});\n"
+         "  pipelining::cost_table table(extents, {.communication = message_seconds});\n" +
+         set_links + set_groups +
          "  for (int stage = 0; stage < pipelining::stages(extents); ++stage)\n"
          "    for (int chunk = 0; chunk < extents.chunks; ++chunk) {\n"
          "      int const i = stage * extents.chunks + chunk;\n" +

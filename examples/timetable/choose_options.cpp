@@ -2,6 +2,7 @@
 // The command line of `timetable choose`.
 #include <pipe/model/read_shape.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -93,7 +94,11 @@ constexpr choose_option options[] = {
    true,
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.gpu_name = std::string(word);
-     c.gpu = named_or_file(option, word, pp::find_gpu, pp::read_gpu);
+     for (std::size_t comma = 0; comma != std::string_view::npos;) {
+       comma = word.find(',');
+       c.gpus.push_back(named_or_file(option, word.substr(0, comma), pp::find_gpu, pp::read_gpu));
+       word.remove_prefix(comma == std::string_view::npos ? 0 : comma + 1);
+     }
    }},
   {"--sequence",
    true,
@@ -230,8 +235,17 @@ choose_command read_choose_command(int count, char const* const* words) {
     throw usage_error("choose: " + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
                       std::to_string(result.model.layers) + "; at most so many fit");
-  if (result.memory_gb == 0)
-    result.memory_gb = result.gpu.memory_gb;
+  if (result.gpus.size() != 1 && result.gpus.size() != static_cast<std::size_t>(result.devices))
+    throw usage_error("choose: --gpu names " + std::to_string(result.gpus.size()) +
+                      " GPUs; give one for all, or one for each of the " +
+                      std::to_string(result.devices) + " devices, in their order");
+  if (result.gpus.size() > 1 && result.measured)
+    throw usage_error("choose: measured times are of devices as they are; with --cost, give one "
+                      "--gpu, whose links and memory count");
+  result.capped = result.memory_gb > 0;
+  for (pp::gpu const& each : result.gpus)
+    if (!result.capped)
+      result.memory_gb = std::max(result.memory_gb, each.memory_gb);
   return result;
 }
 
@@ -242,8 +256,9 @@ std::string choose_help() {
          "Simulates every schedule for a model and prints what fits, what it takes, and the pick.\n"
          "\n"
          "  --model NAME|FILE      a known model, or a config.json of a model hub\n"
-         "  --gpu NAME|FILE        a known GPU, or a JSON object with peak_tflops, memory_gb,\n"
-         "                         link_gb_per_s, network_gb_per_s, host_gb_per_s\n"
+         "  --gpu NAME|FILE[,...]  a known GPU, or a JSON object with peak_tflops, memory_gb,\n"
+         "                         link_gb_per_s, network_gb_per_s, host_gb_per_s; for devices\n"
+         "                         that differ, one for each\n"
          "  --sequence S           tokens of a sequence\n"
          "  --devices P            devices of the pipeline\n"
          "  --microbatches M       microbatches of one step\n"

@@ -62,12 +62,18 @@ void append_heading(std::string& out, choose_command const& asked) {
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
   pp::append(out, ", ", asked.microbatches, " microbatches of ", asked.setup.sequences, " x ");
   pp::append(out, asked.setup.sequence, " tokens, ", rounded(asked.memory_gb, 3), " GB per GPU\n");
+  if (asked.gpus.size() > 1 && !asked.capped)
+    out +=
+      "GPUs differ: memory is that of the one with the least room, as a share of the largest\n";
   if (asked.measured) {
     pp::append(out, "measured: times from ", asked.cost_file, ", of ", asked.measured->stages);
     pp::append(out, " stages and ", asked.measured->chunks, " chunks\n");
     return;
   }
-  pp::append(out, "assumed: ", rounded(asked.gpu.peak_tflops, 1), " TFLOPS at ");
+  pp::append(out, "assumed: ", rounded(asked.gpu(0).peak_tflops, 1));
+  for (std::size_t i = 1; i < asked.gpus.size(); ++i)
+    pp::append(out, ", ", rounded(asked.gpus[i].peak_tflops, 1));
+  pp::append(out, " TFLOPS at ");
   pp::append(out, rounded(asked.reached.linear, 3), " in layers (published: 0.61 to 0.64), ");
   pp::append(out, rounded(asked.reached.vocabulary, 3), " in the output layer (0.31 to 0.48), ");
   pp::append(out, rounded(asked.reached.attention, 3), " in attention (nothing published);\n");
@@ -197,6 +203,8 @@ void append_reasons(std::string& out,
            rounded(band.most, 2) + " of the count, here " +
            rounded(pick.gigabytes * band.least, 1) + " to " +
            rounded(pick.gigabytes * band.most, 1) + " GB\n";
+  } else if (has_shards(pick.choice.adapted)) {
+    out += "of runs with a vocabulary in shards no memory is published\n";
   } else {
     out += "of runs that recompute or copy to the host nothing comparable is published\n";
   }

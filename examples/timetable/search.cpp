@@ -9,17 +9,15 @@
 #include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <optional>
 #include <span>
 #include <stdexcept>
-#include <unistd.h>
 #include <vector>
 
 #include "files.hpp"
+#include "progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -65,38 +63,6 @@ int peak_of(pp::timetable_view table) {
 double time_of(pp::timetable_view table, pp::search_goal goal) {
   return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
 }
-
-//! The clock and the line on stderr.
-class progress_line {
-public:
-  explicit progress_line(double seconds) : seconds_(seconds) {}
-
-  [[nodiscard]] double passed() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  [[nodiscard]] bool time_left() const { return passed() < seconds_; }
-  //! On a terminal a line that the next one overwrites, elsewhere a line from time to time.
-  void say(std::string const& what) {
-    double const now = passed();
-    if (now < next_)
-      return;
-    bool const terminal = isatty(STDERR_FILENO) != 0;
-    next_ = terminal ? now + 0.2 : now * 2;
-    std::fprintf(stderr, terminal ? "\r\x1b[K%.1f s: %s" : "%.1f s: %s\n", now, what.c_str());
-    std::fflush(stderr);
-    said_ = terminal;
-  }
-  void end() const {
-    if (said_)
-      std::fputs("\r\x1b[K", stderr);
-  }
-
-private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double seconds_;
-  double next_ = 2;
-  bool said_ = false;
-};
 
 //! Enters a schedule into the group of its pipeline.
 void add_start(std::vector<group>& groups,

@@ -38,11 +38,15 @@
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/cost_file.hpp>
+#include <pipe/model/cut_costs.hpp>
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/flat_json.hpp>
 #include <pipe/model/gpu.hpp>
+#include <pipe/model/links.hpp>
 #include <pipe/model/measured.hpp>
+#include <pipe/model/one_clock.hpp>
 #include <pipe/model/predict.hpp>
+#include <pipe/model/predict_shards.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/plan/connection_rounds.hpp>
@@ -143,6 +147,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/bound_graph.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/chunk_sequences.hpp>

@@ -145,7 +145,8 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .run_ahead = what.run_ahead,
                         .communicators = known,
                         .world_ranks = what.world_ranks,
-                        .guarded = what.guarded});
+                        .guarded = what.guarded,
+                        .timed = what.timed_ranks > 0});
     for (kernel_stage& stage : memory.model) {
       stage.overrun_by = what.overrun_by;
       stage.overruns_output = what.overruns_output;
@@ -181,6 +182,11 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
         step_elsewhere(runner);
       else
         runner.step();
+      if (rank < what.timed_ranks) {
+        pp::dynamic_timetable const trace = runner.trace();
+        if (rank + 1 == what.work.extents.devices)
+          result.traces.push_back(trace);
+      }
     }
     if (!what.end_together) {
       runner.close();

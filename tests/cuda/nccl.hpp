@@ -5,6 +5,7 @@
 //! @brief What the test of the NCCL runner asks of the object that nvcc makes.
 
 #include <pipe/plan/plan.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -45,6 +46,7 @@ struct nccl_case {
   std::vector<int> world_ranks{};
   std::string unfit_key{}; //!< the store of rank 1 refuses it
   int freeze_after = -1;   //!< the step after which nothing may be set up any more
+  int timed_ranks = 0; //!< so many ranks, from the first one on, ask for the trace of every step
 };
 
 //! @brief What one rank has to tell.
@@ -63,6 +65,7 @@ struct nccl_result {
   std::vector<standin::outcome> outcomes{};
   std::string findings{}; //!< of the stand-in after the last step of the last rank
   std::uint64_t seen = 0; //!< what the backward of that microbatch has found as its activation
+  std::vector<pipelining::dynamic_timetable> traces{}; //!< of the last rank
 };
 
 //! @brief Runs a plan with one rank per device on the stand-in as it is configured.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for NCCL, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/cuda/communicators.cuh>
+#include <pipe/model/measured.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/report/call_counts.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -55,6 +56,49 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
           standin::report_leaks();
           CHECK(standin::summary() == "");
         });
+}
+
+TEST_CASE("every rank has the times of all passes, eagerly and as a graph") {
+  for (bool const graph : {false, true}) {
+    named_plan const plan = test_plans().front();
+    int const devices = plan.work.extents.devices;
+    standin::configure({});
+    auto const result = run_on_ranks({.work = plan.work, .graph = graph, .timed_ranks = devices});
+    check_equal(result, plan.expected, 3);
+    REQUIRE(result.traces.size() == 3);
+    for (pipelining::dynamic_timetable const& step : result.traces) {
+      std::vector<pipelining::timetable_view> const steps{step};
+      pipelining::cost_table const fitted = pipelining::costs_of(steps);
+      double work = 0;
+      for (int device = 0; device < devices; ++device) {
+        double last = 0;
+        for (int i = step.offsets[static_cast<std::size_t>(device)];
+             i < step.offsets[static_cast<std::size_t>(device) + 1];
+             ++i) {
+          auto const at = static_cast<std::size_t>(i);
+          CHECK(step.starts[at] >= last);
+          CHECK(step.ends[at] >= step.starts[at]);
+          last = step.ends[at];
+          work += fitted.duration(step.passes[at]);
+        }
+        CHECK(last > 0);
+      }
+      CHECK(work > 0);
+    }
+    CHECK(standin::summary() == "");
+  }
+}
+
+TEST_CASE("a rank that does not ask for the trace ends the others at their deadline") {
+  named_plan const plan = test_plans().front();
+  standin::configure({});
+  auto const result =
+    run_on_ranks({.work = plan.work, .steps = 1, .timed_ranks = plan.work.extents.devices - 1});
+  CHECK(result.ranks.front().failure.find("\n  rank 0 waits for the times of rank " +
+                                          std::to_string(plan.work.extents.devices - 1)) !=
+        std::string::npos);
+  for (rank_report const& rank : result.ranks)
+    CHECK(rank.ended);
 }
 
 TEST_CASE("a stage that writes beyond its activation ends the run in the checked mode") {

@@ -71,6 +71,7 @@ streams_result run_on_streams(streams_case const& what) {
      .graph = what.graph,
      .warm_up = 1,
      .guarded = what.guarded,
+     .timed = what.timed,
      .run_ahead = what.run_ahead,
      .deadline = std::chrono::nanoseconds(what.deadline_ns)});
   streams_result result;
@@ -90,6 +91,8 @@ streams_result run_on_streams(streams_case const& what) {
     // What an earlier half step has added does not count.
     try {
       runner.step();
+      if (what.timed)
+        result.traces.push_back(runner.trace());
     } catch (pp::run_error const& failure) {
       note(result, failure);
       if (what.failing_stage >= 0)

@@ -5,6 +5,7 @@
 //! @brief What the test of the stream runner asks of the object that nvcc makes.
 
 #include <pipe/plan/plan.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
 #include <string>
@@ -29,6 +30,7 @@ struct streams_case {
   int failing_stage = -1; //!< a stage whose forward of microbatch 1 throws, once
   int failing_step = 0;
   int freeze_after = -1; //!< the step after which nothing may be set up any more
+  bool timed = false;    //!< the trace of every step is kept
 };
 
 struct streams_result {
@@ -41,6 +43,7 @@ struct streams_result {
   std::string findings{};     //!< of the stand-in after the last step
   std::uint64_t calls = 0;    //!< of CUDA until then
   std::uint64_t seen = 0;     //!< what the backward of that microbatch has found as its activation
+  std::vector<pipelining::dynamic_timetable> traces{};
 };
 
 //! @brief Runs a plan on streams with the kernels of kernel_stage. After a failure that is not a

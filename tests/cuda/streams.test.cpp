@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/model/measured.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/report/call_counts.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 
@@ -13,12 +17,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
 #include <tests/simulators/cuda/standin.hpp>
 #include <vector>
+
+namespace pp = pipelining;
 
 namespace {
 
@@ -50,6 +57,30 @@ std::vector<named_plan> test_plans_of_one_policy() {
   std::size_t at = 0;
   std::erase_if(plans, [&](named_plan const&) { return at++ % 3 != 1; });
   return plans;
+}
+
+//! All passes of the plan, in its order, none before what it waits for.
+void check_times(pp::plan const& work, pp::timetable_view step) {
+  pp::dynamic_timetable const order = pp::trace_of(work, [](int, std::size_t, bool) { return 0; });
+  CHECK(
+    std::equal(order.passes.begin(), order.passes.end(), step.passes, step.passes + step.size()));
+  std::vector<double> ends(static_cast<std::size_t>(pp::pass_indices(step.over())), -1);
+  double longest = 0;
+  for (int i = 0; i < step.size(); ++i) {
+    ends[static_cast<std::size_t>(pp::pass_index(step.over(), step.passes[i]))] = step.ends[i];
+    longest = std::max(longest, step.ends[i] - step.starts[i]);
+  }
+  CHECK(longest > 0);
+  int wrong = 0;
+  for (int row = 0; row < step.rows(); ++row)
+    for (int i = step.offsets[row]; i < step.offsets[row + 1]; ++i) {
+      double ready = i > step.offsets[row] ? step.ends[i - 1] : 0;
+      pp::dependency_list const needed = pp::dependencies(step.over(), step.passes[i]);
+      for (int k = 0; k < needed.count; ++k)
+        ready = std::max(ready, ends[static_cast<std::size_t>(needed.index(k))]);
+      wrong += step.starts[i] < ready - 1e-6 || step.ends[i] < step.starts[i] ? 1 : 0;
+    }
+  CHECK(wrong == 0);
 }
 
 } // namespace
@@ -97,6 +128,51 @@ TEST_CASE("a stage that writes beyond its activation is found when the step has 
     CHECK(
       run_on_streams({.work = plans[0].work, .graph = graph, .overrunning_stage = 1, .steps = 2})
         .failure.empty());
+  }
+}
+
+TEST_CASE("passes have the times of their events, eagerly and as a graph") {
+  for (named_plan const& plan : test_plans_of_one_policy())
+    for (bool const graph : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(graph);
+      standin::configure({});
+      auto const result = run_on_streams({.work = plan.work, .graph = graph, .timed = true});
+      CHECK(result.failure == "");
+      check_equal(result, plan.expected, 3);
+      REQUIRE(result.traces.size() == 3);
+      for (pp::dynamic_timetable const& step : result.traces)
+        check_times(plan.work, step);
+      standin::report_leaks();
+      CHECK(standin::summary() == "");
+      std::vector<pp::timetable_view> const steps(result.traces.begin(), result.traces.end());
+      pp::cost_table const fitted = pp::costs_of(steps);
+      for (pp::pass const& what : result.traces.front().passes)
+        CHECK(fitted.duration(what) >= 0);
+      if (!graph)
+        continue; // else the host is late with launches, as kernels of 10 us are short
+      // The modelled machine: 10 us for a kernel, 5 us for a message, of which several may wait for
+      // each other.
+      pp::cost_table const of_graph = pp::costs_of(std::span(steps).subspan(1));
+      CHECK(of_graph.duration(steps.front().passes[0]) == doctest::Approx(10e-6).epsilon(0.01));
+      double least = 1;
+      for (pp::measured_link const& link : pp::fit_links(
+             pp::message_samples(std::span(steps).subspan(1), [](pp::pass const&) { return 0; })))
+        least = std::min(least, link.latency);
+      CHECK(least == doctest::Approx(5e-6).epsilon(0.02));
+    }
+}
+
+TEST_CASE("events for times are made only where they are asked for, and not again") {
+  for (bool const graph : {false, true}) {
+    named_plan const plan = test_plans().front();
+    standin::configure({});
+    auto const plain = run_on_streams({.work = plan.work, .graph = graph, .freeze_after = 2});
+    standin::configure({});
+    auto const timed =
+      run_on_streams({.work = plan.work, .graph = graph, .freeze_after = 2, .timed = true});
+    CHECK(timed.findings == "");
+    CHECK(timed.calls > plain.calls);
   }
 }
 

@@ -6,12 +6,14 @@ usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
 """
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
+PROGRESS = re.compile(r"^[0-9.]+ s: [0-9]+ of [0-9]+, .*\n", re.MULTILINE)  # of what takes longer than 2 s
 PROGRAM = COMPILER = INCLUDE = ""
 SMALL = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 4)
 
@@ -23,7 +25,7 @@ def run(*words):
 
 def output(*words):
     result = run(*words)
-    if result.returncode != 0 or result.stderr:
+    if result.returncode != 0 or re.sub(PROGRESS, "", result.stderr):
         raise AssertionError(f"{words}: exit status {result.returncode}, {result.stderr}")
     return result.stdout
 
@@ -63,6 +65,7 @@ class Choice(unittest.TestCase):
         listed = subprocess.run([PROGRAM, "--list"], capture_output=True, text=True, check=True).stdout
         names = {line.split()[0] for line in listed.splitlines()}
         names.remove("chunkflow")  # sequences here are of one length, for which it is seq1f1b
+        names.remove("stp")  # wants 3 P - 1 microbatches
         self.assertEqual(names, {row["schedule"].split()[0] for row in self.rows})
         self.assertLessEqual({1, 2, 4, 8}, {len(row["chunk_lengths"]) for row in self.rows})
 
@@ -126,11 +129,12 @@ class Choice(unittest.TestCase):
                               (("--model", "gpt-9b"), "gpt-7b"),
                               ((*SMALL[:-3], 99, *SMALL[-2:]), "layers"),
                               ((*SMALL, "--gpu", "a100"), "twice"),
+                              ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
                               ((*SMALL, "--jittr", 1), "did you mean --jitter")):
             with self.subTest(words=words):
                 result = run(*words)
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
-                self.assertEqual(len(result.stderr.splitlines()), 1)
+                self.assertEqual(len(re.sub(PROGRESS, "", result.stderr).splitlines()), 1)
                 self.assertIn(wanted, result.stderr)
 
     def test_models_and_gpus_from_files(self):
@@ -205,6 +209,46 @@ class Choice(unittest.TestCase):
             text = output(*words, "--memory", f"{between:.6f}GB", "--all")
             self.assertRegex(text, r"gpipe with offload +27\.000")
             self.assertRegex(text, r"gpipe +27\.000.*too large")
+
+    def test_a_large_vocabulary_goes_into_shards(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            model.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 8, "hidden_size": 1024,
+                                         "num_attention_heads": 8, "intermediate_size": 4096,
+                                         "vocab_size": 256000}), encoding="utf-8")
+            found = json.loads(output("--model", model, "--sequence", 512, "--gpu", "a100", "--devices", 4,
+                                      "--microbatches", 8, "--format", "json"))
+            rows = {row["schedule"]: row for row in found["candidates"]}
+            plain, shards = rows["1f1b"], rows["1f1b with vocabulary-2"]
+            # The output layer is as much work as 3.3 layers, and stands on the last device alone.
+            self.assertLess(shards["seconds"], 0.8 * plain["seconds"])
+            self.assertLess(shards["memory_gb"], 0.8 * plain["memory_gb"])
+            self.assertEqual(sum(shards["layers"]), 8)
+            self.assertIn("vocabulary", found["candidates"][found["pick"]]["schedule"])
+            for row in found["candidates"]:
+                self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+            self.check_header(found["candidates"][found["pick"]], "--model", model, "--sequence", 512, "--gpu",
+                              "a100", "--devices", 4, "--microbatches", 8)
+
+    def test_devices_that_differ(self):
+        common = ("--model", "gpt-1.3b", "--sequence", 2048, "--devices", 2, "--microbatches", 8)
+        both = json.loads(output(*common, "--gpu", "h100,a100", "--format", "json"))
+        slow = json.loads(output(*common, "--gpu", "a100", "--format", "json"))
+        fast = json.loads(output(*common, "--gpu", "h100", "--format", "json"))
+        time = [{row["schedule"]: row["seconds"] for row in each["candidates"]} for each in (fast, both, slow)]
+        self.assertLess(time[0]["1f1b"], time[1]["1f1b"])
+        self.assertLess(time[1]["1f1b"], time[2]["1f1b"])
+        layers = next(row["layers"] for row in both["candidates"] if row["schedule"] == "1f1b")
+        self.assertGreater(layers[0], 2 * layers[1])  # 989 TFLOPS and 312, and the output layer on the second
+        with tempfile.TemporaryDirectory() as folder:
+            small = pathlib.Path(folder) / "small.json"
+            small.write_text(json.dumps({"peak_tflops": 312, "memory_gb": 40, "link_gb_per_s": 300,
+                                         "network_gb_per_s": 25, "host_gb_per_s": 24}), encoding="utf-8")
+            tight = json.loads(output(*common, "--gpu", f"a100,{small}", "--format", "json"))
+        memory = {row["schedule"]: row["memory_gb"] for row in slow["candidates"]}
+        for row in tight["candidates"]:
+            # As a share of 80 GB, what the second one holds counts twice.
+            self.assertGreaterEqual(row["memory_gb"] + 1e-9, memory.get(row["schedule"], 0))
 
     def test_nothing_is_recomputed_or_copied_for_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -38,6 +38,14 @@ struct group_times {
   friend constexpr bool operator==(group_times const&, group_times const&) = default;
 };
 
+//! @brief The time of a message from one device to another.
+//! @param links [P x P], times from the device of a row to that of a column; null: all take
+//! `latency`
+[[nodiscard]] constexpr double
+message_time(double const* links, int devices, double latency, int from, int to) noexcept {
+  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
+}
+
 //! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
 [[nodiscard]] constexpr int neighbours(pipeline const& over, int stage, int step) noexcept {
   return neighbours(over.edges, stages(over.extents), stage, step);
@@ -107,17 +115,13 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
 
 //! @brief The time from the end of a pass of one stage to the start of one of another that reads
 //! what it made.
-//! @param latency of a message @param apart whether they are on different devices
-[[nodiscard]] constexpr double transfer_time(pipeline const& over,
-                                             group_times const& groups,
-                                             double latency,
-                                             int from,
-                                             int to,
-                                             bool apart) noexcept {
+//! @param message from the device of the one to that of the other: 0 where they are the same
+[[nodiscard]] constexpr double transfer_time(
+  pipeline const& over, group_times const& groups, double message, int from, int to) noexcept {
   double const together = in_group(over, from) ? groups.reduce
                           : in_group(over, to) ? groups.broadcast
                                                : -1;
-  return together >= 0 ? together : apart ? latency : 0;
+  return together >= 0 ? together : message;
 }
 
 namespace detail {

@@ -93,11 +93,13 @@ private:
   cudaStream_t handle_ = nullptr;
 };
 
-//! @brief An event without timing, for ordering alone.
+//! @brief An event, without timing and for ordering alone unless told otherwise.
 class event {
 public:
-  event() {
-    check(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  event() : event(cudaEventDisableTiming) {}
+  //! @param flags cudaEventDefault for an event with a time.
+  explicit event(unsigned flags) {
+    check(cudaEventCreateWithFlags(&handle_, flags), "cudaEventCreateWithFlags");
   }
   event(event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   event(event const&) = delete;
@@ -129,6 +131,13 @@ public:
     // launch would find it.
     (void)cudaGetLastError();
     return false;
+  }
+  //! @brief The time from another event of the same GPU to this one, to half a microsecond.
+  //! @pre both have times, and have happened.
+  [[nodiscard]] double seconds_since(event const& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, earlier.handle_, handle_), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
   }
   //! @brief What is put on the stream from now on waits for the event.
   void block(cudaStream_t waiting) const {

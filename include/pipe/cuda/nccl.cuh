@@ -137,6 +137,22 @@ public:
     ++steps_;
   }
 
+  //! @brief The passes of all ranks in the last step with their measured start and end by events,
+  //! in seconds since the step of each rank began. Collective: call it on all ranks.
+  //! @throws std::logic_error without nccl_ranks::timed, before the first step, after close and after
+  //! a failure; run_error when a rank fails or is missing.
+  [[nodiscard]] dynamic_timetable trace() {
+    if (!options_.timed || steps_ == 0 || failed_ || !machine_)
+      throw std::logic_error("nccl: there is no trace; set nccl_ranks::timed on all ranks, run a "
+                             "step, and ask before close()");
+    try {
+      current_device const scope(options_.gpu);
+      return machine_->trace(plan_, steps_);
+    } catch (...) {
+      end_run("could not gather the trace");
+    }
+  }
+
   //! @brief Ends the communicators together with the other ranks. Collective.
   void close() {
     if (!machine_ || failed_)

@@ -20,22 +20,55 @@
 #include <pipe/run/execute.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
 namespace cuda {
 
 namespace detail {
+
+//! A number as text, with all its digits.
+inline void append_number(std::string& text, double number) {
+  char digits[32];
+  text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+  text += ' ';
+}
+
+//! Such numbers, one after the other.
+class number_reader {
+public:
+  explicit number_reader(std::string text) : text_(std::move(text)) {}
+
+  //! @throws stop where there are no more: the other rank has sent something else.
+  [[nodiscard]] double next() {
+    double number = 0;
+    char const* const end = text_.data() + text_.size();
+    auto const [behind, error] = std::from_chars(text_.data() + at_, end, number);
+    if (error != std::errc() || behind == end)
+      throw stop{"a rank has sent times of other passes than those of the plan"};
+    at_ = static_cast<std::size_t>(behind - text_.data()) + 1;
+    return number;
+  }
+
+private:
+  std::string text_;
+  std::size_t at_ = 0;
+};
 
 //! The device side of the executor loop with the patience that posting needs.
 template <class Stages, class Transport, class Patience>
@@ -76,7 +109,8 @@ public:
                 options.watched,
                 options.watched && options.graph,
                 options.ranges,
-                options.run_ahead}),
+                options.run_ahead,
+                options.timed}),
         checks_(options.checked
                   ? std::make_unique<message_checks>(work, rank, detail::kernels_for_checks())
                   : nullptr),
@@ -129,6 +163,30 @@ public:
     now_.text = "closes its communicators";
     iteration_.destroy();
     messages_.close(waiting());
+  }
+
+  //! @brief The times of the passes of all ranks, in seconds since each rank's iteration began.
+  //! Collective.
+  //! @param number of the iteration, which has ended.
+  [[nodiscard]] dynamic_timetable trace(plan const& ran, int number) {
+    pass_times const& own = *board_.times();
+    std::string text;
+    static_cast<void>(trace_of(ran, [&](int device, std::size_t item, bool end) {
+      if (device == rank_)
+        detail::append_number(text, own.seconds(item, end, own));
+      return 0;
+    }));
+    std::string const key = options_.name + "/times of step " + std::to_string(number) + '/';
+    line_.set(key + std::to_string(rank_), text);
+    std::vector<detail::number_reader> of;
+    for (int other = 0; other < work_.extents.devices; ++other) {
+      now_ = {"waits for the times of rank " + std::to_string(other), {other}};
+      of.emplace_back(line_.get(key + std::to_string(other), options_.deadline));
+    }
+    now_ = {"is between two steps", {}};
+    return trace_of(ran, [&](int device, std::size_t, bool) {
+      return of[static_cast<std::size_t>(device)].next();
+    });
   }
 
   //! The stream of passes, from which a captured graph forks.

@@ -79,6 +79,9 @@ struct nccl_ranks {
   std::vector<int> world_ranks = {};
   //! The checked mode, as streams::guarded.
   bool guarded = false;
+  //! Two events more for every pass, so that `nccl_runner::trace` tells when it began and ended. The
+  //! same on all ranks.
+  bool timed = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.

@@ -7,6 +7,7 @@
 
 #include <pipe/cuda/device_guards.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/pass_times.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/waits.hpp>
@@ -39,6 +40,8 @@ struct board_options {
   bool ranges = true;
   //! Items that may be on the streams before the host waits for the first of them; 0: any number.
   int run_ahead = 0;
+  //! Every pass has two events more, which tell when it began and ended.
+  bool timed = false;
 };
 
 //! @brief The streams, events and memory of one device of a plan, made once.
@@ -86,6 +89,8 @@ public:
       for (int const wait : work.waits_of(step))
         if (!done_[static_cast<std::size_t>(wait)])
           done_[static_cast<std::size_t>(wait)].emplace();
+    if (chosen.timed)
+      times_.emplace(work, device);
     if (chosen.run_ahead > 0)
       place_fences(steps, std::max(1, chosen.run_ahead / 2));
   }
@@ -106,6 +111,8 @@ public:
   }
   //! @brief The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
+  //! @brief When passes began and ended, or null where nobody asks for it.
+  [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
   //! What profilers see of each item.
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
   //! A stream by number; 0 runs the passes.
@@ -126,6 +133,8 @@ public:
   void fork(bool captured = false) {
     captured_ = captured;
     restart();
+    if (times_)
+      times_->begin(compute(), captured);
     start_->record(compute());
     for (int index = 1; index < stream_count(); ++index)
       start_->block(stream_at(index));
@@ -249,6 +258,7 @@ private:
   pinned_memory host_;
   std::optional<device_guards> guards_;
   item_ranges ranges_;
+  std::optional<pass_times> times_;
   std::vector<stream> streams_;
   std::vector<event> ends_;
   std::vector<std::optional<event>> done_;
@@ -300,7 +310,11 @@ struct stream_device {
     if (is_copy(step))
       return copy(index, step);
     poison(step);
+    if (board.times() != nullptr)
+      board.times()->enter(index, board.compute());
     run_item(stages, slots(), step, board.compute());
+    if (board.times() != nullptr)
+      board.times()->leave(index, board.compute());
     if (board.guards() != nullptr)
       board.guards()->after(index, board.compute());
     board.complete(index, board.compute());

@@ -17,6 +17,8 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -54,6 +56,8 @@ struct streams {
   //! the end of every output behind its pass. Accesses through null buffers are found on the host
   //! alone: threads::guarded. Costs memory and time; a step allocates.
   bool guarded = false;
+  //! Two events more for every pass, so that `stream_runner::trace` tells when it began and ended.
+  bool timed = false;
   //! Items of the plan that may be on the streams of a GPU before the host waits for the first of
   //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds
   //! about a thousand launches, and a host that finds it full sits in a call that no deadline ends:
@@ -96,7 +100,8 @@ public:
                                                          options_.watched,
                                                          options_.watched && options_.graph,
                                                          options_.ranges,
-                                                         options_.run_ahead});
+                                                         options_.run_ahead,
+                                                         options_.timed});
     if (options_.guarded)
       for (std::size_t d = 0; d < devices; ++d)
         machine_->boards[d].guard_slots(view_, static_cast<int>(d));
@@ -149,6 +154,22 @@ public:
 
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
   [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->boards.front().compute(); }
+
+  //! @brief The passes of the last step with their measured start and end by events, in seconds
+  //! since the start of the step. Each GPU has a clock of its own; all begin with the step, to
+  //! within the time in which a GPU hears of another's event.
+  //! @pre the step has ended. @throws std::logic_error without streams::timed or before the first
+  //! step; error when CUDA does.
+  [[nodiscard]] dynamic_timetable trace() {
+    if (!options_.timed || steps_ == 0)
+      throw std::logic_error("cuda: there is no trace; set streams::timed and run a step");
+    return trace_of(plan_, [&](int device, std::size_t item, bool end) {
+      device_board& board = machine_->boards[static_cast<std::size_t>(device)];
+      device_board& first = machine_->boards.front();
+      pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
+      return board.times()->seconds(item, end, clock);
+    });
+  }
 
   //! @brief Pairs of GPUs without access to each other: the host copies what they send.
   [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {

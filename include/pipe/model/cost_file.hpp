@@ -2,34 +2,28 @@
 #pragma once
 
 //! @file
-//! @brief Costs as a file. Header for pipelining::cut_costs, write_costs, read_costs and costs_for.
+//! @brief Costs as a file. Header for pipelining::write_costs and read_costs.
 //!
 //! The file is one JSON object; docs/timetable.md shows it.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/model/cut_costs.hpp>
 #include <pipe/model/flat_json.hpp>
+#include <pipe/model/links.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
-#include <algorithm>
 #include <charconv>
 #include <cstddef>
-#include <cstdint>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
-
-//! @brief The times of a model that is cut into stages, its sequences into chunks.
-struct cut_costs {
-  int stages = 1;   //!< S, equal shares of the layers
-  int chunks = 1;   //!< C, equal shares of a sequence
-  cost_table times; //!< of that cut, in one unit; runners measure seconds
-};
 
 namespace detail {
 
@@ -54,6 +48,8 @@ inline constexpr kind_in_file kinds_in_file[] = {
 
 inline constexpr char const* format_of_costs = "pipelining_costs";
 inline constexpr char const* message_of_costs = "communication";
+inline constexpr char const* links_of_costs = "links";
+inline constexpr char const* bytes_of_costs = "message_bytes";
 
 //! The extents of a cut, for a table of its times.
 [[nodiscard]] inline shape extents_of_cut(int stages, int chunks) {
@@ -113,16 +109,38 @@ refuse_costs(flat_json const& file, std::string const& name, std::string const& 
   return rows;
 }
 
+//! The links, where the file has them: [from, to, seconds, seconds per byte] each.
+[[nodiscard]] inline std::vector<measured_link> links_in_costs(flat_json const& file) {
+  std::vector<measured_link> links;
+  if (!file.names().contains(links_of_costs))
+    return links;
+  for (std::vector<double> const& row : file.rows(links_of_costs)) {
+    auto const is_device = [](double number) {
+      return number >= 0 && number <= 65535 && number == static_cast<int>(number);
+    };
+    if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
+        !(row[2] >= 0) || !(row[3] >= 0))
+      refuse_costs(file,
+                   links_of_costs,
+                   "needs of every link two different devices, the seconds of an empty message and "
+                   "those of a byte; none may be negative");
+    links.push_back({static_cast<int>(row[0]), static_cast<int>(row[1]), row[2], row[3]});
+  }
+  return links;
+}
+
 inline void check_names_in_costs(flat_json const& file) {
   for (auto const& [name, place] : file.names()) {
-    bool known = name == format_of_costs || name == message_of_costs;
+    bool known = name == format_of_costs || name == message_of_costs ||
+                 name == links_of_costs || name == bytes_of_costs;
     for (kind_in_file const& kind : kinds_in_file)
       known = known || name == kind.name;
     if (!known)
       refuse_costs(file,
                    name,
                    "is no entry of a file of costs; those are pipelining_costs, communication, "
-                   "forward, backward_input, backward_weight, recompute, copy_out and copy_in");
+                   "links, message_bytes, forward, backward_input, backward_weight, recompute, "
+                   "copy_out and copy_in");
   }
   if (!file.names().contains(format_of_costs))
     throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
@@ -131,25 +149,53 @@ inline void check_names_in_costs(flat_json const& file) {
     refuse_costs(file, format_of_costs, "must be 1, the only format so far");
 }
 
-//! The part of piece `piece` of `pieces` equal ones that lies in piece `other` of `others`.
-[[nodiscard]] constexpr double
-part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::int64_t others) {
-  std::int64_t const begin = std::max(piece * others, other * pieces);
-  std::int64_t const end = std::min((piece + 1) * others, (other + 1) * pieces);
-  return static_cast<double>(std::max<std::int64_t>(end - begin, 0)) / static_cast<double>(others);
+//! The times of the links of a table, of messages of whatever size they are.
+[[nodiscard]] inline std::vector<measured_link> links_of_table(cost_table const& costs,
+                                                               int devices) {
+  std::vector<measured_link> result;
+  for (int i = 0; i < static_cast<int>(costs.links().size()); ++i)
+    if (i / devices != i % devices)
+      result.push_back({i / devices, i % devices, costs.links()[static_cast<std::size_t>(i)], 0});
+  return result;
+}
+
+inline void
+append_links(std::string& out, std::span<measured_link const> links, double message_bytes) {
+  out += std::string(",\n\"") + bytes_of_costs + "\": ";
+  append_time(out, message_bytes);
+  out += std::string(",\n\"") + links_of_costs + "\": [";
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    out += (i == 0 ? "\n[" : ",\n[") + std::to_string(links[i].from) + ", " +
+           std::to_string(links[i].to) + ", ";
+    append_time(out, links[i].latency);
+    out += ", ";
+    append_time(out, links[i].seconds_per_byte);
+    out += "]";
+  }
+  out += "]";
 }
 
 } // namespace detail
 
 //! @brief Costs as the text of a file: the time of every kind on every stage for every chunk, and
 //! of a message. Kinds that take no time are left out.
+//! @param links as `fit_links` gives them; none: those of the cost table, where it has any.
+//! @param message_bytes of a message of one chunk: what the time per byte of links is of.
 //! @param extents of the pipeline that the costs are of, for example of the step that `costs_of`
 //! has read.
 //! @throws std::out_of_range where the costs are of fewer stages or chunks.
 //! @complexity O(S C)
-[[nodiscard]] inline std::string write_costs(shape const& extents, cost_table const& costs) {
+[[nodiscard]] inline std::string write_costs(shape const& extents,
+                                             cost_table const& costs,
+                                             std::span<measured_link const> links = {},
+                                             double message_bytes = 0) {
   std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
   detail::append_time(out, costs.latency());
+  std::vector<measured_link> const known =
+    links.empty() ? detail::links_of_table(costs, extents.devices)
+                  : std::vector<measured_link>(links.begin(), links.end());
+  if (!known.empty())
+    detail::append_links(out, known, message_bytes);
   for (detail::kind_in_file const& kind : detail::kinds_in_file) {
     std::string rows;
     bool any = kind.needed;
@@ -188,7 +234,10 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   cut_costs result{
     stage_count,
     chunk_count,
-    cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message})};
+    cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
+    detail::links_in_costs(file)};
+  if (!result.links.empty())
+    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs);
   double work = 0;
   for (detail::kind_in_file const& kind : detail::kinds_in_file) {
     std::vector<std::vector<double>> rows = detail::times_in_costs(file, kind);
@@ -212,40 +261,6 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   }
   if (!(work > 0 && work <= std::numeric_limits<double>::max()))
     detail::refuse_costs(file, "forward", "and the backward passes take no time; measure again");
-  return result;
-}
-
-//! @brief The costs of the same model in another cut, such as another schedule has: times are
-//! spread evenly over the layers of a stage and the tokens of a chunk.
-//!
-//! Exact where the new stages and chunks consist of whole old ones, but for what a pass costs by
-//! itself. Finer ones take equal shares, whatever they hold. A message takes as long as before.
-//! @complexity O(S + S') (C + C') for the old and the new numbers of stages and chunks
-//! @source own derivation
-[[nodiscard]] inline cost_table costs_for(cut_costs const& measured, shape const& extents) {
-  cost_table result(extents, {0, 0, 0, measured.times.latency()});
-  int const new_stages = stages(extents);
-  auto const first = [](int piece, int old_pieces, int pieces) {
-    return static_cast<int>(std::int64_t{piece} * old_pieces / pieces);
-  };
-  auto const behind_last = [](int piece, int old_pieces, int pieces) {
-    return static_cast<int>((std::int64_t{piece + 1} * old_pieces + pieces - 1) / pieces);
-  };
-  for (int stage = 0; stage < new_stages; ++stage)
-    for (int chunk = 0; chunk < extents.chunks; ++chunk)
-      for (detail::kind_in_file const& kind : detail::kinds_in_file) {
-        double time = 0;
-        for (int s = first(stage, measured.stages, new_stages);
-             s < behind_last(stage, measured.stages, new_stages);
-             ++s)
-          for (int c = first(chunk, measured.chunks, extents.chunks);
-               c < behind_last(chunk, measured.chunks, extents.chunks);
-               ++c)
-            time += measured.times.duration(row_writer::make(kind.kind, s, 0, c)) *
-                    detail::part_inside(s, measured.stages, stage, new_stages) *
-                    detail::part_inside(c, measured.chunks, chunk, extents.chunks);
-        result.set(kind.kind, stage, chunk, time);
-      }
   return result;
 }
 

@@ -2,67 +2,26 @@
 #pragma once
 
 //! @file
-//! @brief Times of passes and messages from steps that ran. Header for pipelining::costs_of,
-//! pipelining::message_seconds and pipelining::retime.
+//! @brief Times of passes from steps that ran. Header for pipelining::costs_of and
+//! pipelining::retime.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
+#include <pipe/model/links.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <span>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
-
-namespace detail {
-
-//! The middle of some numbers, which one late pass does not move; 0 of none.
-[[nodiscard]] inline double median(std::vector<double> values) {
-  if (values.empty())
-    return 0;
-  auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-} // namespace detail
-
-//! @brief How long messages took in steps that ran: the median over those that their reader waited
-//! for, from the end of the pass that made them to the start of the one that read them.
-//!
-//! A reader has waited where its device had ended everything before the message was made.
-//! @param measured as `trace` of a runner gives them. @return 0 where nobody waited for a message
-//! @complexity O(n) for n passes
-[[nodiscard]] inline double message_seconds(std::span<timetable_view const> measured) {
-  std::vector<double> waits;
-  for (timetable_view const& table : measured) {
-    std::vector<double> ends(static_cast<std::size_t>(pass_indices(table.over())), never);
-    for (int i = 0; i < table.size(); ++i)
-      ends[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = table.ends[i];
-    for (int device = 0; device < table.extents.devices; ++device)
-      for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-        double const free_from = i == table.offsets[device] ? 0 : table.ends[i - 1];
-        dependency_list const needed = dependencies(table.over(), table.passes[i]);
-        for (int k = 0; k < needed.count; ++k) {
-          double const made = ends[static_cast<std::size_t>(needed.index(k))];
-          if (device_of(table, needed.stage(k), table.passes[i].microbatch) != device &&
-              made >= free_from && table.starts[i] >= made)
-            waits.push_back(table.starts[i] - made);
-        }
-      }
-  }
-  return detail::median(std::move(waits));
-}
 
 //! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
 //! over microbatches and steps, of messages `message_seconds`.

@@ -34,6 +34,7 @@ struct stage_content {
   int layers = 1;
   bool embedding = false;
   bool output = false; //!< the output layer and the loss
+  int shards = 1;      //!< of the vocabulary, of which this stage has one
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -96,7 +97,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
     (linear_flops(model, tokens, setup.sequences) / (rate * reached.linear) +
      attention_flops(model, kind, tokens, setup.sequences) / (rate * reached.attention));
   if (stage.output)
-    seconds += vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary);
+    seconds +=
+      vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
   if (kind != pass_kind::backward_weight) {
     double const gathered =
       static_cast<double>(message_bytes(model, tokens.length, setup.sequences));
@@ -108,10 +110,14 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return seconds;
 }
 
-//! @brief Whether neighbours in the pipeline sit in different machines.
+//! @brief Whether two devices of the pipeline sit in one machine. A device is `tensor` GPUs; those
+//! of the devices fill machine after machine.
 [[nodiscard]] constexpr bool
-crosses_machines(gpu const& on, training_setup const& setup, int devices) noexcept {
-  return devices > 1 && std::int64_t{devices} * setup.tensor > on.gpus_per_machine;
+in_one_machine(gpu const& on, training_setup const& setup, int one, int other) noexcept {
+  auto const machine = [&](std::int64_t number) { return number / on.gpus_per_machine; };
+  std::int64_t const first = std::int64_t{one < other ? one : other} * setup.tensor;
+  std::int64_t const last = (std::int64_t{one < other ? other : one} + 1) * setup.tensor - 1;
+  return machine(first) == machine(last);
 }
 
 //! @brief Seconds of a message between two devices of the pipeline.
@@ -119,9 +125,10 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
 [[nodiscard]] constexpr double message_seconds(transformer const& model,
                                                training_setup const& setup,
                                                gpu const& on,
-                                               int devices,
+                                               int from,
+                                               int to,
                                                std::int64_t tokens) noexcept {
-  double const rate = crosses_machines(on, setup, devices) ? on.network_gb_per_s : on.link_gb_per_s;
+  double const rate = in_one_machine(on, setup, from, to) ? on.link_gb_per_s : on.network_gb_per_s;
   return static_cast<double>(message_bytes(model, tokens, setup.sequences)) / setup.tensor /
          (rate * 1e9);
 }
@@ -136,10 +143,11 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
          setup.tensor / (on.host_gb_per_s * 1e9);
 }
 
-//! @brief The time of every pass, in seconds. A recomputation takes as long as its forward pass.
+//! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
+//! as long as its forward pass. The latency is that of the slowest link.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
 //! @throws std::invalid_argument when there is not one entry per stage and chunk.
-//! @complexity O(S C)
+//! @complexity O(S C + P^2)
 [[nodiscard]] inline cost_table predict_costs(transformer const& model,
                                               training_setup const& setup,
                                               gpu const& on,
@@ -154,8 +162,15 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
   std::int64_t longest = 0;
   for (int const length : chunk_lengths)
     longest = length > longest ? length : longest;
-  cost_table table(extents,
-                   {.communication = message_seconds(model, setup, on, extents.devices, longest)});
+  int const last = extents.devices - 1;
+  cost_table table(
+    extents, {.communication = last > 0 ? message_seconds(model, setup, on, 0, last, longest) : 0});
+  for (int from = 0; from <= last; ++from)
+    for (int to = 0; to <= last; ++to)
+      if (double const time =
+            from == to ? table.latency() : message_seconds(model, setup, on, from, to, longest);
+          time != table.latency())
+        table.set_link(from, to, time);
   token_range tokens{0, 0};
   for (int chunk = 0; chunk < extents.chunks; ++chunk) {
     tokens.prefix += tokens.length;
@@ -193,7 +208,8 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
        : 0);
   std::int64_t const held =
     stage.layers * (dense + (layer_parameters(model) - dense) / setup.expert) +
-    ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) * vocabulary_parameters(model);
+    ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
+      ((vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
   result.activation =
@@ -202,7 +218,7 @@ crosses_machines(gpu const& on, training_setup const& setup, int devices) noexce
   result.gradients = 4 * share;
   result.optimizer = (12 * share + setup.data - 1) / setup.data;
   if (stage.output)
-    result.logits = logits_bytes(model, longest, setup.sequences) / setup.tensor;
+    result.logits = logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
   if (chunk_lengths.size() > 1)
     result.carried =
       2 * stage.layers * key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;

@@ -129,7 +129,9 @@ concept closed_form_schedule = arranges<Schedule> &&
 //! @brief What a generated schedule may ask of a cost model.
 //!
 //! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two
-//! devices (it occupies neither). All times are in one unit of the user's choice.
+//! devices (it occupies neither). All times are in one unit of the user's choice. Where messages
+//! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is what
+//! schedules take for all of them while they order passes.
 template <class Cost>
 concept cost_model = requires(Cost const cost, pass const what) {
   { cost.duration(what) } -> std::convertible_to<double>;

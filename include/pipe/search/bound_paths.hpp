@@ -2,20 +2,20 @@
 #pragma once
 
 //! @file
-//! @brief Longest paths through the passes of one microbatch, and what follows from them for each
-//! device. Header for pipelining::detail::gather_facts.
+//! @brief What longest paths through the passes of one microbatch say of each device. Header for
+//! pipelining::detail::gather_facts.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/search/bound_graph.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <span>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
@@ -33,7 +33,7 @@ struct bound_job {
 struct bound_stage {
   double count = 0; //!< activations
   double least_life = HUGE_VAL;
-  double least_forward = HUGE_VAL;
+  double least_taker = HUGE_VAL;
 };
 
 //! What the bounds ask of one device.
@@ -49,7 +49,7 @@ struct bound_device {
   double living = 0;                     //!< weight times least life, over all of them
   double least_weight = HUGE_VAL;        //!< of one activation
   double least_life = HUGE_VAL;          //!< of one activation
-  double least_forward = HUGE_VAL;       //!< time of one forward pass
+  double least_taker = HUGE_VAL;         //!< time of one pass that takes an activation
   double most_forward = 0;               //!< time of one forward pass
   double most_backward = 0;              //!< time of both halves of one backward pass
   double forward_per_weight = 0;         //!< the most
@@ -63,168 +63,51 @@ struct bound_facts {
   std::vector<bound_device> devices;
 };
 
-//! The graph of the passes of one microbatch: forward passes by stage and chunk, then gradients of
-//! the input from the last stage and chunk to the first, then gradients of the weights. Every pass
-//! waits for passes before it in this numbering.
-template <class Cost>
-class microbatch_graph {
-public:
-  microbatch_graph(pipeline const& over, Cost const& cost, int microbatch, bool pairs)
-      : over_(over), extents_(over.extents), microbatch_(microbatch), latency_(cost.latency()),
-        width_(static_cast<std::size_t>(stages(over.extents)) *
-               static_cast<std::size_t>(over.extents.chunks)) {
-    shape const& extents = over.extents;
-    times_.resize(3 * width_);
-    for (int stage = 0; stage < stages(extents); ++stage)
-      for (int chunk = 0; chunk < extents.chunks; ++chunk)
-        for (int row = 0; row < 3; ++row)
-          times_[at(row, stage, chunk)] = cost.duration(pass_of(row, stage, chunk));
-    if (pairs)
-      fit_pairs(cost);
-  }
-
-  [[nodiscard]] std::size_t at(int row, int stage, int chunk) const noexcept {
-    auto const unit = static_cast<std::size_t>(stage) * static_cast<std::size_t>(extents_.chunks) +
-                      static_cast<std::size_t>(chunk);
-    return row == 0   ? unit
-           : row == 1 ? 2 * width_ - 1 - unit // backwards
-                      : 2 * width_ + unit;
-  }
-  [[nodiscard]] std::size_t size() const noexcept { return 3 * width_; }
-  [[nodiscard]] double time(std::size_t node) const noexcept { return times_[node]; }
-  [[nodiscard]] int device(int stage) const noexcept {
-    return device_of(over_, stage, microbatch_);
-  }
-
-  //! The longest paths from the start of `from`, or from no pass in particular, to the starts of
-  //! all; negative where there is none.
-  void starts_from(std::size_t from, bool anywhere, std::vector<double>& start) const {
-    start.assign(size(), anywhere ? 0.0 : -1.0);
-    if (!anywhere)
-      start[from] = 0;
-    each_edge([&](std::size_t before, std::size_t after, double latency) {
-      if (start[before] >= 0)
-        start[after] = std::max(start[after], start[before] + times_[before] + latency);
-    });
-  }
-  //! The longest paths from the ends of all passes to the end of any pass on `only`, or anywhere
-  //! where that is negative.
-  void tails_to(int only, std::vector<double>& tail) const {
-    tail.assign(size(), -1.0);
-    for (int row = 0; row < 3; ++row)
-      for (int stage = 0; stage < stages(extents_); ++stage)
-        for (int chunk = 0; chunk < extents_.chunks; ++chunk)
-          if (only < 0 || device(stage) == only)
-            tail[at(row, stage, chunk)] = 0;
-    each_edge_backwards([&](std::size_t before, std::size_t after, double latency) {
-      if (tail[after] >= 0)
-        tail[before] = std::max(tail[before], latency + times_[after] + tail[after]);
-    });
-  }
-
-  [[nodiscard]] bool same_times(Cost const& cost, int microbatch) const {
-    for (int stage = 0; stage < stages(extents_); ++stage)
-      for (int chunk = 0; chunk < extents_.chunks; ++chunk)
-        for (int row = 0; row < 3; ++row) {
-          pass what = pass_of(row, stage, chunk);
-          double const mine = cost.duration(what);
-          what.microbatch = static_cast<std::uint16_t>(microbatch);
-          if (cost.duration(what) != mine)
-            return false;
-        }
-    return true;
-  }
-
-private:
-  [[nodiscard]] pass pass_of(int row, int stage, int chunk) const noexcept {
-    constexpr pass_kind kinds[] = {
-      pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
-    return row_writer::make(kinds[row], stage, microbatch_, chunk);
-  }
-
-  //! Shortens all passes by one factor, such that the two of a pair fit one behind the other into
-  //! the time of the pair: what bounds them then bounds orders with pairs.
-  void fit_pairs(Cost const& cost) {
-    double factor = 1;
-    for (int stage = 0; stage < stages(extents_); ++stage)
-      for (int chunk = 0; chunk < extents_.chunks; ++chunk)
-        for (int other = 0; other < stages(extents_); ++other)
-          for (int beside = 0; beside < extents_.chunks; ++beside)
-            for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
-              pass const forward = pass_of(0, stage, chunk);
-              pass const backward = row_writer::make(kind, other, microbatch_, beside);
-              double const sum = cost.duration(forward) + cost.duration(backward);
-              if (sum > 0)
-                factor = std::min(factor, pair_duration(cost, forward, backward) / sum);
-            }
-    for (double& each : times_)
-      each *= factor;
-  }
-
-  //! Calls `use(before, after, latency)` for every edge, those into a pass before those out of it.
-  template <class Use>
-  void each_edge(Use const& use) const {
-    int const all = stages(extents_);
-    int const chunks = extents_.chunks;
-    for (int stage = 0; stage < all; ++stage)
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (stage > 0)
-          use(at(0, stage - 1, chunk), at(0, stage, chunk), between(stage - 1, stage));
-        if (chunk > 0)
-          use(at(0, stage, chunk - 1), at(0, stage, chunk), 0.0);
-      }
-    for (int stage = all - 1; stage >= 0; --stage)
-      for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-        use(at(0, stage, chunk), at(1, stage, chunk), 0.0);
-        if (stage + 1 < all)
-          use(at(1, stage + 1, chunk), at(1, stage, chunk), between(stage + 1, stage));
-        if (chunk + 1 < chunks)
-          use(at(1, stage, chunk + 1), at(1, stage, chunk), 0.0);
-        use(at(1, stage, chunk), at(2, stage, chunk), 0.0);
-      }
-  }
-  template <class Use>
-  void each_edge_backwards(Use const& use) const {
-    int const all = stages(extents_);
-    int const chunks = extents_.chunks;
-    for (int stage = 0; stage < all; ++stage)
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        use(at(1, stage, chunk), at(2, stage, chunk), 0.0);
-        if (stage > 0)
-          use(at(1, stage, chunk), at(1, stage - 1, chunk), between(stage, stage - 1));
-        if (chunk > 0)
-          use(at(1, stage, chunk), at(1, stage, chunk - 1), 0.0);
-      }
-    for (int stage = all - 1; stage >= 0; --stage)
-      for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-        use(at(0, stage, chunk), at(1, stage, chunk), 0.0);
-        if (stage + 1 < all)
-          use(at(0, stage, chunk), at(0, stage + 1, chunk), between(stage, stage + 1));
-        if (chunk + 1 < chunks)
-          use(at(0, stage, chunk), at(0, stage, chunk + 1), 0.0);
-      }
-  }
-  [[nodiscard]] double between(int a, int b) const noexcept {
-    return device(a) == device(b) ? 0 : latency_;
-  }
-
-  pipeline over_;
-  shape extents_;
-  int microbatch_;
-  double latency_;
-  std::size_t width_;
-  std::vector<double> times_;
+//! How long an activation is on a device at least, and the least time of the pass that takes it.
+struct least_stay {
+  double life;
+  double taker;
 };
+
+//! The times of an activation that stays: of all of its life, its forward and its backward pass.
+struct stay {
+  double life;
+  double forward;
+  double backward;
+};
+
+//! What recomputation and copies to the host leave of a stay, where the flow has them.
+template <class Cost>
+[[nodiscard]] least_stay least_stay_of(
+  Cost const& cost, stay const& whole, int stage, int microbatch, int chunk, bound_case const& of) {
+  auto const time = [&](pass_kind kind) {
+    return cost.duration(row_writer::make(kind, stage, microbatch, chunk));
+  };
+  // A checkpointed forward pass holds it while it runs; that is not counted.
+  double const again = of.recomputes ? time(pass_kind::recompute) : 0;
+  if (of.recomputes_all)
+    return {again + whole.backward, again};
+  least_stay least{whole.life, whole.forward};
+  if (of.recomputes)
+    least = {std::min(least.life, again + whole.backward), std::min(least.taker, again)};
+  if (of.copies)
+    least = {std::min(least.life,
+                      whole.forward + time(pass_kind::copy_out) + time(pass_kind::copy_in) +
+                        whole.backward),
+             0};
+  return least;
+}
 
 //! Adds what the passes of one device in `count` microbatches like this one say.
 template <class Cost>
 void add_device(bound_device& facts,
                 microbatch_graph<Cost> const& graph,
+                Cost const& cost,
                 shape const& extents,
                 int device,
+                int microbatch,
                 double count,
-                std::span<double const> shares,
-                bool limited) {
+                bound_case const& of) {
   int first = -1;
   int last = -1;
   for (int stage = 0; stage < stages(extents); ++stage)
@@ -248,9 +131,8 @@ void add_device(bound_device& facts,
     if (graph.device(stage) != device)
       continue;
     bound_stage here;
-    for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-      double const share =
-        shares.empty() ? 1.0 / extents.chunks : shares[static_cast<std::size_t>(chunk)];
+    for (int chunk = 0; chunk < graph.chunks(); ++chunk) {
+      double const share = graph.weight(of, chunk);
       for (int row = 0; row < 3; ++row) {
         std::size_t const node = graph.at(row, stage, chunk);
         double const time = count * graph.time(node);
@@ -262,28 +144,39 @@ void add_device(bound_device& facts,
           facts.first_backward = std::min(facts.first_backward, own_start[node]);
       }
       double const forward = graph.time(graph.at(0, stage, chunk));
+      if (of.recomputes_all) {
+        std::size_t const then = graph.at(1, stage, chunk);
+        double const again = count * graph.again(stage, chunk);
+        double const behind = graph.time(then) + own_tail[then];
+        facts.within.push_back({own_start[graph.at(0, stage, chunk)] + forward, again, behind});
+        facts.from_start.push_back(
+          {start[graph.at(0, stage, chunk)] + forward, again, graph.time(then) + tail[then]});
+        facts.work += again;
+      }
       double const backward =
         graph.time(graph.at(1, stage, chunk)) + graph.time(graph.at(2, stage, chunk));
       facts.count += count;
       facts.weight += count * share;
       facts.least_weight = std::min(facts.least_weight, share);
-      facts.least_forward = std::min(facts.least_forward, forward);
       facts.most_forward = std::max(facts.most_forward, forward);
       facts.most_backward = std::max(facts.most_backward, backward);
       facts.forward_per_weight = std::max(facts.forward_per_weight, forward / share);
       facts.backward_per_weight = std::max(facts.backward_per_weight, backward / share);
-      if (!limited)
+      if (!of.limited)
         continue;
       graph.starts_from(graph.at(0, stage, chunk), false, life_start);
       std::size_t const freed = graph.at(2, stage, chunk);
-      double const life = life_start[freed] + graph.time(freed);
-      facts.living += count * share * life;
-      facts.least_life = std::min(facts.least_life, life);
+      double const whole = life_start[freed] + graph.time(freed);
+      least_stay const there =
+        least_stay_of(cost, {whole, forward, backward}, stage, microbatch, chunk, of);
+      facts.living += count * share * there.life;
+      facts.least_life = std::min(facts.least_life, there.life);
       here.count += count;
-      here.least_life = std::min(here.least_life, life);
-      here.least_forward = std::min(here.least_forward, forward);
-      if (stage == last && chunk + 1 == extents.chunks)
-        facts.behind_last_forward = std::min(facts.behind_last_forward, life - forward);
+      here.least_life = std::min(here.least_life, there.life);
+      facts.least_taker = std::min(facts.least_taker, there.taker);
+      here.least_taker = std::min(here.least_taker, there.taker);
+      if (stage == last && chunk + 1 == graph.chunks())
+        facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
     }
     facts.stages.push_back(here);
   }
@@ -291,31 +184,29 @@ void add_device(bound_device& facts,
 
 //! All that the bounds ask. Microbatches of equal costs on the same devices are looked at once.
 template <cost_model Cost>
-[[nodiscard]] bound_facts gather_facts(pipeline const& over,
-                                       Cost const& cost,
-                                       std::span<double const> shares,
-                                       bool pairs,
-                                       bool limited) {
+[[nodiscard]] bound_facts
+gather_facts(pipeline const& over, Cost const& cost, bound_case const& of) {
   shape const& extents = over.extents;
   bound_facts facts;
   facts.devices.resize(static_cast<std::size_t>(extents.devices));
   std::vector<double> tail;
   for (int begin = 0; begin < extents.microbatches;) {
-    microbatch_graph<Cost> const graph(over, cost, begin, pairs);
+    microbatch_graph<Cost> const graph(over, cost, begin, of);
     int end = begin + 1;
     while (end < extents.microbatches && route_of(extents, end) == route_of(extents, begin) &&
-           graph.same_times(cost, end))
+           graph.same_times(cost, end, of))
       ++end;
     graph.tails_to(-1, tail);
     facts.path = std::max(facts.path, graph.time(0) + tail[0]);
     for (int device = 0; device < extents.devices; ++device)
       add_device(facts.devices[static_cast<std::size_t>(device)],
                  graph,
+                 cost,
                  extents,
                  device,
+                 begin,
                  end - begin,
-                 shares,
-                 limited);
+                 of);
     begin = end;
   }
   return facts;

@@ -27,15 +27,27 @@
 
 namespace pipelining::inline v0_2 {
 
+//! @brief What orders do with activations between forward and backward passes, of what their flow
+//! lets them do.
+enum class memory_relief {
+  any,           //!< keep, recompute or copy each to the host and back
+  recompute,     //!< keep or recompute each
+  recompute_all, //!< recompute every one, as under `with_recompute`
+  copy           //!< keep or copy each, as under `with_offload`
+};
+
 //! @brief What a bound may presume of the orders that it is for.
 struct bound_options {
-  //! Activations that a device may hold, in whole microbatches of one stage.
+  //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
+  //! `chunk_shares`.
   double memory_limit = std::numeric_limits<double>::infinity();
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
-  //! shares. Not owned.
+  //! shares. Or what the activation of each unit takes in any unit of memory, such as tokens,
+  //! [units]; under a limit unequal numbers of chunks need that. Not owned.
   std::span<double const> chunk_shares = {};
   //! Whether forward and backward passes may overlap in pairs, at the time the cost gives for them.
   bool pairs = false;
+  memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
 };
 
 //! @brief A time, by what bounds it.
@@ -98,27 +110,30 @@ namespace detail {
 }
 
 //! The least span of a device whose activations are `count`, live `life` at least, and may be
-//! `room` at a time: each start waits for the one before it and for the end of the one `room`
-//! before.
+//! `room` at a time: each start waits for the one before it, which takes `taker`, and for the end
+//! of the one `room` before.
 [[nodiscard]] inline double
-end_of_room(double count, double room, double life, double forward) noexcept {
-  if (count < 1 || room >= count || room * forward >= life)
+end_of_room(double count, double room, double life, double taker) noexcept {
+  if (count < 1 || room >= count || room * taker >= life)
     return 0;
   double const rounds = std::floor((count - 1) / room);
-  return rounds * life + (count - 1 - rounds * room) * forward + life;
+  return rounds * life + (count - 1 - rounds * room) * taker + life;
 }
 
 //! The least span of one device under a memory limit.
+//! @param once an activation comes and goes once. @param stays it stays until then.
 [[nodiscard]] inline double
-least_span_in_memory(bound_device const& device, double limit, bool pairs) {
+least_span_in_memory(bound_device const& device, double limit, bool once, bool stays) {
   if (!(device.weight > limit))
     return 0;
   double bound = device.living / limit; // Little's law: what is held, over all time
   double const most = std::floor(limit / device.least_weight + 1e-9);
-  bound = std::max(bound, end_of_room(device.count, most, device.least_life, device.least_forward));
+  if (once)
+    bound = std::max(bound, end_of_room(device.count, most, device.least_life, device.least_taker));
   for (bound_stage const& stage : device.stages)
-    bound = std::max(bound, end_of_room(stage.count, most, stage.least_life, stage.least_forward));
-  if (pairs)
+    if (once)
+      bound = std::max(bound, end_of_room(stage.count, most, stage.least_life, stage.least_taker));
+  if (!stays)
     return bound;
   // Before its first backward pass a device can run what fits of the forward passes, behind its
   // last forward pass what is left of the activations that it holds. More than the limit never
@@ -135,11 +150,12 @@ least_span_in_memory(bound_device const& device, double limit, bool pairs) {
 
 //! @brief The span and the makespan that no order of this pipeline can beat.
 //!
-//! @param over any placement, stages in a chain, as many chunks in every microbatch; under a memory
-//! limit without recomputation and copies, which free memory in between. @param cost any cost
-//! model.
+//! Where activations are recomputed or copied to the host and back, memory bounds count the time
+//! that they are on the device at least; what a forward pass that is recomputed works with is not
+//! counted.
+//! @param over any placement, stages in a chain. @param cost any cost model.
 //! @throws std::invalid_argument for extents that cannot be, a limit at which nothing runs, or
-//! shares that are not one per chunk.
+//! shares that are not one per chunk or unit.
 //! @complexity O(n) for n passes to look at all costs; on top of it, for each run of microbatches
 //! of equal costs, O(P S C), and O((S C)^2) under a memory limit.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
@@ -149,25 +165,34 @@ template <cost_model Cost>
 least_times(pipeline const& over, Cost const& cost, bound_options const& options = {}) {
   shape const& extents = over.extents;
   check_extents(extents);
-  if (over.first_units != nullptr)
-    throw std::invalid_argument("least_times: every microbatch must have as many chunks");
   if (over.edges != nullptr)
     throw std::invalid_argument("least_times: stages must be a chain; leave out edges_of");
   if (extents.where == placement::custom && over.holders == nullptr)
     throw std::invalid_argument(
       "least_times: a custom placement has its devices in a table; give the pipeline of it");
-  if (!options.chunk_shares.empty() &&
-      options.chunk_shares.size() != static_cast<std::size_t>(extents.chunks))
-    throw std::invalid_argument("least_times: give one share per chunk");
   bool const limited = options.memory_limit < std::numeric_limits<double>::infinity();
-  if (limited && ((*over.declared)[pass_kind::recompute].exists() ||
-                  (*over.declared)[pass_kind::copy_out].exists()))
-    throw std::invalid_argument("least_times: recomputation and copies free memory in between; "
-                                "bounds under a limit are for pipelines without them");
+  bool const unequal = over.first_units != nullptr;
+  std::size_t const given = options.chunk_shares.size();
+  if (given != 0 && given != static_cast<std::size_t>(units(over)) &&
+      (unequal || given != static_cast<std::size_t>(extents.chunks)))
+    throw std::invalid_argument(unequal ? "least_times: give what each unit takes"
+                                        : "least_times: give one share per chunk");
+  if (unequal && limited && given == 0)
+    throw std::invalid_argument("least_times: microbatches have unequal numbers of chunks; under a "
+                                "memory limit, give what each unit takes");
+  bool const all = options.relief == memory_relief::recompute_all;
+  bool const recomputes =
+    options.relief != memory_relief::copy && (*over.declared)[pass_kind::recompute].exists();
+  bool const copies =
+    (options.relief == memory_relief::any || options.relief == memory_relief::copy) &&
+    (*over.declared)[pass_kind::copy_out].exists();
+  if (all && !recomputes)
+    throw std::invalid_argument("least_times: these passes are of a flow without recomputation");
   if (!(options.memory_limit > 0))
     throw std::invalid_argument("least_times: the memory limit must be above 0");
-  detail::bound_facts const facts =
-    detail::gather_facts(over, cost, options.chunk_shares, options.pairs, limited);
+  detail::bound_facts const facts = detail::gather_facts(
+    over, cost, {options.chunk_shares, options.pairs, limited, recomputes, all, copies});
+  bool const stays = !options.pairs && !recomputes && !copies;
   time_bounds result;
   result.makespan.path = facts.path;
   for (detail::bound_device const& device : facts.devices) {
@@ -182,7 +207,7 @@ least_times(pipeline const& over, Cost const& cost, bound_options const& options
     if (options.memory_limit < device.least_weight * (1 - 1e-9))
       throw std::invalid_argument(
         "least_times: the memory limit is below one activation, so nothing runs");
-    double const span = detail::least_span_in_memory(device, options.memory_limit, options.pairs);
+    double const span = detail::least_span_in_memory(device, options.memory_limit, !copies, stays);
     result.span.memory = std::max(result.span.memory, span);
     if (span > 0)
       result.makespan.memory = std::max(result.makespan.memory, device.first + span);

@@ -6,10 +6,12 @@
 //! pipelining::exact_options, exact_step, exact_order and shortest_order.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/exact_search.hpp>
 #include <pipe/search/exact_state.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
@@ -136,7 +139,19 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
   world.whole = options.activation_units;
   world.kept = options.input_units;
   world.recomputes = options.recompute >= 0;
-  std::vector<double> times{cost.latency(), std::max(options.copy, 0.0)};
+  std::vector<double> times{std::max(options.copy, 0.0)};
+  std::span<double const> const links = checked_links(cost, world.devices);
+  auto const message = [&](int from, int to) {
+    return message_time(links.empty() ? nullptr : links.data(),
+                        world.devices,
+                        cost.latency(),
+                        device_of(extents, from),
+                        device_of(extents, to));
+  };
+  for (int stage = 0; stage + 1 < world.stages; ++stage) {
+    times.push_back(message(stage, stage + 1));
+    times.push_back(message(stage + 1, stage));
+  }
   for (int stage = 0; stage < world.stages; ++stage) {
     for (pass_kind const kind :
          {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
@@ -154,12 +169,8 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
     world.input[s] = scale(time_of(cost, pass_kind::backward_input, stage));
     world.weight[s] = scale(time_of(cost, pass_kind::backward_weight, stage));
     world.again[s] = world.recomputes ? scale(forward * options.recompute) : 0;
-    int const latency = scale(cost.latency());
-    bool const crosses_up = stage > 0 && world.device[s] != world.device[s - 1];
-    bool const crosses_down =
-      stage + 1 < world.stages && world.device[s] != device_of(extents, stage + 1);
-    world.up[s] = crosses_up ? latency : 0;
-    world.down[s] = crosses_down ? latency : 0;
+    world.up[s] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
+    world.down[s] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
   }
   int round_trip = 0; // from the end of a stage's forward pass to the start of its backward pass
   for (int stage = world.stages - 1; stage >= 0; --stage) {

@@ -51,13 +51,21 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
 
 //! @brief The cut whose slowest stage is fastest; of those with the same slowest stage the one with
 //! the least sum of squares, which is the most even.
+//! @param speeds [stages] how fast the device of each stage is, in any unit; empty: all the same.
 //! @return [stages] layers of each stage, at least one each.
-//! @throws std::invalid_argument when there are fewer layers than stages, or a bad time.
+//! @throws std::invalid_argument when there are fewer layers than stages, a bad time or speeds that
+//! are not one above 0 for each stage.
 //! @complexity O(stages L^2) for L layers.
 //! @source own derivation: dynamic programming over the end of each stage, twice.
 [[nodiscard]] inline std::vector<int> balanced_layers(std::span<layer_cost const> layers,
-                                                      int stages) {
+                                                      int stages,
+                                                      std::span<double const> speeds = {}) {
   detail::check_layers(layers, stages);
+  if (!speeds.empty() && (speeds.size() != static_cast<std::size_t>(stages) ||
+                          !std::all_of(speeds.begin(), speeds.end(), [](double speed) {
+                            return speed > 0 && speed <= std::numeric_limits<double>::max();
+                          })))
+    throw std::invalid_argument("layer partition: give one speed above 0 for every stage");
   std::size_t const count = layers.size();
   auto const width = static_cast<std::size_t>(stages) + 1;
   std::vector<double> before(count + 1);
@@ -71,10 +79,11 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
     best[0] = 0;
     for (std::size_t end = 1; end <= count; ++end)
       for (std::size_t begin = 0; begin < end; ++begin) {
-        double const stage = before[end] - before[begin];
-        if (squares && stage > slowest * (1 + 1e-12))
-          continue;
+        double const work = before[end] - before[begin];
         for (std::size_t used = 1; used < width; ++used) {
+          double const stage = speeds.empty() ? work : work / speeds[used - 1];
+          if (squares && stage > slowest * (1 + 1e-12))
+            continue;
           double const rest = best[begin * width + used - 1];
           double const all = squares ? rest + stage * stage : std::max(rest, stage);
           if (all < best[end * width + used]) {

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -173,6 +174,7 @@ template <cost_model Cost>
       graph.freed.push_back(static_cast<std::int8_t>(effects.freed[index_of(what.kind)]));
     }
   double const latency = checked_latency(cost);
+  std::span<double const> const links = checked_links(cost, graph.devices);
   std::vector<std::vector<graph_edge>> after(graph.passes.size());
   graph.first_before.push_back(0);
   for (graph_node node = 0; node < graph.size(); ++node) {
@@ -182,10 +184,11 @@ template <cost_model Cost>
       graph_node const other = node_of[static_cast<std::size_t>(needed.index(k))];
       if (other == no_node)
         throw std::invalid_argument("search_order: an order lacks a pass that others wait for");
-      double const lag = graph.holders[static_cast<std::size_t>(other)] ==
-                             graph.holders[static_cast<std::size_t>(node)]
-                           ? 0
-                           : latency;
+      double const lag = message_time(links.empty() ? nullptr : links.data(),
+                                      graph.devices,
+                                      latency,
+                                      graph.holders[static_cast<std::size_t>(other)],
+                                      graph.holders[static_cast<std::size_t>(node)]);
       graph.before.push_back({other, lag});
       after[static_cast<std::size_t>(other)].push_back({node, lag});
     }

@@ -8,6 +8,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,7 @@ struct cost_inside {
     return std::max(of.duration(what), least);
   }
   [[nodiscard]] double latency() const { return of.latency(); }
+  [[nodiscard]] std::span<double const> links() const { return links_of(of); }
 };
 
 //! A schedule alone, both halves of its composite passes apart.

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
@@ -107,7 +109,7 @@ public:
   //! @brief Every pass takes what `base` says, until `set` says otherwise.
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
-      : chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
+      : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
     for (pass_kind const kind : timed_kinds)
       times_.insert(times_.end(),
                     static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_),
@@ -137,6 +139,28 @@ public:
         times_.at(index(kind, stage, chunk)) *= factors.at(static_cast<std::size_t>(chunk));
   }
 
+  //! @brief Sets the time of messages from one device to another; the others take
+  //! `uniform_cost::communication`.
+  //! @throws std::out_of_range when a device does not exist or both are the same,
+  //! std::invalid_argument for a time that is negative or not finite.
+  void set_link(int from, int to, double time) {
+    if (from < 0 || from >= devices_ || to < 0 || to >= devices_ || from == to)
+      throw std::out_of_range("cost_table::set_link: no messages go from device " +
+                              std::to_string(from) + " to device " + std::to_string(to));
+    if (!detail::is_time(time))
+      throw std::invalid_argument("cost_table::set_link: a time must be finite and not negative");
+    auto const count = static_cast<std::size_t>(devices_);
+    if (links_.empty())
+      links_.assign(count * count, base_.communication);
+    links_[static_cast<std::size_t>(from) * count + static_cast<std::size_t>(to)] = time;
+  }
+
+  //! @brief Sets the times between groups of stages and others.
+  void set_groups(group_times const& times) noexcept {
+    base_.broadcast = times.broadcast;
+    base_.reduce = times.reduce;
+  }
+
   [[nodiscard]] double duration(pass const& what) const {
     if (what.kind == pass_kind::copy_request)
       return 0;
@@ -148,6 +172,7 @@ public:
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
   [[nodiscard]] group_times groups() const noexcept { return base_.groups(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
     auto const hidden = [this](pass const& what) {
       return std::max(duration(what) - base_.exposed(what.kind), 0.0);
@@ -165,10 +190,12 @@ private:
     return static_cast<std::size_t>((row * stages_ + stage) * chunks_ + chunk);
   }
 
+  int devices_;
   int chunks_;
   uniform_cost base_;
   int stages_;
   std::vector<double> times_;
+  std::vector<double> links_;
 };
 
 static_assert(cost_model<uniform_cost>);
@@ -195,6 +222,37 @@ template <cost_model Cost>
     return {};
 }
 
+//! @brief The times of messages by sender and receiver, [P x P]: what the cost model says, else
+//! none, and all take its latency.
+template <cost_model Cost>
+[[nodiscard]] constexpr std::span<double const> links_of(Cost const& cost) {
+  if constexpr (requires { cost.links(); })
+    return cost.links();
+  else
+    return {};
+}
+
+namespace detail {
+
+//! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
+//! that are negative or not finite.
+template <cost_model Cost>
+[[nodiscard]] constexpr std::span<double const> checked_links(Cost const& cost, int devices) {
+  std::span<double const> const links = links_of(cost);
+  auto const count = static_cast<std::size_t>(devices);
+  if (!links.empty() && links.size() != count * count)
+    throw std::invalid_argument("cost model: links need one time for each pair of devices");
+  for (std::size_t i = 0; i < links.size(); ++i)
+    if (i % (count + 1) != 0 && !is_time(links[i]))
+      throw std::invalid_argument("cost model: the time of messages from device " +
+                                  std::to_string(i / count) + " to device " +
+                                  std::to_string(i % count) +
+                                  " must be a finite number and not negative");
+  return links;
+}
+
+} // namespace detail
+
 //! @brief Checks the times of a cost model once, before anything is ordered by them: of every kind
 //! on every stage for every chunk of the first microbatch, and of messages.
 //! @throws std::invalid_argument with one sentence that names the first that is negative or not
@@ -203,6 +261,7 @@ template <cost_model Cost>
 template <cost_model Cost>
 constexpr void check_cost(pipeline const& over, Cost const& cost) {
   (void)detail::checked_latency(cost);
+  (void)detail::checked_links(cost, over.extents.devices);
   group_times const groups = groups_of(cost);
   for (double const time : {groups.broadcast, groups.reduce})
     if (!(time < 0) && !detail::is_time(time))

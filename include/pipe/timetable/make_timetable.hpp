@@ -134,7 +134,7 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable
 make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost.latency(), groups_of(cost));
+  dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost);
   detail::entered_rows const entered = detail::enter(table);
   detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)

@@ -11,6 +11,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,12 @@ struct simulation {
   double latency;
   group_times groups;
   entry_number room; //!< entries of each row in `part`
+  double const* links = nullptr; //!< as in the timetable
+
+  //! The time of a message between two devices.
+  [[nodiscard]] constexpr double message(int from, int to) const noexcept {
+    return message_time(links, map.over.extents.devices, latency, from, to);
+  }
 };
 
 //! When what an entry waits for on a line has ended, or `never`: then its row is told what it waits
@@ -119,12 +126,11 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   for (int k = 0; k < inputs.count && latest != never; ++k) {
     input_line const line = inputs.line(k);
     double const ended = ended_on(state, row, behind, line, unit);
-    bool const apart = state.map.holders[line] != row % over.extents.devices;
+    double const message = state.message(state.map.holders[line], row % over.extents.devices);
     double const ready =
       ended == never
         ? never
-        : ended +
-            transfer_time(over, state.groups, state.latency, inputs.stage(k), what.stage, apart);
+        : ended + transfer_time(over, state.groups, message, inputs.stage(k), what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }
   return latest;
@@ -132,7 +138,7 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
 
 //! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
 //! since compilers take microseconds for each.
-//! @tparam Plain whether the pipeline is_plain
+//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
 template <bool Plain, cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
@@ -172,8 +178,9 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
       timed_part const* part = &state.part;
       while (wanted < part->first[source])
         part = part->before;
-      double const ready =
-        part->ends[source][wanted - part->first[source]] + (holder == device ? 0 : state.latency);
+      double const message =
+        Plain ? holder == device ? 0 : state.latency : state.message(holder, device);
+      double const ready = part->ends[source][wanted - part->first[source]] + message;
       if (ready > start)
         start = ready;
     }
@@ -227,17 +234,20 @@ constexpr void advance(simulation& state, Cost const& cost) {
     }
 }
 
-//! An order in the arrays of a timetable, in which nothing has run.
-[[nodiscard]] inline dynamic_timetable
-untimed(device_orders orders, double latency, group_times const& groups = {}) {
+//! An order in the arrays of a timetable with the times of messages of this cost, in which nothing
+//! has run.
+template <cost_model Cost>
+[[nodiscard]] dynamic_timetable untimed(device_orders orders, Cost const& cost) {
+  std::span<double const> const links = checked_links(cost, orders.extents.devices);
   dynamic_timetable result{orders.extents,
-                           latency,
+                           cost.latency(),
                            std::move(orders.passes),
                            {},
                            {},
                            std::move(orders.offsets),
                            std::move(orders.tables),
-                           groups};
+                           groups_of(cost),
+                           {links.begin(), links.end()}};
   result.starts.assign(result.passes.size(), never);
   result.ends.assign(result.passes.size(), never);
   return result;
@@ -270,8 +280,9 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
                    waits_for.data(),
                    table.latency,
                    table.groups,
-                   no_entry};
-  if (is_plain(rows.map().over))
+                   no_entry,
+                   table.view().links};
+  if (is_plain(rows.map().over) && table.links.empty())
     advance<true>(state, cost);
   else
     advance<false>(state, cost);
@@ -291,7 +302,7 @@ void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
 //! added.
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable simulate(device_orders orders, Cost const& cost) {
-  dynamic_timetable result = detail::untimed(std::move(orders), cost.latency(), groups_of(cost));
+  dynamic_timetable result = detail::untimed(std::move(orders), cost);
   detail::run(result, detail::enter(result), cost);
   return result;
 }

@@ -41,6 +41,7 @@ struct timetable_view {
   int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
   int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
   group_times groups{};                   //!< times between a group and other stages
+  double const* links = nullptr;          //!< times of messages [P x P]; null: all take `latency`
 
   //! Engines of all devices, each with an order of its own.
   [[nodiscard]] constexpr int rows() const noexcept {
@@ -125,6 +126,7 @@ struct dynamic_timetable {
   std::vector<int> offsets;   //!< as in the view
   pipeline_tables tables{};   //!< what else the pipeline has
   group_times groups{};       //!< times between a group and other stages
+  std::vector<double> links{}; //!< times of messages [P x P]; empty: all take `latency`
 
   //! The pipeline that it is of.
   [[nodiscard]] pipeline over() const noexcept { return tables.over(extents); }
@@ -140,7 +142,8 @@ struct dynamic_timetable {
             mine.holders,
             mine.first_units,
             mine.edges,
-            groups};
+            groups,
+            links.empty() ? nullptr : links.data()};
   }
   operator timetable_view() const noexcept {
     return view();

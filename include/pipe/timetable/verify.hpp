@@ -28,6 +28,7 @@ namespace detail {
 struct message_times {
   double latency;
   group_times groups{};
+  double const* links = nullptr;
 };
 
 //! True when what an entry waits for on a line is there when the entry starts; not for what nobody
@@ -66,9 +67,11 @@ struct message_times {
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   for (int k = 0; k < inputs.count; ++k) {
     input_line const line = inputs.line(k);
-    bool const apart = map.holders[line] != number % map.over.extents.devices;
+    int const devices = map.over.extents.devices;
+    double const message =
+      message_time(times.links, devices, times.latency, map.holders[line], number % devices);
     double const transfer =
-      transfer_time(map.over, times.groups, times.latency, inputs.stage(k), what.stage, apart);
+      transfer_time(map.over, times.groups, message, inputs.stage(k), what.stage);
     if (!is_ready(map, part, transfer, number, behind, line, unit, start))
       return k;
   }
@@ -112,7 +115,7 @@ inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row, from the first entry of a part to `last`, which is not
 //! looked at.
-//! @tparam Plain whether the pipeline is_plain
+//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
 //! @param free_from when the entry before has ended
 template <bool Plain>
 constexpr report check_times(place_map const& map,
@@ -156,7 +159,10 @@ constexpr report check_times(place_map const& map,
       while (wanted < from->first[source])
         from = from->before;
       double const ended = from->ends[source][wanted - from->first[source]];
-      if (!(ended >= 0 && start >= (holder == device ? ended : ended + times.latency)))
+      double const message = Plain
+                               ? holder == device ? 0 : times.latency
+                               : message_time(times.links, devices, times.latency, holder, device);
+      if (!(ended >= 0 && start >= ended + message))
         return starts_too_early(map, row, number, i);
     }
     if constexpr (!Plain)
@@ -218,8 +224,8 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   report result = entered.first();
   if (result && table.declared->has_choices)
     result = check_sets(entered.map(), entered.rows());
-  bool const plain = is_plain(entered.map().over);
-  message_times const times{table.latency, table.groups};
+  bool const plain = is_plain(entered.map().over) && table.links == nullptr;
+  message_times const times{table.latency, table.groups, table.links};
   for (int number = 0; number < rows && result; ++number) {
     place_row const& row = entered.rows()[number];
     result =

@@ -162,7 +162,8 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
         "costs, line 2: 'communication' must be a number that is not negative");
   CHECK(refusal_of(with("communication", "comunication")) ==
         "costs, line 2: 'comunication' is no entry of a file of costs; those are pipelining_costs, "
-        "communication, forward, backward_input, backward_weight, recompute, copy_out and copy_in");
+        "communication, links, message_bytes, forward, backward_input, backward_weight, recompute, "
+        "copy_out and copy_in");
   CHECK(refusal_of(with("backward_weight", "recompute")) ==
         "costs: 'backward_weight' is missing; write the file anew by write_costs, from whole steps "
         "of training");

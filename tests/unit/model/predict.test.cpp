@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/predict.hpp>
+#include <pipe/model/predict_shards.hpp>
 #include <pipe/model/transformer.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 
 #include <doctest/doctest.h>
 
@@ -87,6 +90,88 @@ TEST_CASE("times of passes are operations over the rate, and exchanges") {
   double const exchange = 8 * 2 * 2.0 * 7 / 8 * (2.0 * 3000 * 4096) / 450e9;
   CHECK(shared.duration({}) ==
         doctest::Approx(seconds(pp::pass_kind::forward, 0, 0) / 8 + exchange));
+}
+
+TEST_CASE("messages within a machine are fast, between machines slow") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 8, .microbatches = 2};
+  std::vector<int> const layers(8, 4);
+  std::vector<int> const lengths{4096};
+  pp::cost_table const cost = pp::predict_costs(
+    model, {.sequence = 4096, .tensor = 2}, h100, {}, extents, pp::stage_contents(layers), lengths);
+  double const bytes = 2.0 * 4096 * 4096 / 2;
+  REQUIRE(cost.links().size() == 64);
+  CHECK(cost.links()[0 * 8 + 1] == doctest::Approx(bytes / 450e9));
+  CHECK(cost.links()[2 * 8 + 3] == doctest::Approx(bytes / 450e9));
+  CHECK(cost.links()[3 * 8 + 4] == doctest::Approx(bytes / 50e9)); // GPUs 6 and 7, GPUs 8 and 9
+  CHECK(cost.links()[4 * 8 + 3] == doctest::Approx(bytes / 50e9));
+  CHECK(cost.latency() == doctest::Approx(bytes / 50e9));
+  // A device as large as a machine has no neighbour in it.
+  CHECK(pp::predict_costs(model,
+                          {.sequence = 4096, .tensor = 8},
+                          h100,
+                          {},
+                          extents,
+                          pp::stage_contents(layers),
+                          lengths)
+          .links()
+          .empty());
+}
+
+TEST_CASE("shards of a vocabulary share its products and its bytes") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::efficiency const perfect{1, 1, 1};
+  pp::training_setup const setup{.sequence = 4096};
+  std::vector<int> const layers{16, 16};
+  std::vector<int> const lengths{4096};
+  std::vector<pp::stage_content> const content = pp::shard_contents(layers, 2);
+  REQUIRE(content.size() == 6);
+  for (int const barriers : {1, 2}) {
+    pp::shape const extents = barriers == 1 ? pp::with_vocabulary<pp::OneFOneB, 1>{}.arrange(2, 4)
+                                            : pp::with_vocabulary<pp::OneFOneB, 2>{}.arrange(2, 4);
+    pp::cost_table const cost =
+      pp::predict_shards(model, setup, h100, perfect, extents, content, lengths, barriers);
+    auto const seconds = [&cost](pp::pass_kind kind, int stage) {
+      return cost.duration(pp::row_writer::make(kind, stage, 0));
+    };
+    double const product = 2.0 * 4096 * 4096 * 51200 / 2 / (989 * 1e12); // half of the rows
+    CHECK(seconds(pp::pass_kind::logits, 4) == doctest::Approx(product * (barriers == 1 ? 2 : 1)));
+    CHECK(seconds(pp::pass_kind::logits_gradient, 5) ==
+          doctest::Approx(product * (barriers == 1 ? 1 : 2)));
+    CHECK(seconds(pp::pass_kind::embed, 0) == 0);
+    CHECK(cost.groups().broadcast == doctest::Approx(cost.latency())); // to one other device
+    // All three products of the whole output layer, shared by two.
+    std::vector<int> const plain{16, 16};
+    pp::cost_table const whole = pp::predict_costs(model,
+                                                   setup,
+                                                   h100,
+                                                   perfect,
+                                                   {.devices = 2, .microbatches = 4},
+                                                   pp::stage_contents(plain),
+                                                   lengths);
+    double all = 0;
+    double sharded = 0;
+    for (int device = 0; device < 2; ++device) {
+      for (pp::pass_kind const kind : {pp::pass_kind::forward, pp::pass_kind::backward}) {
+        all += whole.duration(pp::row_writer::make(kind, device, 0));
+        sharded += seconds(kind, 2 + device);
+      }
+      sharded += seconds(pp::pass_kind::logits, 4 + device) +
+                 seconds(pp::pass_kind::logits_gradient, 4 + device);
+    }
+    CHECK(sharded == doctest::Approx(all));
+  }
+  std::int64_t whole = 0;
+  std::int64_t shards = 0;
+  for (pp::stage_content const& each : pp::stage_contents(layers))
+    whole += pp::predict_bytes(model, setup, each, lengths).weights;
+  for (pp::stage_content const& each : content)
+    shards += pp::predict_bytes(model, setup, each, lengths).weights;
+  CHECK(shards == whole);
+  CHECK(pp::predict_bytes(model, setup, content.back(), lengths).logits ==
+        pp::logits_bytes(model, 4096) / 2);
 }
 
 TEST_CASE("recomputation repeats the forward pass, copies take the link to the host") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
@@ -9,11 +10,14 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/bounds.hpp>
+#include <pipe/search/chunk_sequences.hpp>
+#include <pipe/search/exact.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -181,15 +185,156 @@ TEST_CASE("bounds are below proven optima and near them") {
       mark >> cost.backward_weight >> cap >> copy >> mark >> makespan;
     REQUIRE(!in.fail());
     CAPTURE(line);
-    // Copies free memory, so with them only the bounds without a limit hold.
-    pp::time_bounds const bounds = copy == "-"
-                                     ? pp::least_times(extents, cost, {.memory_limit = cap})
-                                     : pp::least_times(extents, cost);
+    if (copy != "-")
+      cost.copy_out = cost.copy_in = std::stod(copy);
+    pp::pipeline const over{extents, copy == "-" ? &pp::training : &pp::frugal_training};
+    pp::time_bounds const bounds =
+      pp::least_times(over, cost, {.memory_limit = cap, .relief = pp::memory_relief::copy});
     CHECK(bounds.makespan.least() <= makespan);
+    CHECK(bounds.makespan.least() >= pp::least_times(extents, cost).makespan.least());
     met += bounds.makespan.least() == makespan ? 1 : 0;
     ++all;
   }
   CHECK(met >= all * 2 / 3);
+}
+
+TEST_CASE("no proven order with recomputation or copies beats the bounds under a limit") {
+  int memory_matters = 0;
+  for (int devices = 1; devices <= 3; ++devices)
+    for (int microbatches = 2; microbatches <= (devices < 3 ? 4 : 2); ++microbatches)
+      for (int limit = 1; limit <= 2; ++limit)
+        for (double const extra : {0.5, 1.0, 2.0}) {
+          pp::shape const extents{.devices = devices, .microbatches = microbatches};
+          pp::uniform_cost cost{2, 3, 1, 0.5};
+          cost.recompute = 2 * extra;
+          cost.copy_out = cost.copy_in = extra;
+          CAPTURE(devices);
+          CAPTURE(microbatches);
+          CAPTURE(limit);
+          CAPTURE(extra);
+          // What recomputation keeps takes no memory here, as for the bounds.
+          pp::exact_order const again = pp::shortest_order(
+            extents, cost, {.memory_limit = limit, .input_units = 0, .recompute = extra});
+          pp::exact_order const moved =
+            pp::shortest_order(extents, cost, {.memory_limit = limit, .copy = extra});
+          REQUIRE((again.optimal && moved.optimal));
+          auto const bound = [&](pp::memory_relief relief) {
+            return pp::least_times(pp::pipeline{extents, &pp::frugal_training},
+                                   cost,
+                                   {.memory_limit = 1.0 * limit, .relief = relief})
+              .makespan.least();
+          };
+          double const recomputing = bound(pp::memory_relief::recompute);
+          double const offloading = bound(pp::memory_relief::copy);
+          CHECK(bound(pp::memory_relief::any) <= std::min(recomputing, offloading) + 1e-9);
+          double const plain = pp::least_times(extents, cost).makespan.least();
+          CHECK(recomputing <= again.makespan + 1e-9);
+          CHECK(offloading <= moved.makespan + 1e-9);
+          memory_matters += (recomputing > plain) + (offloading > plain);
+        }
+  CHECK(memory_matters >= 8);
+}
+
+TEST_CASE("no schedule with recomputation beats the bounds, which count what is recomputed") {
+  for (int devices : {1, 3, 4})
+    for (int microbatches : {1, 5, 8}) {
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      pp::uniform_cost cost{10, 12, 8, 3};
+      cost.recompute = 9;
+      auto const check = [&](auto const& schedule) {
+        pp::dynamic_timetable const table =
+          pp::make_timetable(schedule, {devices, microbatches}, cost);
+        double peak = 0;
+        for (int device = 0; device < devices; ++device)
+          peak = std::max(peak, pp::to_double(pp::peak_activations(table, device)));
+        for (pp::memory_relief const relief : {pp::memory_relief::any,
+                                               pp::memory_relief::recompute,
+                                               pp::memory_relief::recompute_all})
+          for (double const limit : {peak + 1e-9, 1e9}) {
+            pp::time_bounds const bounds =
+              pp::least_times(table.over(), cost, {.memory_limit = limit, .relief = relief});
+            CHECK(bounds.span.least() <= pp::span_of(table) * (1 + 1e-12));
+            CHECK(bounds.makespan.least() <= pp::makespan(table) * (1 + 1e-12));
+          }
+        pp::time_bounds const all =
+          pp::least_times(table.over(), cost, {.relief = pp::memory_relief::recompute_all});
+        CHECK(all.span.work >= microbatches * table.extents.stages_per_device * (39.0) - 1e-9);
+      };
+      check(pp::with_recompute<pp::OneFOneB>{});
+      check(pp::with_recompute<pp::GPipe>{});
+      check(pp::with_recompute<pp::ZeroBubbleH1>{});
+      check(pp::with_recompute<pp::Interleaved<2>>{});
+      // Where all of M (2 f + b) + (P - 1)(f + b) is work of one device or its way there and back,
+      // nothing is left: with one device, and with one microbatch.
+      if (devices > 1)
+        continue;
+      pp::dynamic_timetable const alone =
+        pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {1, microbatches}, cost);
+      CHECK(pp::least_times(alone.over(), cost, {.relief = pp::memory_relief::recompute_all})
+              .makespan.least() == doctest::Approx(pp::makespan(alone)));
+    }
+}
+
+TEST_CASE("no order over sequences of unequal length beats the bounds") {
+  std::mt19937 random(5);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<int> lengths;
+    for (int i = 0; i < 9; ++i)
+      lengths.push_back(1 + static_cast<int>(random() % (i % 4 == 0 ? 900 : 150)));
+    std::vector<pp::packed_microbatch> const packed = pp::chunk_sequences(lengths, 200);
+    auto const time = [](pp::pass_kind kind, int tokens, int before) {
+      double const forward = tokens * (1 + 0.002 * (before + tokens / 2.0));
+      return kind == pp::pass_kind::backward ? 2 * forward : forward;
+    };
+    pp::packed_cost const cost(packed, time, 10);
+    std::vector<double> tokens;
+    for (pp::packed_microbatch const& each : packed)
+      for (auto const& chunk : each) {
+        tokens.push_back(0);
+        for (pp::sequence_piece const& piece : chunk)
+          tokens.back() += piece.tokens;
+      }
+    pp::listed_chunks const counts{pp::counts_of(packed)};
+    int const devices = 2 + static_cast<int>(random() % 3);
+    for (int const keep : {1, 2, 100}) {
+      CAPTURE(round);
+      CAPTURE(keep);
+      pp::dynamic_timetable const table =
+        pp::make_timetable(pp::ChunkFlow<pp::listed_chunks>{.counts = counts, .keep = keep},
+                           {devices, static_cast<int>(packed.size())},
+                           cost);
+      double peak = 0;
+      for (int device = 0; device < devices; ++device)
+        peak = std::max(peak, 1.0 * pp::peak_tokens(table, device, packed));
+      pp::time_bounds const free = pp::least_times(table.over(), cost);
+      pp::time_bounds const tight = pp::least_times(
+        table.over(),
+        cost,
+        {.memory_limit = peak, .chunk_shares = tokens, .relief = pp::memory_relief::recompute});
+      for (pp::time_bounds const& bounds : {free, tight}) {
+        CHECK(bounds.span.least() <= pp::span_of(table) * (1 + 1e-12));
+        CHECK(bounds.makespan.least() <= pp::makespan(table) * (1 + 1e-12));
+        CHECK(bounds.makespan.least() >= 0.4 * pp::makespan(table));
+      }
+    }
+  }
+}
+
+TEST_CASE("unequal numbers of chunks that are equal have the bounds of equal ones") {
+  rough_cost const cost(3);
+  pp::listed_chunks const counts{std::vector<int>(6, 3)};
+  pp::shape const extents{.devices = 4, .microbatches = 6, .chunks = 3};
+  std::vector<int> const first{0, 3, 6, 9, 12, 15, 18};
+  std::vector<double> const weights(18, 1.0 / 3);
+  pp::pipeline const listed{extents, &pp::training, nullptr, first.data()};
+  for (double const limit : {1.0, 2.0, 4.0}) {
+    pp::time_bounds const equal = pp::least_times(extents, cost, {.memory_limit = limit});
+    pp::time_bounds const unequal =
+      pp::least_times(listed, cost, {.memory_limit = limit, .chunk_shares = weights});
+    CHECK(equal.makespan.least() == doctest::Approx(unequal.makespan.least()));
+    CHECK(equal.span.memory == doctest::Approx(unequal.span.memory));
+  }
 }
 
 TEST_CASE("bounds refuse what cannot be") {
@@ -201,5 +346,14 @@ TEST_CASE("bounds refuse what cannot be") {
                     doctest::Contains("above 0"));
   CHECK_THROWS_WITH(pp::least_times(extents, pp::uniform_cost{}, {.chunk_shares = one_share}),
                     doctest::Contains("one share per chunk"));
+  std::vector<int> const first{0, 1, 3};
+  pp::pipeline const unequal{extents, &pp::training, nullptr, first.data()};
+  CHECK_THROWS_WITH((void)pp::least_times(unequal, pp::uniform_cost{}, {.memory_limit = 1}),
+                    doctest::Contains("give what each unit takes"));
+  CHECK_THROWS_WITH((void)pp::least_times(unequal, pp::uniform_cost{}, {.chunk_shares = one_share}),
+                    doctest::Contains("give what each unit takes"));
+  CHECK_THROWS_WITH((void)pp::least_times(
+                      extents, pp::uniform_cost{}, {.relief = pp::memory_relief::recompute_all}),
+                    doctest::Contains("a flow without recomputation"));
   CHECK_THROWS_AS(pp::least_times({.devices = 0}, pp::uniform_cost{}), std::invalid_argument);
 }

@@ -109,6 +109,40 @@ TEST_CASE("no cut has a faster slowest stage than the balanced one") {
   CHECK(pp::balanced_layers(equal, 8) == std::vector<int>(8, 4));
 }
 
+TEST_CASE("on devices of different speed the slowest stage is as fast as any cut makes it") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 200; ++round) {
+    int const stages = 1 + static_cast<int>(random() % 4);
+    std::vector<pp::layer_cost> layers;
+    for (int i = 0; i < stages + static_cast<int>(random() % 6); ++i)
+      layers.push_back({1.0 + static_cast<double>(random() % 5), 1, 1});
+    std::vector<double> speeds;
+    for (int i = 0; i < stages; ++i)
+      speeds.push_back(0.25 + static_cast<double>(random() % 8) / 4);
+    auto const slowest = [&](std::vector<int> const& cut) {
+      double most = 0;
+      std::size_t layer = 0;
+      for (std::size_t stage = 0; stage < cut.size(); ++stage) {
+        double work = 0;
+        for (int i = 0; i < cut[stage]; ++i, ++layer)
+          work += layers[layer].forward + 2;
+        most = std::max(most, work / speeds[stage]);
+      }
+      return most;
+    };
+    std::vector<int> cut(static_cast<std::size_t>(stages), 1);
+    cut.back() = static_cast<int>(layers.size()) - stages + 1;
+    double least = slowest(cut);
+    while (pp::detail::next_cut(cut))
+      least = std::min(least, slowest(cut));
+    CHECK(slowest(pp::balanced_layers(layers, stages, speeds)) == doctest::Approx(least));
+  }
+  std::vector<pp::layer_cost> const three(3, {1, 1, 1});
+  std::vector<double> const bad{1, 0};
+  CHECK_THROWS_WITH((void)pp::balanced_layers(three, 2, bad),
+                    doctest::Contains("one speed above 0"));
+}
+
 TEST_CASE("layers that cannot be cut are refused") {
   std::vector<pp::layer_cost> layers(3);
   CHECK_THROWS_WITH(pp::balanced_layers(layers, 4), doctest::Contains("every stage needs a layer"));
