@@ -80,6 +80,13 @@ struct candidates {
 [[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
                                                     choose_command const& asked);
 
+//! How the timetable tool is asked for it.
+[[nodiscard]] std::string label_of(schedule_choice const& choice);
+
+//! Simulates one of them.
+//! @throws std::invalid_argument where the schedule or the model cannot have it.
+[[nodiscard]] candidate evaluate(choose_command const& asked, schedule_choice const& choice);
+
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
 

@@ -132,24 +132,6 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
 }
 
-std::string label_of(schedule_choice const& c) {
-  std::string text = c.name;
-  auto const add = [&text](char const* option, auto const& value) {
-    if (value)
-      text += std::string(" ") + option + " " + std::to_string(static_cast<int>(*value));
-  };
-  add("--chunks", c.chunks);
-  add("--stages-per-device", c.stages_per_device);
-  add("--group", c.group);
-  add("--forwards", c.forwards);
-  add("--memory-limit", c.memory_limit);
-  text += c.eager ? " --eager" : "";
-  for (named_adapter const& each : named_adapters)
-    if (each.which == c.adapted)
-      text += " with " + std::string(each.name);
-  return text;
-}
-
 std::string plain_type_of(schedule_choice const& c) {
   auto const chunks = std::to_string(c.chunks.value_or(1));
   auto const per_device = std::to_string(c.stages_per_device.value_or(2));
@@ -247,6 +229,26 @@ double bound_around(pp::dynamic_timetable const& table,
   return bound;
 }
 
+} // namespace
+
+std::string label_of(schedule_choice const& c) {
+  std::string text = c.name;
+  auto const add = [&text](char const* option, auto const& value) {
+    if (value)
+      text += std::string(" ") + option + " " + std::to_string(static_cast<int>(*value));
+  };
+  add("--chunks", c.chunks);
+  add("--stages-per-device", c.stages_per_device);
+  add("--group", c.group);
+  add("--forwards", c.forwards);
+  add("--memory-limit", c.memory_limit);
+  text += c.eager ? " --eager" : "";
+  for (named_adapter const& each : named_adapters)
+    if (each.which == c.adapted)
+      text += " with " + std::string(each.name);
+  return text;
+}
+
 candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   candidate one;
   one.choice = choice;
@@ -308,8 +310,6 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
                 : pp::least_times(table.over(), cost, options).makespan.least();
   return one;
 }
-
-} // namespace
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)

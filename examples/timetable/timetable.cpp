@@ -35,6 +35,7 @@
 #include "make.hpp"
 #include "reproduce.hpp"
 #include "search.hpp"
+#include "systems.hpp"
 
 namespace pp = pipelining;
 
@@ -216,6 +217,8 @@ int main(int count, char** words) {
       examples::choose(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "gaps")
       examples::gaps(count - 2, words + 2);
+    else if (count > 1 && std::string_view(words[1]) == "systems")
+      examples::systems(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "reproduce")
       examples::reproduce(count - 2, words + 2);
     else

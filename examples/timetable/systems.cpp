@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "systems.hpp"
+
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/flow.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/slot_class.hpp>
+#include <pipe/io/append.hpp>
+#include <pipe/io/figures.hpp>
+#include <pipe/model/predict.hpp>
+#include <pipe/search/sequence_partition.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "choose.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! Who stands in the table with every adapter, the others alone.
+constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
+
+//! The calls of the table: every schedule as README has it.
+std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
+  std::vector<schedule_choice> calls;
+  for (named_schedule const& each : named_schedules()) {
+    schedule_choice call;
+    call.name = std::string(each.name);
+    call.devices = asked.devices;
+    call.microbatches = asked.microbatches;
+    if (is_over_chunks(each))
+      call.chunks = 4;
+    if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
+      call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
+    calls.push_back(call);
+    if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), each.name) == 0)
+      continue;
+    pp::shape const extents = arrange(call);
+    for (named_adapter const& one : named_adapters) {
+      // What would be another row once more.
+      bool const the_same =
+        (one.which == adapter::recompute_first && extents.stages_per_device == 1) ||
+        (one.which == adapter::offload_chunks && extents.chunks == 1);
+      if (the_same)
+        continue;
+      calls.push_back(call);
+      calls.back().adapted = one.which;
+    }
+  }
+  return calls;
+}
+
+//! What travels, of all devices together.
+struct traffic {
+  double messages = 0;
+  double gigabytes = 0;
+  double exchanges = 0; //!< that a whole group of stages takes part in
+};
+
+//! Bytes of a message of a chunk: an activation or a gradient, or three numbers of each token.
+double
+message_bytes(choose_command const& asked, candidate const& one, pp::datum const& what, int chunk) {
+  if (what.pool == static_cast<std::uint8_t>(pp::slot_class::statistics))
+    return 3.0 * sizeof(float) * asked.setup.sequences *
+           one.chunk_lengths[static_cast<std::size_t>(chunk)];
+  pp::stage_bytes const whole =
+    pp::predict_bytes(asked.model, asked.setup, {1, false, false}, one.chunk_lengths);
+  return static_cast<double>(whole.message) *
+         pp::token_shares(one.chunk_lengths)[static_cast<std::size_t>(chunk)];
+}
+
+traffic
+traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view const& table) {
+  pp::pipeline const over = table.over();
+  traffic sum;
+  std::set<std::tuple<int, bool, bool, int>>
+    exchanged; // datum, made or read by a group, first or last, unit
+  for (int i = 0; i < table.size(); ++i) {
+    pp::pass const& maker = table.passes[i];
+    int const readers = pp::readers(over, maker);
+    for (int number = 0; number < readers; ++number) {
+      pp::product_reader const reader = pp::reader_of(over, maker, number);
+      bool const made_by_group = pp::in_group(over, maker.stage);
+      if (made_by_group || pp::in_group(over, reader.stage))
+        exchanged.insert({reader.product,
+                          made_by_group,
+                          maker.stage + reader.stage < pp::stages(over.extents),
+                          pp::unit_of(over, maker)});
+      if (pp::receiver(over, maker, number) == pp::kind_links::none)
+        continue;
+      sum.messages += 1;
+      pp::datum const& what = over.declared->data[reader.product];
+      sum.gigabytes += message_bytes(asked, one, what, maker.chunk) / 1e9;
+    }
+  }
+  sum.exchanges = static_cast<double>(exchanged.size());
+  return sum;
+}
+
+std::string fixed(double value, int decimals) {
+  char digits[64];
+  std::snprintf(digits, sizeof digits, "%.*f", decimals, value);
+  return digits;
+}
+
+//! A row of the table.
+std::string row_of(choose_command const& asked, schedule_choice const& call) {
+  candidate const one = evaluate(asked, call);
+  pp::dynamic_timetable const table = make_named_timetable(call, costs_of(asked, one));
+  traffic const sum = traffic_of(asked, one, table);
+  std::string row;
+  pp::append(row, "| `", one.label, "` | ", fixed(one.seconds, 2), " | ");
+  pp::append(row, fixed(100 * pp::figures_of(table, {}).makespan_bubble_rate, 1), " % | ");
+  pp::append(row, fixed(one.gigabytes, 1), " | ", fixed(one.host_gigabytes, 1), " | ");
+  pp::append(row, fixed(sum.messages / asked.microbatches, 1), " | ");
+  pp::append(row, fixed(sum.gigabytes / asked.microbatches, 2), " | ");
+  pp::append(row, fixed(sum.exchanges / asked.microbatches, 1), " |\n");
+  return row;
+}
+
+} // namespace
+
+void systems(int count, char const* const* words) {
+  choose_command const asked = read_choose_command(count, words);
+  std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
+                    "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string refused;
+  for (schedule_choice const& call : calls_of_table(asked)) {
+    try {
+      out += row_of(asked, call);
+    } catch (std::invalid_argument const& error) {
+      pp::append(refused, "\n`", label_of(call), "` is not in the table: ", error.what(), ".\n");
+    }
+  }
+  out += refused;
+  std::fwrite(out.data(), 1, out.size(), stdout);
+}
+
+} // namespace examples
