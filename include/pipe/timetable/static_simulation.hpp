@@ -16,6 +16,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <span>
 #include <utility>
 
 namespace pipelining::inline v0_2 {
@@ -158,6 +159,10 @@ struct static_simulation {
   using places = static_places<Order>;
   static constexpr int rows = places::rows;
   static constexpr entry_number room = part_passes / rows + 2; // a composite pass needs two
+  static constexpr std::span<double const> links =
+    checked_links(Cost::value, places::over.extents.devices);
+  static constexpr double const* link_times = links.empty() ? nullptr : links.data();
+  static constexpr bool plain = places::plain && links.empty();
 
   struct row_times {
     array_of<double, static_cast<int>(room)> starts;
@@ -196,8 +201,9 @@ struct static_simulation {
                      waits_for,
                      Cost::value.latency(),
                      {},
-                     room};
-    advance<places::plain>(state, Cost::value);
+                     room,
+                     link_times};
+    advance<plain>(state, Cost::value);
     own.done = true;
     for (int row = 0; row < rows; ++row) {
       own.moved = own.moved || own.next[row] != own.first[row];
@@ -262,13 +268,13 @@ struct static_simulation {
     times const& part = *all.values[number];
     for (int row = 0; row < rows; ++row) {
       report const verdict =
-        check_times<places::plain>(places::map,
-                                   places::value.rows_of[row],
-                                   *all.views[number],
-                                   {Cost::value.latency()},
-                                   row,
-                                   part.next[row],
-                                   number > 0 ? all.values[number - 1]->free_from[row] : 0);
+        check_times<plain>(places::map,
+                           places::value.rows_of[row],
+                           *all.views[number],
+                           {Cost::value.latency(), {}, link_times},
+                           row,
+                           part.next[row],
+                           number > 0 ? all.values[number - 1]->free_from[row] : 0);
       if (!verdict)
         return verdict;
     }

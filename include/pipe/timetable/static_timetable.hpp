@@ -30,6 +30,7 @@ struct timed {
   using order = static_order<Schedule, Devices, Microbatches, Cost>;
   using places = static_places<order>;
   using arrays = static_arrays<order, Cost>;
+  static constexpr double const* link_times = static_simulation<order, Cost>::link_times;
   static constexpr timetable_view view{order::extents,
                                        Cost::value.latency(),
                                        arrays::order.values,
@@ -38,7 +39,10 @@ struct timed {
                                        arrays::order.offsets,
                                        order::over.declared,
                                        order::over.holders,
-                                       order::over.first_units};
+                                       order::over.first_units,
+                                       nullptr,
+                                       {},
+                                       link_times};
 
   //! The verdict, without a limit on memory.
   static constexpr report verdict = [] {

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <span>
 
 namespace pp = pipelining;
 
@@ -26,6 +27,21 @@ struct measured {
 };
 static_assert(pp::verify(pp::timetable<pp::OneFOneB, 8, 32, measured>));
 
+//! Messages that take other times between other devices.
+struct far_neighbours {
+  static constexpr double times[9] = {0, 1, 9, 2, 0, 5, 9, 0.5, 0};
+
+  [[nodiscard]] constexpr double duration(pp::pass const& what) const {
+    return pp::uniform_cost{4, 5, 3}.duration(what);
+  }
+  [[nodiscard]] constexpr double latency() const { return 1000; } // of no link
+  [[nodiscard]] constexpr std::span<double const> links() const { return times; }
+};
+struct unequal_links {
+  static constexpr far_neighbours value{};
+};
+static_assert(pp::verify(pp::timetable<pp::OneFOneB, 3, 7, unequal_links>));
+
 void check_same(pp::timetable_view made, pp::timetable_view constant) {
   REQUIRE(made.size() == constant.size());
   CHECK(std::equal(made.passes, made.passes + made.size(), constant.passes));
@@ -40,6 +56,11 @@ TEST_CASE("the compiler and the program make the same timetables") {
   check_same(pp::make_timetable<pp::GPipe>({4, 8}), pp::timetable<pp::GPipe, 4, 8>);
   check_same(pp::make_timetable<pp::OneFOneB>({8, 32}, measured::value),
              pp::timetable<pp::OneFOneB, 8, 32, measured>);
+  check_same(pp::make_timetable<pp::OneFOneB>({3, 7}, unequal_links::value),
+             pp::timetable<pp::OneFOneB, 3, 7, unequal_links>);
+  pp::timetable_view const linked = pp::timetable<pp::OneFOneB, 3, 7, unequal_links>;
+  CHECK(pp::makespan(linked) < 1000);
+  CHECK(pp::verify(linked));
 }
 
 TEST_CASE("a timetable of several slices is the same as one of a single evaluation") {
