@@ -32,7 +32,8 @@ MUTANTS = [
     ("let the compute stream wait in place of the lane", DEVICE,
      "board.wait_for(earlier, board.stream_for(step));", "board.wait_for(earlier, board.compute());"),
     ("note a pass as complete before it runs", DEVICE,
-     "run_item(stages, slots(), step, board.compute());\n    if (board.guards() != nullptr)\n"
+     "run_item(stages, slots(), step, board.compute());\n    if (board.times() != nullptr)\n"
+     "      board.times()->leave(index, board.compute());\n    if (board.guards() != nullptr)\n"
      "      board.guards()->after(index, board.compute());\n    board.complete(index, board.compute());",
      "board.complete(index, board.compute());\n    run_item(stages, slots(), step, board.compute());"),
     ("note a pass as complete on another stream", DEVICE, "board.complete(index, board.compute());",

@@ -5,6 +5,7 @@
 //! @brief The figures that are printed side by side: both bubbles, and both things that passes
 //! keep. Header for pipelining::timetable_figures.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
@@ -12,6 +13,7 @@
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <string>
 #include <string_view>
 
 namespace pipelining::inline v0_2 {
@@ -112,5 +114,17 @@ void append_peaks(Sink& out,
   append_device_share(out, table, found.peak_weight_inputs);
   append(out, ", in microbatches of one stage");
 }
+
+namespace detail {
+
+//! What stands before the row of an engine that copies: "copy out" or "copy in".
+//! @param row of a table, behind those of the devices
+[[nodiscard]] inline std::string copy_row_name(timetable_view const& table, int row) {
+  int const number = row / table.extents.devices;
+  bool const out = table.declared->engine_row[static_cast<int>(engine::copy_out)] == number;
+  return out ? "copy out" : "copy in";
+}
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_2

@@ -47,6 +47,9 @@ void append_xml(Sink& out, std::string_view text) {
 
 namespace detail {
 
+//! Height of a row of copies, of that of a row of passes.
+inline constexpr double copy_share = 0.5;
+
 //! Where everything of a picture goes, in pixels.
 struct svg_layout {
   timetable_view table;
@@ -57,6 +60,7 @@ struct svg_layout {
   double left = 0;
   double top = 74;
   double row = 34; //!< height of a row and the gap below it
+  std::vector<int> copying{}; //!< engines that copy on some device: thinner rows below
   double gap = 4;
   double plot_width = 0;
   double width = 0;
@@ -66,9 +70,21 @@ struct svg_layout {
   bool tooltips = false;
 
   [[nodiscard]] double x(double time) const { return left + (time - first) * scale; }
-  [[nodiscard]] double y(int device) const { return top + device * row; }
+  //! From one device to the next.
+  [[nodiscard]] double block() const {
+    return row * (1 + copy_share * static_cast<double>(copying.size()));
+  }
+  [[nodiscard]] double y(int device) const { return top + device * block(); }
   [[nodiscard]] double bottom() const { return y(table.extents.devices); }
   [[nodiscard]] double bar_left() const { return left + plot_width + 18; }
+};
+
+//! A row of passes or of copies.
+struct svg_row {
+  double y;
+  double height;
+  int begin; //!< its entries
+  int end;
 };
 
 inline constexpr double bar_width = 64;
@@ -125,6 +141,11 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
   layout.local_count = most_local_stages(table.extents, layout.locals);
   layout.row = row_height(table.extents.devices);
   layout.gap = std::min(4.0, layout.row * 0.12);
+  for (int number = 1; number < table.declared->engines; ++number) {
+    int const first = number * table.extents.devices;
+    if (table.offsets[first + table.extents.devices] > table.offsets[first])
+      layout.copying.push_back(number);
+  }
   layout.tooltips = table.size() <= options.most_tooltips;
   layout.digits = 1;
   for (int last = table.extents.microbatches - 1; last >= 10; last /= 10)
@@ -175,18 +196,17 @@ void begin_text(Sink& out, double x, double y, double size, std::string_view mor
 }
 
 template <text_sink Sink>
-void write_cell(Sink& out, svg_layout const& layout, int device, int entry) {
+void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int entry) {
   timetable_view const& table = layout.table;
   pass const& what = table.passes[entry];
   bool const second = what.overlapped;
-  bool const first = entry + 1 < table.offsets[device + 1] && table.passes[entry + 1].overlapped;
-  double const whole = layout.row - layout.gap;
-  double const height = first || second ? whole / 2 : whole;
+  bool const first = entry + 1 < row.end && table.passes[entry + 1].overlapped;
+  double const height = first || second ? row.height / 2 : row.height;
   double const x = layout.x(table.starts[entry]);
   double const width = layout.x(table.ends[entry]) - x;
   if (width <= 0)
     return;
-  double const y = layout.y(device) + (second ? height : 0);
+  double const y = row.y + (second ? height : 0);
   double const line = width > 6 ? 0.8 : width * 0.12; // of the white line between cells
   colour const fill = pass_colour(layout, what);
   append_rectangle(out, x + line / 2, y, width - line, first ? height - line : height);
@@ -209,28 +229,46 @@ void write_cell(Sink& out, svg_layout const& layout, int device, int entry) {
   append(out, what.microbatch, "</text>");
 }
 
+//! A grey row with its cells, and a name before it.
+template <text_sink Sink>
+void write_row(
+  Sink& out, svg_layout const& layout, svg_row const& row, std::string const& name, double font) {
+  append_rectangle(out, layout.left, row.y, layout.plot_width, row.height);
+  append(out, " fill=\"#ececec\"/>\n");
+  if (!name.empty()) {
+    begin_text(
+      out, layout.left - 10, row.y + row.height / 2 + font * 0.36, font, " text-anchor=\"end\"");
+    append(out, name, "</text>\n");
+  }
+  append(out, "<g text-anchor=\"middle\">\n");
+  for (int i = row.begin; i < row.end; ++i)
+    write_cell(out, layout, row, i);
+  append(out, "\n</g>\n");
+}
+
 template <text_sink Sink>
 void write_rows(Sink& out, svg_layout const& layout) {
-  int const devices = layout.table.extents.devices;
-  double const font = std::min(13.0, layout.row * 0.8);
+  timetable_view const& table = layout.table;
+  int const devices = table.extents.devices;
+  double const font = std::clamp(layout.row * 0.8, 8.0, 13.0);
   int const every = layout.row >= 9 ? 1 : static_cast<int>(std::ceil(9 / layout.row));
   for (int device = 0; device < devices; ++device) {
-    double const y = layout.y(device);
-    append_rectangle(out, layout.left, y, layout.plot_width, layout.row - layout.gap);
-    append(out, " fill=\"#ececec\"/>\n");
-    if (device % every == 0) {
-      double const size = std::max(font, 8.0);
-      begin_text(out,
-                 layout.left - 10,
-                 y + (layout.row - layout.gap) / 2 + size * 0.36,
-                 size,
-                 " text-anchor=\"end\"");
-      append(out, "device ", device, "</text>\n");
+    double y = layout.y(device);
+    std::string name;
+    if (device % every == 0)
+      append(name, "device ", device);
+    double height = layout.row - layout.gap;
+    write_row(
+      out, layout, {y, height, table.offsets[device], table.offsets[device + 1]}, name, font);
+    y += layout.row;
+    height = copy_share * layout.row - layout.gap;
+    for (int const number : layout.copying) {
+      int const row = number * devices + device;
+      name = layout.row >= 20 ? copy_row_name(table, row) : "";
+      write_row(
+        out, layout, {y, height, table.offsets[row], table.offsets[row + 1]}, name, font - 2);
+      y += copy_share * layout.row;
     }
-    append(out, "<g text-anchor=\"middle\">\n");
-    for (int i = layout.table.offsets[device]; i < layout.table.offsets[device + 1]; ++i)
-      write_cell(out, layout, device, i);
-    append(out, "\n</g>\n");
   }
 }
 

@@ -4,7 +4,9 @@
 //! @file
 //! @brief A timetable for the terminal, one row per device. Header for pipelining::write_text.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/training.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/timetable_details.hpp>
@@ -67,6 +69,17 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
   return pair ? "&" : cell_name(grid, what, false).substr(0, 1);
 }
 
+//! Kinds that call the same of a stage have one colour.
+[[nodiscard]] constexpr int hue_of(stage_call call) noexcept {
+  switch (call) {
+  case stage_call::backward: return 1;
+  case stage_call::backward_input: return 2;
+  case stage_call::backward_weight: return 3;
+  case stage_call::copy: return 4;
+  default: return 0;
+  }
+}
+
 //! One cell: name, dashes up to its end, and a space before the next cell where there is room.
 template <text_sink Sink>
 void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
@@ -75,12 +88,12 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
   bool const gap = text.size() < width;
   text.resize(gap ? width - 1 : width, '-');
   if (grid.options.colour) {
-    // Two shades of blue, orange, yellow and green of the 256 colours of terminals.
-    constexpr char const* shades[4][2] = {
-      {"117", "74"}, {"216", "173"}, {"222", "179"}, {"115", "72"}};
+    // Two shades of blue, orange, yellow, green and grey of the 256 colours of terminals.
+    constexpr char const* shades[5][2] = {
+      {"117", "74"}, {"216", "173"}, {"222", "179"}, {"115", "72"}, {"250", "245"}};
     pass const& what = grid.table.passes[entry];
     int const shade = local_stage(grid.table.extents, grid.locals, what) % 2;
-    append(out, "\x1b[38;5;16;48;5;", shades[static_cast<int>(what.kind)][shade], "m");
+    append(out, "\x1b[38;5;16;48;5;", shades[hue_of(training_kind(what.kind).calls)][shade], "m");
     append(out, text, "\x1b[0m", gap ? " " : "");
   } else {
     append(out, text, gap ? " " : "");
@@ -94,10 +107,10 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
 }
 
 template <text_sink Sink>
-void write_text_row(Sink& out, text_grid const& grid, int device) {
+void write_text_row(Sink& out, text_grid const& grid, int row) {
   timetable_view const& table = grid.table;
   int column = 0;
-  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+  for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
     int const begin = column_of(grid, table.starts[i]);
     int const end = column_of(grid, table.ends[i]);
     if (table.passes[i].overlapped || end <= column)
@@ -208,7 +221,7 @@ void write_text_legend(Sink& out, text_grid const& grid) {
 
 //! @brief Writes the figures of a timetable and a grid with one row per device, time to the right,
 //! scaled to the width, peak activations at the end of each row and, where backward passes are
-//! split, behind them peak weight inputs.
+//! split, behind them peak weight inputs. Below it a row for each engine that copies.
 //! @complexity O(n + P width) for n passes.
 template <text_sink Sink>
 void write_text(Sink& out,
@@ -236,6 +249,14 @@ void write_text(Sink& out,
       append_rounded(out, peak_weight_inputs(table, device, about), 4);
     }
     append(out, "\n");
+    for (int row = device + table.extents.devices; row < table.rows(); row += table.extents.devices)
+      if (table.row_size(row) > 0) {
+        name = detail::copy_row_name(table, row);
+        name.resize(grid.label, ' ');
+        append(out, name, " |");
+        detail::write_text_row(out, grid, row);
+        append(out, "|\n");
+      }
   }
   append(out, "\n");
   detail::write_text_legend(out, grid);

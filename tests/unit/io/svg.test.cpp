@@ -3,6 +3,7 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -85,6 +86,22 @@ TEST_CASE("an overlapped pair shares its time as two halves of a cell") {
   CHECK(count(text, " height=\"14.2\"") == 1);
   CHECK(count(text, " y=\"74\" width=\"109.2\" height=\"14.2\"") == 1);
   CHECK(count(text, " y=\"89\" width=\"109.2\" height=\"15\"") == 1);
+}
+
+TEST_CASE("engines that copy have thinner rows below their device") {
+  pp::uniform_cost const cost{.copy_out = 0.5, .copy_in = 0.5};
+  auto const table = pp::make_timetable<pp::with_offload<pp::OneFOneB>>({4, 8}, cost);
+  std::string const text = picture(table);
+  CHECK(count(text, ">copy out</text>") == 4);
+  CHECK(count(text, ">copy in</text>") == 4);
+  int requests = 0;
+  for (pp::pass const& what : table.passes)
+    requests += what.kind == pp::pass_kind::copy_request ? 1 : 0;
+  CHECK(requests > 0);
+  CHECK(count(text, "<title>") == static_cast<int>(table.passes.size()) - requests);
+  CHECK(count(picture(pp::make_timetable<pp::OneFOneB>({4, 8})), "copy") == 0);
+  // Devices are two rows of half the height further apart: at 74, 142, ...
+  CHECK(count(text, " x=\"84\" y=\"142\"") == 1);
 }
 
 TEST_CASE("passes that take no time have no cell") {

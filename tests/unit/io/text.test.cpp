@@ -4,16 +4,29 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pp = pipelining;
 
 namespace {
+
+//! All activations leave at once and come back at once.
+struct away_at_once {
+  void operator()(int, std::vector<pp::idle_activation>& all) const {
+    for (pp::idle_activation& one : all) {
+      one.moves = true;
+      one.leaves = one.made;
+      one.returns = one.made + one.copy_out;
+    }
+  }
+};
 
 std::string written(pp::timetable_view table, pp::text_options options = {}) {
   std::string text;
@@ -70,6 +83,33 @@ TEST_CASE("where columns are few, each shows the kind that runs at its middle") 
   std::string const other =
     written(pp::make_timetable<pp::GPipe>({1, 40}, pp::uniform_cost{1, 0.5, 0.25}), {.width = 40});
   CHECK(other.find("device 0 |FFFFFFFFFFFBBBBBBBBB| 40") != other.npos);
+}
+
+TEST_CASE("engines that copy have a row each") {
+  pp::uniform_cost const cost{.copy_out = 1, .copy_in = 1};
+  CHECK(
+    written(pp::make_timetable<pp::with_offload<pp::GPipe, away_at_once>>({1, 2}, cost)) ==
+    "name: devices 1, stages 1, microbatches 2, chunks 1\n"
+    "cost: forward 1, backward_input 1, backward_weight 1, communication 0\n"
+    "makespan 8, span 8, bubble 25 % of the span, 25 % of the makespan\n"
+    "peak activations 2, weight inputs 0, in microbatches of one stage\n"
+    "\n"
+    "                                   peak\n"
+    "device 0 |H0 H1 ...B0--- ...B1--- | 2\n"
+    "copy out |...O0 O1 ...............|\n"
+    "copy in  |......L0 ......L1 ......|\n"
+    "\n"
+    "B backward, H offloaded_forward, O copy_out, L copy_in, Q copy_request, microbatch, . idle\n");
+}
+
+TEST_CASE("kinds that do the same have the same colour") {
+  pp::uniform_cost const cost{.copy_out = 1, .copy_in = 1};
+  std::string const text = written(
+    pp::make_timetable<pp::with_offload<pp::GPipe, away_at_once>>({1, 2}, cost), {.colour = true});
+  CHECK(text.find("48;5;117mH0") != text.npos);
+  CHECK(text.find("48;5;216mB0") != text.npos);
+  CHECK(text.find("48;5;250mO0") != text.npos);
+  CHECK(text.find("48;5;250mL0") != text.npos);
 }
 
 TEST_CASE("colour marks the same cells") {
