@@ -91,7 +91,8 @@ MUTANTS = [
      "(PLANTED || board.has_room_for(position_[d]))"),
     ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
     ("take the ends of outputs before they are written", DEVICE,
-     "run_item(stages, slots(), step, board.compute());\n    if (board.guards() != nullptr)\n"
+     "run_item(stages, slots(), step, board.compute());\n    if (board.times() != nullptr)\n"
+     "      board.times()->leave(index, board.compute());\n    if (board.guards() != nullptr)\n"
      "      board.guards()->after(index, board.compute());",
      "if (board.guards() != nullptr)\n      board.guards()->after(index, board.compute());\n"
      "    run_item(stages, slots(), step, board.compute());"),
