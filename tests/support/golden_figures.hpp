@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Compares schedules with golden figures and orders. Header for golden_figures,
-//! golden_orders, check_figures, check_order and check_looped.
+//! golden_orders, check_figures, check_order, check_rows and check_looped.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -159,6 +159,21 @@ void check_looped(std::string const& name, PlanOf const& plan_of, int lines) {
       ++compared;
     }
   CHECK(compared == lines);
+}
+
+//! @brief Compares rows with the lines of a file, each `P M device: passes`, as `row_text` gives
+//! them.
+template <class Schedule>
+void check_rows(Schedule const& schedule, std::string const& path) {
+  for (std::string const& line : golden_lines(path)) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    pipelining::pipeline_size size;
+    int device = 0;
+    in >> size.devices >> size.microbatches >> device;
+    CHECK(row_text(pipelining::make_timetable(schedule, size), device) ==
+          line.substr(line.find(": ") + 2));
+  }
 }
 
 } // namespace support

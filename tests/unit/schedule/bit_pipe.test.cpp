@@ -14,6 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tests/support/golden_figures.hpp>
 #include <tests/support/golden_lines.hpp>
 #include <utility>
 
@@ -40,14 +41,7 @@ TEST_CASE("BitPipe has the figures of the golden file") {
 }
 
 TEST_CASE("BitPipe has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/bit_pipe_orders.txt")) {
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    int device = 0;
-    in >> size.devices >> size.microbatches >> device;
-    CHECK(support::row_text(pp::make_timetable<pp::BitPipe>(size), device) ==
-          line.substr(line.find(": ") + 2));
-  }
+  support::check_rows(pp::BitPipe{}, "golden/families/bit_pipe_orders.txt");
 }
 
 TEST_CASE("BitPipe's bubble and peaks follow their laws at random costs") {

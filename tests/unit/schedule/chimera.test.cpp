@@ -10,6 +10,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <tests/support/golden_figures.hpp>
 #include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
@@ -35,14 +36,7 @@ TEST_CASE("Chimera has the figures of the golden file") {
 }
 
 TEST_CASE("Chimera has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/chimera_orders.txt")) {
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    int device = 0;
-    in >> size.devices >> size.microbatches >> device;
-    CHECK(support::row_text(pp::make_timetable<pp::Chimera>(size), device) ==
-          line.substr(line.find(": ") + 2));
-  }
+  support::check_rows(pp::Chimera{}, "golden/families/chimera_orders.txt");
 }
 
 TEST_CASE("Chimera's bubble and peaks follow their laws at random costs") {

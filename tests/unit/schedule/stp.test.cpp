@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <tests/support/golden_figures.hpp>
 #include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
@@ -59,14 +60,7 @@ TEST_CASE("STP has the figures of the golden file") {
 }
 
 TEST_CASE("STP has the orders of the golden file") {
-  for (std::string const& line : support::golden_lines("golden/families/stp_orders.txt")) {
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    int device = 0;
-    in >> size.devices >> size.microbatches >> device;
-    auto const table = pp::make_timetable<pp::STP<>>(size);
-    CHECK(support::row_text(table, device) == line.substr(line.find(": ") + 2));
-  }
+  support::check_rows(pp::STP<>{}, "golden/families/stp_orders.txt");
 }
 
 TEST_CASE("STP follows its laws at random times, in pairs and in turn") {
