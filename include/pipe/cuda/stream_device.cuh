@@ -337,6 +337,8 @@ private:
     cudaStream_t const on = board.stream_for(step);
     arena const memory = slots();
     buffer const to = memory.at(step.out, step.out_bytes);
+    if (board.times() != nullptr)
+      board.times()->enter(index, on);
     if (to.bytes > 0) // what the library does not keep, it does not copy
       check(cudaMemcpyAsync(to.data,
                             memory.at(step.in, step.in_bytes).data,
@@ -344,6 +346,8 @@ private:
                             cudaMemcpyDefault,
                             on),
             "cudaMemcpyAsync");
+    if (board.times() != nullptr)
+      board.times()->leave(index, on);
     board.complete(index, on);
   }
 };
