@@ -68,7 +68,12 @@ def check_costs(text):
         assert result.returncode == 0, result.stderr
         assert f"timetable compare --devices 4 --microbatches 8 --cost {file}\n" in result.stdout, result.stdout
         costs = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
-        assert set(costs) == {"pipelining_costs", "communication", "forward", "backward_input", "backward_weight"}, costs
+        assert set(costs) == {"pipelining_costs", "communication", "message_bytes", "links", "forward", "backward_input",
+                              "backward_weight"}, costs
+        neighbours = {(device, other) for device in range(4) for other in (device - 1, device + 1) if 0 <= other < 4}
+        measured = {tuple(link[:2]) for link in costs["links"]}  # those whose messages were waited for
+        assert measured and measured <= neighbours, costs
+        assert all(seconds >= 0 for link in costs["links"] for seconds in link[2:]), costs
         for kind in ("forward", "backward_input", "backward_weight"):
             assert [len(times) for times in costs[kind]] == [2] * 4, costs
             assert all(0 < time < 1 for times in costs[kind] for time in times), costs
@@ -117,7 +122,8 @@ def check_every_schedule(text):
     assert len(names) > 20
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            words = [*tiny, *(["--microbatches", "12"] if name == "stp" else []), "--schedule", name, "--steps", "1", "--text", text, "--output", folder]
+            more = ["--microbatches", "12"] if name == "stp" else []
+            words = [*tiny, *more, "--schedule", name, "--steps", "1", "--text", text, "--output", folder]
             result = run(*words)
             if "needs the option" in result.stderr:
                 assert (result.returncode, result.stdout) == (2, ""), result
