@@ -48,12 +48,7 @@ struct options {
 
 //! The chosen schedule, as reports name it: "1f1b", or "1f1b with offload".
 [[nodiscard]] inline std::string name_of(options const& o) {
-  for (auto const& each : examples::named_adapters) {
-    if (each.which == o.adapted) {
-      return o.schedule + " with " + std::string(each.name);
-    }
-  }
-  return o.schedule;
+  return examples::in_adapter(o.schedule, o.adapted);
 }
 
 //! Tokens of a step.

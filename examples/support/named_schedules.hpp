@@ -89,6 +89,14 @@ inline constexpr named_adapter named_adapters[] = {
   {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
 };
 
+//! How reports name a schedule in an adapter: "1f1b with offload"; itself in none.
+[[nodiscard]] inline std::string in_adapter(std::string schedule, adapter which) {
+  for (named_adapter const& each : named_adapters)
+    if (each.which == which)
+      schedule.append(" with ").append(each.name);
+  return schedule;
+}
+
 [[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
   return which == adapter::vocabulary_1 || which == adapter::vocabulary_2;
 }

@@ -83,9 +83,15 @@ struct candidates {
 //! How the timetable tool is asked for it.
 [[nodiscard]] std::string label_of(schedule_choice const& choice);
 
+//! A candidate and its timetable.
+struct evaluated {
+  candidate what;
+  pipelining::dynamic_timetable table;
+};
+
 //! Simulates one of them.
 //! @throws std::invalid_argument where the schedule or the model cannot have it.
-[[nodiscard]] candidate evaluate(choose_command const& asked, schedule_choice const& choice);
+[[nodiscard]] evaluated evaluate(choose_command const& asked, schedule_choice const& choice);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);

@@ -243,13 +243,10 @@ std::string label_of(schedule_choice const& c) {
   add("--forwards", c.forwards);
   add("--memory-limit", c.memory_limit);
   text += c.eager ? " --eager" : "";
-  for (named_adapter const& each : named_adapters)
-    if (each.which == c.adapted)
-      text += " with " + std::string(each.name);
-  return text;
+  return in_adapter(text, c.adapted);
 }
 
-candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
+evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
   candidate one;
   one.choice = choice;
   one.label = label_of(choice);
@@ -262,7 +259,7 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table const cost = costs_of(asked, one);
   one.latency = cost.latency();
-  pp::dynamic_timetable const table = make_named_timetable(choice, cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost);
   if (choice.adapted == adapter::offload &&
       table.offsets[static_cast<std::size_t>(asked.devices)] ==
         table.offsets[static_cast<std::size_t>(asked.devices) + 1])
@@ -308,7 +305,7 @@ candidate evaluate(choose_command const& asked, schedule_choice const& choice) {
   one.bound = has_shards(choice.adapted)
                 ? bound_around(table, cost, choice)
                 : pp::least_times(table.over(), cost, options).makespan.least();
-  return one;
+  return {std::move(one), std::move(table)};
 }
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
@@ -455,7 +452,7 @@ candidates evaluate_all(choose_command const& asked) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
     line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
-      result.all.push_back(evaluate(asked, calls[i]));
+      result.all.push_back(evaluate(asked, calls[i]).what);
     } catch (std::invalid_argument const& error) {
       result.refused.push_back(label_of(calls[i]) + ": " + error.what());
     }

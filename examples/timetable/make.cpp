@@ -68,21 +68,13 @@ void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape co
   made.model = costs;
 }
 
-//! The schedule and its adapter.
-std::string name_of(schedule_choice const& choice) {
-  for (named_adapter const& each : named_adapters)
-    if (each.which == choice.adapted)
-      return choice.name + " with " + std::string(each.name);
-  return choice.name;
-}
-
 //! The timetable of a schedule for mean times, or for those of a file; where tokens are given, with
 //! chunks of equal work or of equal length.
 made_table
 make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost const& cost) {
   pp::shape const extents = arrange(choice);
   check_size(extents, asked.format);
-  made_table made{name_of(choice), {}, cost, cost};
+  made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
     take_measured(made, *asked.measured, extents);
   if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {

@@ -71,20 +71,13 @@ struct traffic {
   double exchanges = 0; //!< that a whole group of stages takes part in
 };
 
-//! Bytes of a message of a chunk: an activation or a gradient, or three numbers of each token.
-double
-message_bytes(choose_command const& asked, candidate const& one, pp::datum const& what, int chunk) {
-  if (what.pool == static_cast<std::uint8_t>(pp::slot_class::statistics))
-    return 3.0 * sizeof(float) * asked.setup.sequences *
-           one.chunk_lengths[static_cast<std::size_t>(chunk)];
-  pp::stage_bytes const whole =
-    pp::predict_bytes(asked.model, asked.setup, {1, false, false}, one.chunk_lengths);
-  return static_cast<double>(whole.message) *
-         pp::token_shares(one.chunk_lengths)[static_cast<std::size_t>(chunk)];
-}
-
 traffic
 traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view const& table) {
+  // Of a chunk: an activation or a gradient, or three numbers of each token.
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  auto const whole = static_cast<double>(
+    pp::predict_bytes(asked.model, asked.setup, {1, false, false}, one.chunk_lengths).message);
+  double const of_token = 3.0 * sizeof(float) * asked.setup.sequences;
   pp::pipeline const over = table.over();
   traffic sum;
   std::set<std::tuple<int, bool, bool, int>>
@@ -103,8 +96,11 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
       if (pp::receiver(over, maker, number) == pp::kind_links::none)
         continue;
       sum.messages += 1;
-      pp::datum const& what = over.declared->data[reader.product];
-      sum.gigabytes += message_bytes(asked, one, what, maker.chunk) / 1e9;
+      bool const statistics = over.declared->data[reader.product].pool ==
+                              static_cast<std::uint8_t>(pp::slot_class::statistics);
+      sum.gigabytes +=
+        (statistics ? of_token * one.chunk_lengths[maker.chunk] : whole * shares[maker.chunk]) /
+        1e9;
     }
   }
   sum.exchanges = static_cast<double>(exchanged.size());
@@ -119,8 +115,7 @@ std::string fixed(double value, int decimals) {
 
 //! A row of the table.
 std::string row_of(choose_command const& asked, schedule_choice const& call) {
-  candidate const one = evaluate(asked, call);
-  pp::dynamic_timetable const table = make_named_timetable(call, costs_of(asked, one));
+  auto const [one, table] = evaluate(asked, call);
   traffic const sum = traffic_of(asked, one, table);
   std::string row;
   pp::append(row, "| `", one.label, "` | ", fixed(one.seconds, 2), " | ");
