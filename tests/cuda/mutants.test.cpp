@@ -530,22 +530,23 @@ std::string alike(std::string const& name) {
 } // namespace
 
 TEST_CASE("every mutant of the executors is killed, and the executors themselves are not") {
-  auto const checks = killers();
+  auto checks = killers();
   auto const mutants = all_mutants();
   REQUIRE(mutants.size() > 20);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
     std::string by;
-    for (killer const& check : checks) {
+    for (auto check = checks.begin(); check != checks.end() && by.empty(); ++check) {
       verdict found;
       try {
-        found = check.check(mutants[i]);
+        found = check->check(mutants[i]);
       } catch (std::exception const& thrown) {
         found = thrown.what();
       }
       if (found.empty())
         continue;
-      by = check.name + ": " + found.substr(0, 100);
-      break;
+      by = check->name + ": " + found.substr(0, 100);
+      // Bugs that are alike stand together: what has found one is tried first on the next.
+      std::rotate(checks.begin(), check, check + 1);
     }
     CAPTURE(mutants[i].name);
     CAPTURE(by);

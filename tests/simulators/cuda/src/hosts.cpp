@@ -61,8 +61,8 @@ void model::enter(std::unique_lock<std::mutex>& held) {
       break;
     }
     std::uint64_t const before = total_calls;
-    bool const came = me.turn_came.wait_for(
-      held, patience, [&] { return turn == &me || !turn || total_calls != before; });
+    bool const came =
+      wait_for_bell(me, patience, [&] { return turn == &me || !turn || total_calls != before; });
     if (!came) {
       ++counts.stolen_turns;
       turn = &me;
@@ -75,6 +75,29 @@ void model::leave() {
   host& me = self();
   if (config.execution == order::random && hosts.size() > 1 && random() % 4 == 0)
     hand_to_someone(me);
+}
+
+// Returns when the condition holds, or false when nobody has rung for so long and it still does not.
+bool model::wait_for_bell(host& me, nanoseconds length, std::function<bool()> const& condition) {
+  std::shared_ptr<turn_bell> const bell = me.turn_came;
+  while (!condition()) {
+    held_lock->unlock();
+    bool const rung = bell->wait_for(length);
+    held_lock->lock();
+    if (!rung)
+      return condition();
+  }
+  return true;
+}
+
+// What a thread that the model has started begins with.
+void model::wait_for_first_turn(host& me, std::unique_lock<std::mutex>& held) {
+  held_lock = &held;
+  place().who = &me;
+  place().epoch = epoch;
+  while (turn != &me)
+    wait_for_bell(me, patience, [&] { return turn == &me; });
+  me.wants_turn = false;
 }
 
 bool model::can_run(host const& h) const {
@@ -118,13 +141,18 @@ bool model::hand_to_someone(host& me) {
 // Returns when the turn has come back.
 void model::hand_to(host& me, host& other) {
   turn = &other;
-  other.turn_came.notify_all();
-  if (me.state == host_state::ended)
+  std::shared_ptr<turn_bell> const bell = other.turn_came;
+  if (me.state == host_state::ended) {
+    bell->ring();
     return;
+  }
   me.wants_turn = true;
+  held_lock->unlock();
+  bell->ring();
+  held_lock->lock();
   while (turn != &me) {
     std::uint64_t const before = total_calls + progress;
-    if (me.turn_came.wait_for(*held_lock, patience, [&] { return turn == &me; }))
+    if (wait_for_bell(me, patience, [&] { return turn == &me; }))
       break;
     if (total_calls + progress != before)
       continue;
@@ -307,7 +335,7 @@ void model::give_up_turn() {
     return;
   turn = choose_other(me);
   for (auto const& h : hosts)
-    h->turn_came.notify_all();
+    h->turn_came->ring();
 }
 
 // Ends a sleep before its time.
@@ -476,10 +504,7 @@ std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
     outcome& result = outcomes[static_cast<std::size_t>(rank)];
     {
       std::unique_lock mine(m.lock);
-      place().who = me;
-      place().epoch = m.epoch;
-      me->turn_came.wait(mine, [&] { return m.turn == me; });
-      me->wants_turn = false;
+      m.wait_for_first_turn(*me, mine);
     }
     try {
       body(rank);
@@ -557,13 +582,10 @@ clock::thread clock::start(std::function<void()> work) {
   helper.wants_turn = true;
   thread made;
   made.host_ = &helper;
-  made.real_ = std::thread([&m, &helper, epoch = m.epoch, work = std::move(work)] {
+  made.real_ = std::thread([&m, &helper, work = std::move(work)] {
     {
       std::unique_lock mine(m.lock);
-      place().who = &helper;
-      place().epoch = epoch;
-      helper.turn_came.wait(mine, [&] { return m.turn == &helper; });
-      helper.wants_turn = false;
+      m.wait_for_first_turn(helper, mine);
     }
     work();
     std::unique_lock mine(m.lock);

@@ -17,6 +17,7 @@
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "shadow.hpp"
 
@@ -94,6 +95,29 @@ struct operation {
   std::vector<part> parts{};
 };
 
+//! @brief Where one host thread waits until another one rings. Rung without the lock of the model,
+//! so that the thread that wakes finds it free.
+class turn_bell {
+public:
+  void ring() {
+    {
+      std::lock_guard const held(lock_);
+      rung_ = true;
+    }
+    came_.notify_one();
+  }
+  //! False when nobody has rung for so long.
+  bool wait_for(nanoseconds length) {
+    std::unique_lock held(lock_);
+    return came_.wait_for(held, length, [&] { return std::exchange(rung_, false); });
+  }
+
+private:
+  std::mutex lock_{};
+  std::condition_variable came_{};
+  bool rung_ = false;
+};
+
 enum class host_state { running, waiting, sleeping, parked, ended };
 
 //! @brief A host thread.
@@ -115,7 +139,8 @@ struct host {
   bool abandoned = false;  //!< a helper whose rank has ended: what it waits for fails
   bool joining = false;    //!< waits for all ranks to end
   nanoseconds now{}, wake{};
-  std::condition_variable turn_came{};
+  //! Rung when it has the turn. Shared, since who rings may come to it when its owner is gone.
+  std::shared_ptr<turn_bell> turn_came = std::make_shared<turn_bell>();
   vector_clock clock{};
   std::uint64_t issued = 0; //!< operations enqueued
   std::uint64_t seen = 0;   //!< hash of what calls told it
@@ -285,6 +310,8 @@ public:
   void park_if_dead();
   void wake(host& sleeper);
   void give_up_turn();
+  bool wait_for_bell(host& me, nanoseconds length, std::function<bool()> const& condition);
+  void wait_for_first_turn(host& me, std::unique_lock<std::mutex>& held);
   void kill(host& who);
   void end_host();
   void start_ranks(std::vector<host*> const& ranks);
