@@ -34,6 +34,8 @@ CONTRACTS = [
      "Writes the passes of one device in their order."),
     (r"void order\(", "Writes the passes of one device in their order."),
     (r"void generate\(", "Writes the order of every device for these costs. @param rows [P]"),
+    (r"int chunks_of\(shape const& ?\w*, int microbatch\) const", "The chunks of a microbatch."),
+    (r"flow declared = ", "The flow that it is a schedule of."),
     (r"bool fused = ", "Whether its backward passes are fused."),
     (r"bool searches_unit_costs = ", "Whether a search may improve on its order when all times are equal."),
     (r"(void )?start\(detail::timeline& line", "Writes the order that a search starts from."),
@@ -53,7 +55,16 @@ CONTRACTS = [
     (r"Real derivative\(Real", "The derivative of the logit by the scaled product."),
     # Costs and sizes.
     (r"double duration\(pass const& what\) const", "The time of a pass."),
-    (r"double latency\(\) const noexcept", "The time of a message."),
+    (r"double latency\(\) const", "The time of a message."),
+    (r"group_times groups\(\) const", "The times of the exchanges of groups of stages."),
+    (r"std::span<double const> links\(\) const", "The times of messages by link, [P P]; empty where all are equal."),
+    # Rules of adapters.
+    (r"bool operator\(\)\(shape const&", "Whether the activation of this forward pass is recomputed."),
+    (r"void operator\(\)\(int( device)?, std::vector<idle_activation>& all\) const",
+     "Says of each activation of a device whether, and when, it moves."),
+    (r"Schedule of\{\}", "The schedule that it changes."),
+    (r"Rule rule\{\}", "Which activations it is about."),
+    (r"Counts counts\{\}", "The chunks of each microbatch."),
     (r"double pair_duration\(", "The time of an overlapped pair."),
     (r"std::int64_t bytes\(slot_class", "The size of a buffer of a class for a pass."),
 ]

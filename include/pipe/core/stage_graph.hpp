@@ -25,8 +25,8 @@ struct stage_edge {
 //! @brief Stages that share out one piece of work, such as the shards of a vocabulary: `count`
 //! stages from `first` on. What each makes for the group, all of them read.
 struct stage_group {
-  int first = 0;
-  int count = 0;
+  int first = 0; //!< the first of them
+  int count = 0; //!< how many there are
 
   friend constexpr bool operator==(stage_group const&, stage_group const&) = default;
 };
@@ -37,7 +37,7 @@ inline constexpr int beside = 2;
 
 //! @brief A stage at the other end of an edge.
 struct stage_neighbour {
-  int stage = 0;
+  int stage = 0;  //!< its number
   int number = 0; //!< which of its neighbours on that side this edge leads to, as it counts them
 };
 

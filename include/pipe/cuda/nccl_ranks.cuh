@@ -28,7 +28,7 @@ namespace cuda {
 //! order the program enqueues, how many kernels of other communicators there are, or how long its
 //! passes keep the SMs.
 struct registered_communicator {
-  ncclComm_t handle = nullptr;
+  ncclComm_t handle = nullptr; //!< the communicator; not owned
   int max_blocks = 0; //!< ncclConfig_t::maxCTAs with which it was made; 0: none, counted as 64
 };
 

@@ -65,8 +65,8 @@ peak_weight_inputs(timetable_view table, int device, timetable_details const& ab
 
 //! @brief What is said of a timetable in one line; peaks are those of the device that holds most.
 struct timetable_figures {
-  double makespan = 0;
-  double span = 0;
+  double makespan = 0; //!< from the first start to the last end
+  double span = 0;     //!< of the device that takes longest from its first start to its last end
   double bubble_rate = 0;          //!< on the span
   double makespan_bubble_rate = 0; //!< on the makespan
   double peak_activations = 0;     //!< in whole microbatches of one stage

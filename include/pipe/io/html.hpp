@@ -36,8 +36,8 @@ struct html_timeline {
   timetable_details about; //!< name, mean costs, shares of chunks. Not owned
   //! The times of each kind on every stage and chunk, [S C], in the unit of the costs.
   std::vector<double> forward = {};
-  std::vector<double> backward_input = {};
-  std::vector<double> backward_weight = {};
+  std::vector<double> backward_input = {};      //!< [S C]
+  std::vector<double> backward_weight = {};     //!< [S C]
   std::span<measured_pass const> measured = {}; //!< every pass once, in any order, or none
   double measured_unit = 1; //!< units of planned time of one unit of measured time
   //! The size of a slot of each of the first eight classes of a plan, in the order of `slot_class`:

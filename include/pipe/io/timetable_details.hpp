@@ -31,7 +31,7 @@ struct timetable_details {
   //! Times that no order on this placement with this memory can beat, from `least_times`; 0 where
   //! they are not known.
   double least_makespan = 0;
-  double least_span = 0;
+  double least_span = 0; //!< the same for the span
 };
 
 //! @brief The share of one chunk in the tokens of its sequence.

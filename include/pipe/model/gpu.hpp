@@ -22,15 +22,15 @@ struct gpu {
   double link_gb_per_s = 1;    //!< to a GPU of the same machine, one way
   double network_gb_per_s = 1; //!< to a GPU of another machine, one way
   double host_gb_per_s = 1;    //!< to the memory of the host, one way
-  int gpus_per_machine = 8;
+  int gpus_per_machine = 8;    //!< that are joined by links
 
   friend constexpr bool operator==(gpu const&, gpu const&) = default;
 };
 
 //! @brief A range that a figure lies in.
 struct band {
-  double least = 1;
-  double most = 1;
+  double least = 1; //!< its lower end
+  double most = 1;  //!< its upper end
 };
 
 //! @brief The share of the peak rate that passes reach.
@@ -39,9 +39,9 @@ struct band {
 //! Parallelism): whole layers, whose attention was a small part, and the output layer. Nothing
 //! comparable is known of other GPUs or of attention alone, so all take the same numbers.
 struct efficiency {
-  double linear = 0.62;
-  double attention = 0.62;
-  double vocabulary = 0.40;
+  double linear = 0.62;     //!< of products with weights
+  double attention = 0.62;  //!< of attention
+  double vocabulary = 0.40; //!< of the output layer
 };
 
 //! @brief The published range behind `efficiency::linear`.
@@ -51,8 +51,8 @@ inline constexpr band vocabulary_efficiency_band{0.31, 0.48};
 
 //! @brief A GPU with its name.
 struct named_gpu {
-  std::string_view name;
-  gpu rates;
+  std::string_view name; //!< as the command line spells it
+  gpu rates;             //!< what it does in a second
 };
 
 namespace detail {

@@ -94,8 +94,8 @@ template <class BytesOf>
 
 //! @brief What messages from one device to another take: a latency, and a time per byte.
 struct measured_link {
-  int from = 0;
-  int to = 0;
+  int from = 0;                //!< the device that sends
+  int to = 0;                  //!< the device that receives
   double latency = 0;          //!< seconds
   double seconds_per_byte = 0; //!< one over the bandwidth; 0: as long, whatever the size
 

@@ -31,8 +31,8 @@ struct training_setup {
 
 //! @brief What one stage holds of the model.
 struct stage_content {
-  int layers = 1;
-  bool embedding = false;
+  int layers = 1;         //!< layers of the model
+  bool embedding = false; //!< the embedding of tokens
   bool output = false; //!< the output layer and the loss
   int shards = 1;      //!< of the vocabulary, of which this stage has one
 
@@ -231,7 +231,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
 //! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %; with it up to 26 % is
 //! held beyond the count (gathered copies, reserve), with chunks up to 43 %; V shapes free a part
 //! early and hold up to 29 % less than the count.
-//! @param chunks of a sequence. @param stages_per_device 2 and more count as a V shape here.
+//! @param tensor GPUs that share every layer. @param chunks of a sequence. @param v_shape whether
+//! stages lie in a V.
 [[nodiscard]] constexpr band memory_band(int tensor, int chunks, bool v_shape) noexcept {
   band result{1 / 1.15, 1 / 0.85};
   if (tensor > 1)

@@ -21,8 +21,8 @@ namespace pipelining::inline v0_2 {
 
 //! @brief Some tokens of each sequence: `length` of them behind `prefix` earlier ones.
 struct token_range {
-  std::int64_t length = 1;
-  std::int64_t prefix = 0;
+  std::int64_t length = 1; //!< tokens
+  std::int64_t prefix = 0; //!< tokens before them
 };
 
 //! @brief The shape of a transformer: what a model's configuration file says of it.
@@ -30,7 +30,7 @@ struct token_range {
 //! Dense by default; `experts` > 0 makes every layer a mixture of experts, whose `ffn` is the width
 //! of one expert.
 struct transformer {
-  int layers = 1;
+  int layers = 1;     //!< layers of attention and feed-forward part
   int hidden = 1;     //!< width of a token
   int heads = 1;      //!< heads of the queries
   int kv_heads = 1;   //!< heads of keys and values: `heads`, or fewer (grouped attention)
@@ -40,7 +40,7 @@ struct transformer {
   int vocabulary = 1; //!< rows of the embedding
   bool tied = false;  //!< embedding and output layer are one matrix
   int experts = 0;    //!< experts of a layer; 0: dense
-  int experts_per_token = 0;
+  int experts_per_token = 0; //!< experts that each token passes
   int shared_ffn = 0; //!< inner width of what every token passes beside its experts
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
@@ -219,8 +219,8 @@ logits_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) n
 
 //! @brief A shape with its name.
 struct named_transformer {
-  std::string_view name;
-  transformer shape;
+  std::string_view name; //!< as the command line spells it
+  transformer shape;     //!< its shape
 };
 
 namespace detail {

@@ -29,9 +29,10 @@ template <int Chunks = dynamic>
 struct equal_chunks {
   static_assert(Chunks == dynamic || Chunks >= 1, "a sequence has at least one chunk");
 
-  static constexpr bool equal = true;
+  static constexpr bool equal = true; //!< as many in every microbatch
   parameter<Chunks> chunks{};
 
+  //! The chunks of a microbatch.
   [[nodiscard]] constexpr int operator()(int) const noexcept { return chunks; }
 };
 

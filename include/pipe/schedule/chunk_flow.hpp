@@ -47,7 +47,7 @@ struct ChunkFlow {
   static constexpr flow declared = frugal_training;
 
   Counts counts{};
-  parameter<Keep, 1> keep{};
+  parameter<Keep, 1> keep{}; //!< chunks of a microbatch whose activations stay
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (keep < 1)

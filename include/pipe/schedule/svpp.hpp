@@ -50,7 +50,7 @@ struct SVPP {
 
   parameter<StagesPerDevice> stages_per_device{};
   parameter<Chunks> chunks{};
-  parameter<Forwards, 0> forwards{};
+  parameter<Forwards, 0> forwards{}; //!< passes that a device has under way at most; 0: no limit
 
   [[nodiscard]] constexpr walk steps() const noexcept {
     return {.stages_per_device = stages_per_device,

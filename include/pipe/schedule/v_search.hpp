@@ -30,13 +30,13 @@ inline constexpr std::int64_t search_effort_per_pass = 8;
 //! the legs down (forward) and up (backward), and stage 2P - 1 - d, whose passes lie on the other
 //! two.
 namespace leg {
-inline constexpr int forward_down = 0;
-inline constexpr int forward_up = 1;
-inline constexpr int backward_down = 2;
-inline constexpr int backward_up = 3;
+inline constexpr int forward_down = 0;  //!< forward of stage d
+inline constexpr int forward_up = 1;    //!< forward of stage 2P - 1 - d
+inline constexpr int backward_down = 2; //!< backward_input of stage 2P - 1 - d
+inline constexpr int backward_up = 3;   //!< backward_input of stage d
 inline constexpr int weight_down = 4; //!< weight gradient of the stage of `backward_down`
 inline constexpr int weight_up = 5;   //!< weight gradient of the stage of `backward_up`
-inline constexpr int count = 6;
+inline constexpr int count = 6;       //!< how many legs there are
 } // namespace leg
 
 namespace detail {

@@ -23,8 +23,8 @@ enum class direction : std::uint8_t { forward, backward };
 //! @brief How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
 //! `size`, the last of which has what is left.
 struct microbatch_groups {
-  int size = 1;
-  int larger = 0;
+  int size = 1;   //!< microbatches of a group
+  int larger = 0; //!< groups with one more
 };
 
 //! @brief Groups whose sizes differ by at most one, the larger ones first.

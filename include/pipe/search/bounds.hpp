@@ -56,6 +56,7 @@ struct time_bound {
   double work = 0;   //!< the work of a device, after its heads and before its tails
   double memory = 0; //!< under the limit; 0 where there is none
 
+  //! The largest of them.
   [[nodiscard]] constexpr double least() const noexcept {
     return std::max(path, std::max(work, memory));
   }
@@ -67,8 +68,8 @@ struct time_bound {
 
 //! @brief The bounds on both times of a timetable.
 struct time_bounds {
-  time_bound span;
-  time_bound makespan;
+  time_bound span;     //!< on the span
+  time_bound makespan; //!< on the makespan
 };
 
 namespace detail {

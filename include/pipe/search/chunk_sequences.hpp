@@ -26,7 +26,7 @@ namespace pipelining::inline v0_2 {
 struct sequence_piece {
   int sequence = 0; //!< its number
   int offset = 0;   //!< tokens of it before
-  int tokens = 0;
+  int tokens = 0;   //!< how long it is
 
   friend constexpr bool operator==(sequence_piece const&, sequence_piece const&) = default;
 };

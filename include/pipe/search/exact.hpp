@@ -30,7 +30,7 @@ namespace pipelining::inline v0_2 {
 struct exact_options {
   //! Units of memory that a device may hold; an activation takes `activation_units` of them.
   int memory_limit = 0x7fff;
-  int activation_units = 1;
+  int activation_units = 1; //!< units of an activation
   //! Units of the input of a stage, which is all that a forward pass keeps that is followed by a
   //! recomputation.
   int input_units = 0;
@@ -45,12 +45,12 @@ struct exact_options {
 
 //! @brief A step of an order: a pass, a recomputation or a copy, with its times.
 struct exact_step {
-  exact_kind kind = exact_kind::none;
-  int device = 0;
-  int stage = 0;
-  int microbatch = 0;
-  double start = 0;
-  double end = 0;
+  exact_kind kind = exact_kind::none; //!< what it is
+  int device = 0;                     //!< where it runs
+  int stage = 0;                      //!< whose it is
+  int microbatch = 0;                 //!< what it is for
+  double start = 0;                   //!< in the unit of the costs
+  double end = 0;                     //!< in the unit of the costs
 };
 
 //! @brief What an exact search has found and proven.
@@ -59,7 +59,7 @@ struct exact_order {
   double bound = 0;
   //! The makespan of `steps`; equal to `bound` when `optimal`. Infinite where nothing was found.
   double makespan = 0;
-  bool optimal = false;
+  bool optimal = false;          //!< no such order is shorter
   std::size_t states = 0;        //!< states that the proof went through
   std::vector<exact_step> steps; //!< by start
 };

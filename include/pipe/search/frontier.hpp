@@ -16,8 +16,8 @@ namespace pipelining::inline v0_2 {
 
 //! @brief One thing to choose: how much memory it takes, and how much time.
 struct choice_point {
-  double memory = 0;
-  double time = 0;
+  double memory = 0; //!< what it takes of memory
+  double time = 0;   //!< what it takes of time
 };
 
 //! @brief The points that no other point beats in both, by memory; the first of equal ones.

@@ -25,10 +25,11 @@ namespace pipelining::inline v0_2 {
 
 //! @brief Times of one layer.
 struct layer_cost {
-  double forward = 1;
-  double backward_input = 1;
-  double backward_weight = 1;
+  double forward = 1;         //!< of the forward pass
+  double backward_input = 1;  //!< of the gradient of its input
+  double backward_weight = 1; //!< of the gradient of its weights
 
+  //! Of all its passes.
   [[nodiscard]] constexpr double sum() const noexcept {
     return forward + backward_input + backward_weight;
   }
@@ -137,8 +138,8 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
 
 //! @brief A cut of layers into stages, and what a schedule takes with it.
 struct layer_cut {
-  std::vector<int> layers_per_stage;
-  double makespan = std::numeric_limits<double>::infinity();
+  std::vector<int> layers_per_stage;                         //!< [S]
+  double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
   bool exact = false; //!< all cuts were tried
 };
 

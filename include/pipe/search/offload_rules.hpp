@@ -168,6 +168,7 @@ struct hidden_share {
   Cost of{};      //!< the times of whole activations
   int chunks = 1; //!< of a sequence
 
+  //! The share of the activation of a pass, from 0 to 1.
   [[nodiscard]] constexpr double operator()(pass what) const {
     what.overlapped = false;
     double const whole = of.duration(what);

@@ -39,7 +39,7 @@ enum class search_goal : std::uint8_t { makespan, span };
 struct order_search_options {
   //! Activations that a device may hold, in chunks of one stage.
   int memory_limit = unlimited;
-  search_goal goal = search_goal::makespan;
+  search_goal goal = search_goal::makespan; //!< what is made least
   //! Whether backward passes may come apart into their halves. False: orders stay as whole as the
   //! ones to start from, and own ones have whole backward passes.
   bool split_backward = true;
