@@ -86,7 +86,7 @@ struct hook_names {
   int add_tied;
   int contribute;
   int optimizer_step;
-  int forward_backward;
+  int recompute;
 };
 template <class Stage>
 struct with_hook_names : Stage, hook_names {};
@@ -107,6 +107,11 @@ concept names_contribute = can_be_base<Stage> && !requires { &with_hook_names<St
 template <class Stage>
 concept names_optimizer_step =
   can_be_base<Stage> && !requires { &with_hook_names<Stage>::optimizer_step; };
+
+template <class Stage>
+concept names_recompute = can_be_base<Stage> && !requires {
+  &with_hook_names<Stage>::recompute;
+};
 
 //! One readable sentence for each hook that has its name and nothing else.
 template <class Stage>

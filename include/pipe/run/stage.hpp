@@ -80,6 +80,10 @@ struct check_stage {
                 "run: a stage needs backward(context const&, input, output), or both "
                 "backward_input(context const&, "
                 "input, output) and backward_weight(context const&)");
+  static_assert(
+    !names_recompute<Stage> || can_recompute<Stage>,
+    "run: the stage has a member recompute, but it would never be called; declare it as "
+    "recompute(pipelining::context const&, pipelining::input)");
   static constexpr bool good = check_hook_names<Stage>::good;
 };
 

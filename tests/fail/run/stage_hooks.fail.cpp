@@ -4,14 +4,28 @@
 // case 2: expected-error {{run: the stage has a member tied_gradient or add_tied, but they would never be called; declare both}}
 // case 3: expected-error {{run: the stage has a member contribute, but it would never be called; declare it as contribute\(pipelining::context const&, pipelining::output\)}}
 // case 4: expected-error {{run: the stage has a member optimizer_step, but it would never be called; declare it as optimizer_step\(pipelining::context const&, pipelining::totals const&\)}}
+// case 5: expected-error {{run: a stage needs forward\(pipelining::context const&, pipelining::input, pipelining::output\)}}
+// case 6: expected-error {{run: a stage needs backward\(context const&, input, output\), or both backward_input\(context const&, input, output\) and backward_weight\(context const&\)}}
+// case 7: expected-error {{run: a stage needs backward\(context const&, input, output\), or both}}
+// case 8: expected-error {{run: the stage has a member recompute, but it would never be called; declare it as recompute\(pipelining::context const&, pipelining::input\)}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
 namespace pp = pipelining;
 
 struct block {
+#if FAIL_CASE == 5
+  void forward(pp::input, pp::output) {}
+#else
   void forward(pp::context const&, pp::input, pp::output) {}
+#endif
+#if FAIL_CASE == 7
+  void backward_input(pp::context const&, pp::input, pp::output) {}
+#elif FAIL_CASE == 6
+  void backward(pp::context const&, pp::input) {}
+#else
   void backward(pp::context const&, pp::input, pp::output) {}
+#endif
 #if FAIL_CASE == 1
   void gradients_ready() {}
 #elif FAIL_CASE == 2
@@ -20,7 +34,10 @@ struct block {
   void contribute(pp::context const&, pp::input) {}
 #elif FAIL_CASE == 4
   void optimizer_step(pp::totals const&) {}
+#elif FAIL_CASE == 8
+  void recompute(pp::context const&) {}
 #else
+  void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
   void contribute(pp::context const&, pp::output) {}
   void optimizer_step(pp::context const&, pp::totals const&) {}
