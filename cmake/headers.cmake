@@ -18,6 +18,7 @@ set(PIPELINING_HEADERS_CORE
   core/ratio.hpp
   core/shape.hpp
   core/slot_class.hpp
+  core/sort_stably.hpp
   core/stage_graph.hpp
   core/training.hpp
   core/training_kinds.hpp
@@ -93,6 +94,7 @@ set(PIPELINING_HEADERS_MODEL
 )
 
 set(PIPELINING_HEADERS_SEARCH
+  search/block_frontier.hpp
   search/bound_graph.hpp
   search/bound_paths.hpp
   search/bounds.hpp

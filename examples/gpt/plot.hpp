@@ -7,48 +7,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "../support/chart.hpp"
+
 namespace gpt {
-
-namespace detail {
-
-//! A number with a few decimals, whatever the locale of streams.
-[[nodiscard]] inline std::string decimals(double value, int count) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", count, value);
-  return text;
-}
-
-//! 1, 2 or 5 times a power of ten, so that about `ticks` of them fill the range.
-[[nodiscard]] inline double round_step(double range, double ticks) {
-  double const rough = range / ticks;
-  double const power = std::pow(10.0, std::floor(std::log10(rough)));
-  double const digit = rough / power;
-  return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
-}
-
-[[nodiscard]] inline std::string
-text_at(double x, double y, char const* anchor, char const* colour, std::string const& words) {
-  return std::string("<text x=\"") + decimals(x, 1) + "\" y=\"" + decimals(y, 1) +
-         "\" text-anchor=\"" + anchor + "\" fill=\"" + colour + "\">" + words + "</text>\n";
-}
-
-[[nodiscard]] inline std::string
-line_from(double x1, double y1, double x2, double y2, char const* style) {
-  return std::string("<line x1=\"") + decimals(x1, 1) + "\" y1=\"" + decimals(y1, 1) + "\" x2=\"" +
-         decimals(x2, 1) + "\" y2=\"" + decimals(y2, 1) + "\" " + style + "/>\n";
-}
-
-} // namespace detail
 
 //! A plot of losses in nats per byte, as SVG.
 //! @pre losses is not empty; `title` holds nothing that XML reserves
 [[nodiscard]] inline std::string
 loss_plot(std::vector<double> const& losses, double unigram, std::string const& title) {
-  using namespace detail;
+  using examples::decimals;
+  using examples::line_from;
+  using examples::round_step;
+  using examples::text_at;
   double const left = 62, right = 700, top = 44, bottom = 370;
   double const low = std::min(unigram, *std::min_element(losses.begin(), losses.end()));
   double const high = std::max(unigram, *std::max_element(losses.begin(), losses.end()));

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "../support/named_schedules.hpp"
+#include "blocks.hpp"
 #include "choose.hpp"
 #include "command_line.hpp"
 #include "compare.hpp"
@@ -215,6 +216,8 @@ int main(int count, char** words) {
   try {
     if (count > 1 && std::string_view(words[1]) == "choose")
       examples::choose(count - 2, words + 2);
+    else if (count > 1 && std::string_view(words[1]) == "blocks")
+      examples::blocks(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "gaps")
       examples::gaps(count - 2, words + 2);
     else if (count > 1 && std::string_view(words[1]) == "systems")

@@ -17,6 +17,7 @@
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/slot_class.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/core/training_kinds.hpp>
@@ -147,6 +148,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/block_frontier.hpp>
 #include <pipe/search/bound_graph.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks that cmake/headers.cmake lists exactly the headers in a folder, and that none is over 600 lines.
+"""Checks that cmake/headers.cmake lists exactly the headers in a folder, that none is over 600 lines, and that none calls
+what newer compilers warn of in an older standard library, which would be an error in the programs of some users.
 
 usage: check_headers.py cmake/headers.cmake include/pipe
 """
@@ -9,6 +10,8 @@ import re
 import sys
 
 MAXIMUM_LINES = 600
+# They take their buffer from std::get_temporary_buffer, which clang 17 and newer call deprecated in GCC 12's library.
+WITH_BUFFERS = re.compile(r"std::(stable_sort|stable_partition|inplace_merge)\(")
 
 
 def problems(list_file, folder):
@@ -21,7 +24,10 @@ def problems(list_file, folder):
     for name in sorted(set(listed) - set(present)):
         yield f"{list_file}: {name} is listed, but {folder} does not have it"
     for name, path in sorted(present.items()):
-        lines = len(path.read_text(encoding="utf-8").splitlines())
+        text = path.read_text(encoding="utf-8")
+        lines = len(text.splitlines())
+        for call in sorted(set(WITH_BUFFERS.findall(text))):
+            yield f"{folder}/{name} calls std::{call}, of which newer compilers warn: sort with detail::sort_stably"
         if lines > MAXIMUM_LINES:
             yield f"{folder}/{name} has {lines} lines, more than {MAXIMUM_LINES}: split it by responsibility"
     if not listed:

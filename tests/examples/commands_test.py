@@ -16,6 +16,7 @@ import tempfile
 
 # What a command begins with; the file that runs it; words that stand there. GPU_ONLY has what needs a GPU and a profiler.
 ELSEWHERE = [
+    ("scripts/timetable blocks", "tests/examples/CMakeLists.txt", "docs/explanation/v_shapes.md"),
     ("scripts/demo", "tests/examples/gpt_test.py", "subprocess"),
     ("scripts/test package", "tests/package/every_way.py", "def main"),
     ("scripts/test compilers", "tests/compilers/every_compiler.py", "def main"),
@@ -59,17 +60,20 @@ def commands(root):
 
 def problem_with(root, programs, folder, command):
     script, _, words = command.partition(" ")
-    if script in programs and words.strip():
+    runs_here = script in programs and words.strip()
+    elsewhere = next(((file, there) for known, file, there in ELSEWHERE
+                      if command.startswith(known) and not (runs_here and known == script)), None)
+    if runs_here and not elsewhere:
         done = subprocess.run(f"'{programs[script]}' {words}", shell=True, cwd=folder, capture_output=True, text=True)
         target = words.split(" > ")[1] if " > " in words else None
         empty = not done.stdout and not (target and (folder / target).stat().st_size > 0)
         return f"ended with {done.returncode}: {done.stderr}" if done.returncode or empty else None
     if any(command.startswith(known) for known in GPU_ONLY):
         return None
-    for known, file, words in ELSEWHERE:
-        if command.startswith(known):
-            there = (root / file).is_file() and words in (root / file).read_text(encoding="utf-8")
-            return None if there else f"{file} should run it, but does not say '{words}'"
+    if elsewhere:
+        file, there = elsewhere
+        says = (root / file).is_file() and there in (root / file).read_text(encoding="utf-8")
+        return None if says else f"{file} should run it, but does not say '{there}'"
     return "no test runs it: add it to tests/examples/commands_test.py"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks the tables of a page against what the commands above them print: `timetable gaps`, `reproduce`, `systems`.
+"""Checks the tables of a page against what the commands above them print: `timetable blocks`, `gaps`, `reproduce`, `systems`.
 
 usage: optimality_test.py TIMETABLE PAGE [--write]
 """
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-BLOCK = re.compile(r"(```sh\nscripts/timetable ((?:gaps|reproduce|systems) [^\n]*)\n```\n\n)(.*?)(?=\n```sh|\n##+ |\Z)", re.DOTALL)
+BLOCK = re.compile(r"(```sh\nscripts/timetable ((?:blocks|gaps|reproduce|systems) [^\n]*)\n```\n\n)(.*?)(?=\n```sh|\n##+ |\Z)", re.DOTALL)
 
 
 def main(tool, page, write):

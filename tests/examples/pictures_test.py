@@ -45,6 +45,13 @@ def main(tool, docs, write):
             file.write_text(drawn, encoding="utf-8")
         elif not file.exists() or file.read_text(encoding="utf-8") != drawn:
             problems.append(f"docs/images/{name}.svg is not what the tool draws; run this test with --write")
+    file = docs / "images" / "blocks.svg"
+    drawn = subprocess.run([tool, "blocks", "--devices", "8", "--chunks", "1,2,4", "--format", "svg"],
+                           check=True, capture_output=True, text=True).stdout
+    if write:
+        file.write_text(drawn, encoding="utf-8")
+    elif not file.exists() or file.read_text(encoding="utf-8") != drawn:
+        problems.append("docs/images/blocks.svg is not what the tool draws; run this test with --write")
     page = subprocess.run([tool, "v-half", "--devices", "4", "--microbatches", "8", "--format", "html", "--against", "1f1b"],
                           check=True, capture_output=True, text=True).stdout
     file = docs / "images" / "timeline.html"

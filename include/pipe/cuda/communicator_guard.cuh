@@ -5,6 +5,7 @@
 //! @brief Ends the communicators of a rank whatever the rank itself waits for. Header for
 //! pipelining::cuda::communicator_guard.
 
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/cuda/patience.cuh>
 
 #include <cuda_runtime_api.h>
@@ -196,8 +197,8 @@ private:
     (void)cudaSetDevice(all.gpu);
     // An abort joins the thread that carries out the communicator's calls, which may wait in a
     // launch for kernels of the others.
-    std::stable_partition(
-      all.entries.begin(), all.entries.end(), [](entry const& each) { return each.settled; });
+    pipelining::detail::sort_stably(
+      all.entries, [](entry const& a, entry const& b) { return a.settled && !b.settled; });
     ncclResult_t first = ncclSuccess;
     auto const note = [&first](ncclResult_t code) {
       if (first == ncclSuccess && code != ncclInProgress)

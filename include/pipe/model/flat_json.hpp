@@ -6,13 +6,14 @@
 
 #include <pipe/config.hpp>
 
-#include <charconv>
+#include <algorithm>
 #include <cstddef>
+#include <locale>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace pipelining::inline v0_2::detail {
@@ -129,15 +130,20 @@ private:
   }
   double number() {
     char const first = peek();
-    char const* const begin = text_.data() + at_;
     double result = 0;
     // What reads "inf" and "nan" elsewhere is no number of JSON.
     if (first != '-' && (first < '0' || first > '9'))
       fail("a number is wanted");
-    auto const [end, error] = std::from_chars(begin, text_.data() + text_.size(), result);
-    if (error != std::errc())
+    // A stream, since libc++ has no std::from_chars for it before its version 20.
+    std::size_t const behind =
+      std::min(text_.find_first_not_of("0123456789+-.eE", at_), text_.size());
+    std::istringstream in{std::string(text_.substr(at_, behind - at_))};
+    in.imbue(std::locale::classic());
+    if (!(in >> result))
       fail("a number of this size cannot be read");
-    at_ += static_cast<std::size_t>(end - begin);
+    if (in.peek() != std::istringstream::traits_type::eof())
+      fail("a number is wanted");
+    at_ = behind;
     return result;
   }
   void skip_nested() {

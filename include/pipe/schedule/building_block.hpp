@@ -296,7 +296,7 @@ private:
 
   //! Tries the gaps before a leg and all that follow.
   constexpr void place(building_block& block, int leg, int before, search& looking) const {
-    if (leg == 2 * Legs) {
+    if (leg >= 2 * Legs) {
       weigh(block, looking);
       return;
     }

@@ -6,6 +6,7 @@
 //! pipelining::chunk_sequences, counts_of, packed_cost and peak_tokens.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/pool_effect.hpp>
@@ -57,8 +58,7 @@ using packed_microbatch = std::vector<std::vector<sequence_piece>>;
     if (length(sequence) < 1)
       throw std::invalid_argument("chunk_sequences: sequence " + std::to_string(sequence) +
                                   " must have at least one token");
-  std::stable_sort(
-    by_length.begin(), by_length.end(), [&](int a, int b) { return length(a) > length(b); });
+  detail::sort_stably(by_length, [&](int a, int b) { return length(a) > length(b); });
   std::vector<packed_microbatch> all;
   std::vector<int> room; // of each packed chunk
   for (int const sequence : by_length) {

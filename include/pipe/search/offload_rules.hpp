@@ -6,6 +6,7 @@
 //! pipelining::offload_chunks and pipelining::hidden_share.
 
 #include <pipe/core/pass.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -41,8 +42,8 @@ concept offload_rule = std::copyable<Rule> &&
 };
 
 //! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy, even
-//! ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one starts a
-//! slot later and their copies never meet.
+//! ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd one
+//! starts a slot later and their copies never meet.
 //!
 //! An activation moves when it idles for more than six copies, a backward before its own not
 //! counted. It leaves in the first free slot behind its forward, and comes back in the last free
@@ -122,9 +123,9 @@ private:
 //! @brief PipeOffload's half: of the activations that may move, the half that idles longest.
 inline constexpr offload_in_slots offload_half{.share = 0.5};
 
-//! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been made, and
-//! come back as late as they can: a pass before it is needed, since a copy begins between two passes.
-//! Copies go one after the other each way; what would not be back in time stays.
+//! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been made,
+//! and come back as late as they can: a pass before it is needed, since a copy begins between two
+//! passes. Copies go one after the other each way; what would not be back in time stays.
 //! @source Chen et al., "SPPO", 2025, by notes of it: which chunks move, and how much of each
 //! (`hidden_share`). Where one copy waits for another, the order is own.
 struct offload_chunks {
@@ -146,9 +147,7 @@ struct offload_chunks {
         free_from = one.leaves + one.copy_out;
         back.push_back(&one);
       }
-    std::stable_sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
-      return a->needed > b->needed;
-    });
+    detail::sort_stably(back, [](auto const* a, auto const* b) { return a->needed > b->needed; });
     double free_until = std::numeric_limits<double>::infinity();
     for (idle_activation* const one : back) {
       one->returns = std::min(one->needed - longest, free_until) - one->copy_in;
@@ -159,8 +158,8 @@ struct offload_chunks {
   }
 };
 
-//! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward pass
-//! of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
+//! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward
+//! pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
 //! Slots of activations then hold what moves; what stays is up to the stage.
 template <cost_model Cost>

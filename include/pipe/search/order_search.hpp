@@ -7,6 +7,7 @@
 //! search_order.
 
 #include <pipe/core/pipeline.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/list_order.hpp>
@@ -136,10 +137,8 @@ public:
     std::int64_t const size = graph_.size();
     std::int64_t length = 20 * size;
     for (int round = 0; going_; ++round) {
-      std::stable_sort(
-        pool_.begin(), pool_.end(), [](pooled_order const& a, pooled_order const& b) {
-          return a.length < b.length;
-        });
+      detail::sort_stably(
+        pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
       for (pooled_order& each : pool_)
@@ -162,10 +161,8 @@ private:
   //! The shortest orders that have not been followed yet, over the limit or not.
   [[nodiscard]] std::vector<pooled_order> take_leaders() {
     constexpr std::size_t most = 4;
-    std::stable_sort(
-      followed_.begin(), followed_.end(), [](pooled_order const& a, pooled_order const& b) {
-        return a.length < b.length;
-      });
+    detail::sort_stably(
+      followed_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
     std::vector<pooled_order> leaders(
       followed_.begin(),
       followed_.begin() + static_cast<std::ptrdiff_t>(std::min(most, followed_.size())));

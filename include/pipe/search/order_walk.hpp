@@ -168,12 +168,17 @@ private:
       tails_[at(*node)] = tail_of(*node);
     find_length();
   }
-  void sort_by_time() {
-    std::stable_sort(sequence_.begin(), sequence_.end(), [this](graph_node a, graph_node b) {
-      return heads_[at(a)] < heads_[at(b)];
-    });
+  void number_places() {
     for (std::size_t i = 0; i < sequence_.size(); ++i)
       place_[at(sequence_[i])] = static_cast<std::int32_t>(i);
+  }
+  void sort_by_time() {
+    number_places(); // passes that take no time stay in their order
+    std::sort(sequence_.begin(), sequence_.end(), [this](graph_node a, graph_node b) {
+      return heads_[at(a)] != heads_[at(b)] ? heads_[at(a)] < heads_[at(b)]
+                                            : place_[at(a)] < place_[at(b)];
+    });
+    number_places();
     since_sorted_ = 0;
   }
 

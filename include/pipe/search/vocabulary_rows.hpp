@@ -7,6 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -149,7 +150,7 @@ void write_vocabulary_rows(
       push(turns.gradient(unit), 1, pass_kind::logits_gradient, output);
       push(returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
     }
-    std::stable_sort(row.begin(), row.end(), [](timed_pass const& one, timed_pass const& other) {
+    detail::sort_stably(row, [](timed_pass const& one, timed_pass const& other) {
       return one.time != other.time ? one.time < other.time : one.rank < other.rank;
     });
     for (timed_pass const& one : row)
