@@ -226,6 +226,7 @@ namespace detail {
 [[nodiscard]] constexpr int row_capacity(pipeline const& over) noexcept {
   shape const& extents = over.extents;
   int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
+  int per_stage = units(over);
   if (over.holders != nullptr) {
     most = 0;
     int const count = stages(extents) * routes(extents);
@@ -235,8 +236,10 @@ namespace detail {
         held += over.holders[i] == device ? 1 : 0;
       most = held > most ? held : most;
     }
+    int const per_route = (extents.microbatches - 1) / routes(extents) + 1;
+    per_stage = per_route * extents.chunks < per_stage ? per_route * extents.chunks : per_stage;
   }
-  return over.declared->rows * most * units(over);
+  return over.declared->rows * most * per_stage;
 }
 
 //! @brief The most passes that one device of a training pipeline with a named placement can have.

@@ -24,7 +24,8 @@ enum class placement : std::uint8_t {
 //! @brief The extents of a pipeline: P devices, M microbatches, C chunks, V stages per device, and
 //! the placement.
 //!
-//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`.
+//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`: P V, and more where a
+//! custom placement says so.
 struct shape {
   int devices = 1;                     //!< P
   int microbatches = 1;                //!< M
@@ -34,13 +35,16 @@ struct shape {
   //! For `placement::custom`: how many ways microbatches take through the devices; microbatch m
   //! takes way m mod `custom_routes`.
   int custom_routes = 1;
+  //! For `placement::custom`: stages of the model beyond V on each device. They belong to whom the
+  //! table says; a chain of 2L + 1 stages on P devices has V = 2L/P and one more.
+  int extra_stages = 0;
 
   friend constexpr bool operator==(shape const&, shape const&) = default;
 };
 
 //! @brief The number of stages of the model.
 [[nodiscard]] constexpr int stages(shape const& extents) noexcept {
-  return extents.devices * extents.stages_per_device;
+  return extents.devices * extents.stages_per_device + extents.extra_stages;
 }
 
 //! @brief True when this microbatch enters a bidirectional pipeline at its last device.
@@ -111,8 +115,12 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
     throw std::invalid_argument("shape: the number of stages per device must be at least 1");
   if (extents.custom_routes < 1)
     throw std::invalid_argument("shape: the number of routes must be at least 1");
-  if (extents.devices > most || extents.stages_per_device > most ||
-      std::int64_t{extents.devices} * extents.stages_per_device > most)
+  if (extents.extra_stages < 0 ||
+      (extents.extra_stages > 0 && extents.where != placement::custom))
+    throw std::invalid_argument("shape: stages beyond P V are for placement::custom, whose table "
+                                "says where they are, and there are not less than 0 of them");
+  if (extents.devices > most || extents.stages_per_device > most || extents.extra_stages > most ||
+      std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages > most)
     throw std::invalid_argument(
       "shape: more than 65535 stages do not fit the stage number of a pass");
   if (extents.microbatches > most)

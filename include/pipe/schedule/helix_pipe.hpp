@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Attention on other devices than the weights of its layer. Header for
+//! pipelining::HelixPipe.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief HelixPipe: attention has no weights, so the attention of a layer runs on another device
+//! for every microbatch of a loop, and its time leaves the bubble.
+//!
+//! A model of L layers is a chain of 2L + 1 stages. Stage 2l, N_l, is what follows the attention of
+//! layer l - 1 (projection, MLP) and comes before that of layer l (norm, query, keys, values); N_0
+//! begins with the embedding, N_L ends with head and loss. Stage 2l + 1, A_l, is the attention of
+//! layer l. N_l is on device l mod P. A loop has P offsets and as many microbatches of each as there
+//! are folds; microbatch m has offset (m / folds) mod P, and its A_l is on device
+//! (l + 1 + offset) mod P: those of one layer lie on all devices. Backward passes come in the exact
+//! reverse of the forward passes of all microbatches, so every N adds up gradients from the last
+//! microbatch to the first.
+//!
+//! With n and a the times of a forward pass of N_1 and of A_0, those of N_0 and N_L together n (t_pre
+//! and t_post of the paper), backward passes b times as long, and M a multiple of P: without
+//! latency, one fold has the bubble (P - 1)(1 + b) n, whatever a, L and M. Message time c adds
+//! 4c(P - 1) for each of the L/P turns of a loop if messages are not hidden; two folds hide most of
+//! it, for a larger bubble. Other M leave out the microbatches that the last loop lacks.
+//!
+//! Nothing is freed before the last forward pass: M L/P activations of A on every device, M L/P of N,
+//! and M more on device 0. `recompute_around_attention` under with_recompute keeps the inputs of N
+//! alone. From N to A go query, keys, values and the residual; from A to N the attention's output
+//! and the residual; back the gradients of the same.
+//!
+//! @tparam LayersPerDevice L/P, or `dynamic`. @tparam Folds microbatches of one offset that follow
+//! each other, or `dynamic`.
+//! @throws std::invalid_argument from `arrange` when either is smaller than 1.
+//! @complexity O(1) per pass.
+//! @source Zhang et al., "HelixPipe: Efficient Distributed Training of Long Sequence Transformers
+//! with Attention Parallel Pipeline Parallelism", 2025 (arXiv:2507.00394), and its repository,
+//! code-tunnel/Megatron-LM.
+template <int LayersPerDevice = dynamic, int Folds = dynamic>
+struct HelixPipe {
+  static_assert(LayersPerDevice == dynamic || LayersPerDevice >= 1,
+                "HelixPipe: a device holds at least one layer");
+  static_assert(Folds == dynamic || Folds >= 1, "HelixPipe: there is at least one fold");
+
+  parameter<LayersPerDevice, 1> layers_per_device{};
+  parameter<Folds, 1> folds{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 || folds > 65535)
+      throw std::invalid_argument("HelixPipe: a device holds 1 to 32767 layers and there are 1 to "
+                                  "65535 folds");
+    return {.devices = devices,
+            .microbatches = microbatches,
+            .stages_per_device = 2 * layers_per_device,
+            .where = placement::custom,
+            .custom_routes = devices * folds,
+            .extra_stages = 1};
+  }
+  [[nodiscard]] constexpr int device_of(shape const& extents, int stage, int route) const {
+    int const attends = stage % 2 == 0 ? 0 : 1 + route / folds;
+    return (stage / 2 + attends) % extents.devices;
+  }
+  constexpr void order(shape const& extents, int device, row_writer& out) const {
+    int const count = extents.devices;
+    int const layers = count * layers_per_device;
+    int const loops = (extents.microbatches - 1) / (count * folds) + 1;
+    // Layers are counted on from loop to loop; `layer` past the last one is the end of the last.
+    auto const forward = [&](int stage, int loop, int offset, int fold) {
+      int const microbatch = (loop * count + offset) * folds + fold;
+      if (microbatch < extents.microbatches)
+        out.forward(stage, microbatch);
+    };
+    auto const attend = [&](int layer, int offset, int fold) {
+      if (layer >= 0 && layer < loops * layers)
+        forward(2 * (layer % layers) + 1, layer / layers, offset, fold);
+    };
+    auto const around = [&](int layer, int offset, int fold) {
+      if (layer > 0 && layer % layers == 0)
+        forward(2 * layers, layer / layers - 1, offset, fold);
+      if (layer < loops * layers)
+        forward(2 * (layer % layers), layer / layers, offset, fold);
+    };
+    for (int layer = device; layer <= loops * layers + device; layer += count) {
+      for (int offset = count - 2; offset > 0; --offset)
+        for (int fold = 0; fold < folds; ++fold)
+          attend(layer - offset - 1, offset, fold);
+      for (int offset = 0; offset < count; ++offset)
+        for (int fold = 0; fold < folds; ++fold) {
+          if (offset == 0 && count > 1)
+            attend(layer - 1, offset, fold);
+          around(layer, offset, fold);
+          if (offset == count - 1)
+            attend(layer, offset, fold);
+        }
+    }
+    for (int i = out.count; i-- > 0;)
+      out.backward(out.passes[i].stage, out.passes[i].microbatch);
+  }
+};
+
+//! @brief For with_recompute: every stage of HelixPipe but attention keeps its input alone.
+struct recompute_around_attention {
+  [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const noexcept {
+    return forward.stage % 2 == 0;
+  }
+};
+
+} // namespace pipelining::inline v0_2
