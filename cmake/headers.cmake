@@ -36,6 +36,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/gpipe.hpp
   schedule/grouped.hpp
   schedule/hanayo.hpp
+  schedule/helix_pipe.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp

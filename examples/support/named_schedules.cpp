@@ -11,6 +11,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
 #include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -40,6 +41,7 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -67,6 +69,16 @@ struct repeated_chunks {
   }
 };
 
+//! Where a schedule has its stages, if it places them itself.
+template <class Make>
+constexpr auto placing() -> int (*)(schedule_choice const&, pp::shape const&, int, int) {
+  if constexpr (pp::places_stages<std::invoke_result_t<Make, schedule_choice const&>>)
+    return [](schedule_choice const& choice, pp::shape const& extents, int stage, int route) {
+      return Make{}(choice).device_of(extents, stage, route);
+    };
+  return nullptr;
+}
+
 template <class Make>
 named_schedule named(
   std::string_view name, std::string_view line, option takes, Make, option needs = option::none) {
@@ -83,7 +95,8 @@ named_schedule named(
             return with(Make{}(choice), [&](auto const& schedule) {
               return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
             });
-          }};
+          },
+          placing<Make>()};
 }
 
 //! One of two types, for schedules that have an option in their type.
@@ -144,6 +157,18 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::BreadthFirst<pp::dynamic>{.stages_per_device =
                                                    c.stages_per_device.value_or(2)};
+          }),
+    named("helix",
+          "HelixPipe: attention on other devices than its layer, 2 stages per device for each layer; "
+          "2 of them, groups of 1 (folds)",
+          option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(2);
+            if (held % 2 != 0)
+              throw std::invalid_argument("helix: a device has two stages for each layer, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
           }),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
@@ -380,31 +405,45 @@ struct schedule_of_name {
   }
 };
 
+//! The same for schedules that place their stages themselves.
+struct placed_schedule_of_name : schedule_of_name {
+  [[nodiscard]] int device_of(pp::shape const& extents, int stage, int route) const {
+    return find_schedule(choice->name).device_of(*choice, extents, stage, route);
+  }
+};
+
+//! Calls `use` with a schedule in the adapter of a choice for less memory.
+//! @pre it is one of these
+template <class Named, class Use>
+auto with_less_memory(Named const& named, schedule_choice const& choice, Use use) {
+  switch (choice.adapted) {
+  case adapter::recompute: return use(pp::with_recompute<Named>{named, {}});
+  case adapter::recompute_first:
+    return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
+  case adapter::offload_chunks:
+    return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
+  default: break;
+  }
+  pp::offload_in_slots rule;
+  if (choice.adapted == adapter::offload_half)
+    rule = pp::offload_half;
+  rule.stages = choice.offloaded_stages;
+  return use(pp::with_offload<Named>{named, rule});
+}
+
 //! Calls `use` with the schedule of a choice in its adapter.
 //! @pre there is one
 template <class Use>
 auto with_adapted(schedule_choice const& choice, Use use) {
   schedule_of_name const named{&choice};
+  if (!has_shards(choice.adapted))
+    return find_schedule(choice.name).device_of == nullptr
+             ? with_less_memory(named, choice, use)
+             : with_less_memory(placed_schedule_of_name{named}, choice, use);
   bool const published = choice.name == "1f1b"; // an order of its own
-  switch (choice.adapted) {
-  case adapter::recompute: return use(pp::with_recompute<schedule_of_name>{named, {}});
-  case adapter::recompute_first:
-    return use(pp::with_recompute<schedule_of_name, pp::recompute_first_stages>{named, {}});
-  case adapter::offload:
-  case adapter::offload_half: {
-    pp::offload_in_slots rule;
-    if (choice.adapted == adapter::offload_half)
-      rule = pp::offload_half;
-    rule.stages = choice.offloaded_stages;
-    return use(pp::with_offload<schedule_of_name>{named, rule});
-  }
-  case adapter::offload_chunks:
-    return use(pp::with_offload<schedule_of_name, pp::offload_chunks>{named, {}});
-  case adapter::vocabulary_1:
+  if (choice.adapted == adapter::vocabulary_1)
     return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
                      : use(pp::with_vocabulary<schedule_of_name, 1>{named});
-  default: break;
-  }
   return published ? use(pp::with_vocabulary<pp::OneFOneB, 2>{})
                    : use(pp::with_vocabulary<schedule_of_name, 2>{named});
 }
@@ -446,6 +485,10 @@ bool is_over_chunks(named_schedule const& schedule) {
   one.name = schedule.name;
   return has(schedule.takes, option::chunks) && schedule.needs == option::none &&
          schedule.arrange(one).chunks > 1;
+}
+
+bool cuts_layers(named_schedule const& schedule) {
+  return schedule.name == "helix";
 }
 
 std::string quoted(std::string_view word) {

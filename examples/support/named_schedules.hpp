@@ -162,10 +162,16 @@ struct named_schedule {
   option needs = option::none; //!< those without which it cannot be made
   pipelining::shape (*arrange)(schedule_choice const&) = nullptr;
   pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
+  //! The device of a stage on a route; null where the placement has a name.
+  int (*device_of)(schedule_choice const&, pipelining::shape const&, int, int) = nullptr;
 };
 
 //! True for schedules over chunks of sequences, which have some without being asked.
 [[nodiscard]] bool is_over_chunks(named_schedule const& schedule);
+
+//! True for schedules whose stages are parts of layers, attention and what is around it: they want
+//! two stages per device for each layer.
+[[nodiscard]] bool cuts_layers(named_schedule const& schedule);
 
 //! All of them, in the order in which people should read about them.
 [[nodiscard]] std::span<named_schedule const> named_schedules();

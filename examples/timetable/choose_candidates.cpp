@@ -148,6 +148,9 @@ std::string plain_type_of(schedule_choice const& c) {
     {"chronos", "ChronosPipeChunked<" + chunks + ">"},
     {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
     {"breadth-first", "BreadthFirst<" + per_device + ">"},
+    {"helix",
+     "HelixPipe<" + std::to_string(c.stages_per_device.value_or(2) / 2) + ", " +
+       std::to_string(c.group.value_or(1)) + ">"},
     {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
     {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
     {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},
@@ -382,6 +385,8 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
+  if (cuts_layers(schedule))
+    return {}; // costs are those of whole layers
   schedule_choice base;
   base.name = std::string(schedule.name);
   base.devices = asked.devices;

@@ -126,6 +126,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
 #include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>

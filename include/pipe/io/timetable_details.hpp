@@ -49,12 +49,17 @@ peak_activations(timetable_view table, int device, timetable_details const& abou
 }
 
 //! @brief Which of its device's stages each stage is: 0 for the first in forward order. Stages of
-//! groups do not count; they are 0.
+//! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
 //! @return [S]
 [[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
   std::vector<int> held(static_cast<std::size_t>(table.extents.devices));
   std::vector<int> result;
+  bool const by_route = table.extents.where == placement::custom && routes(table.extents) > 1;
   for (int stage = 0; stage < stages(table.extents); ++stage) {
+    if (by_route) {
+      result.push_back(stage % table.extents.stages_per_device);
+      continue;
+    }
     int& here = held[static_cast<std::size_t>(device_of(table, stage))];
     result.push_back(in_group(table.over(), stage) ? 0 : here++);
   }

@@ -164,7 +164,7 @@ private:
 //!
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
-//! passes, microbatches from both ends, stages that are no chain.
+//! passes, microbatches from both ends or on other ways than others, stages that are no chain.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
@@ -177,6 +177,9 @@ void write_pytorch_csv(Sink& out,
     throw std::invalid_argument(
       "write_pytorch_csv: PyTorch's format has one device for every stage, so microbatches "
       "cannot enter at both ends");
+  if (routes(order.extents) > 1)
+    throw std::invalid_argument("write_pytorch_csv: PyTorch's format has one device for every "
+                                "stage, but here it depends on the microbatch");
   if (order.edges != nullptr)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's stages are a chain");
   std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));

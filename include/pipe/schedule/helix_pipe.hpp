@@ -71,24 +71,24 @@ struct HelixPipe {
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     int const count = extents.devices;
     int const layers = count * layers_per_device;
-    int const loops = (extents.microbatches - 1) / (count * folds) + 1;
-    // Layers are counted on from loop to loop; `layer` past the last one is the end of the last.
-    auto const forward = [&](int stage, int loop, int offset, int fold) {
-      int const microbatch = (loop * count + offset) * folds + fold;
+    int const rounds = (extents.microbatches - 1) / (count * folds) + 1;
+    // Layers are counted on from loop to loop: those of the next one follow at once.
+    auto const forward = [&](int stage, int round, int offset, int fold) {
+      int const microbatch = (round * count + offset) * folds + fold;
       if (microbatch < extents.microbatches)
         out.forward(stage, microbatch);
     };
     auto const attend = [&](int layer, int offset, int fold) {
-      if (layer >= 0 && layer < loops * layers)
+      if (layer >= 0 && layer < rounds * layers)
         forward(2 * (layer % layers) + 1, layer / layers, offset, fold);
     };
     auto const around = [&](int layer, int offset, int fold) {
       if (layer > 0 && layer % layers == 0)
         forward(2 * layers, layer / layers - 1, offset, fold);
-      if (layer < loops * layers)
+      if (layer < rounds * layers)
         forward(2 * (layer % layers), layer / layers, offset, fold);
     };
-    for (int layer = device; layer <= loops * layers + device; layer += count) {
+    for (int layer = device; layer <= rounds * layers + device; layer += count) {
       for (int offset = count - 2; offset > 0; --offset)
         for (int fold = 0; fold < folds; ++fold)
           attend(layer - offset - 1, offset, fold);
