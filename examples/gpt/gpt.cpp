@@ -111,6 +111,7 @@ int run(options o) {
               result.losses.back() < unigram ? "below" : "above");
   report_time(o, result, own_cores, shared, cores);
   report_slots(o, result.slots);
+  report_kept(o, table, result.peaks);
   if (result.interrupted) {
     write_files(o, text, result, table, about, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",

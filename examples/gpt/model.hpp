@@ -4,6 +4,8 @@
 //! @file
 //! @brief Sizes of the model, and how its layers are cut into stages and its sequences into chunks.
 
+#include <pipe/core/shape.hpp>
+
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -37,12 +39,17 @@ inline void check(model_size const& size) {
   }
 }
 
+//! What of its layers a stage has: all of it, or the attention of layer `first` alone, or what
+//! follows that of layer `first - 1` and comes before that of layer `first`.
+enum class layer_part : std::uint8_t { whole, attention, around_attention };
+
 //! Consecutive layers of the model: what one stage holds.
 struct layer_range {
   std::int64_t first = 0;
   std::int64_t last = 0; //!< one beyond the last layer
   bool embeds = false;   //!< the embedding comes before
   bool ends = false;     //!< the head and the loss come after
+  layer_part part = layer_part::whole;
 };
 
 //! Cuts the layers as evenly as they go; earlier stages get one more where they do not.
@@ -54,6 +61,48 @@ struct layer_range {
     ranges.push_back({begin, begin + count, s == 0, s == stages - 1});
   }
   return ranges;
+}
+
+//! Cuts layers at their attention into 2 layers + 1 stages: embedding and what comes before the
+//! first attention, attention, what is between two of them, and so on up to the head.
+[[nodiscard]] inline std::vector<layer_range> cut_at_attention(std::int64_t layers) {
+  std::vector<layer_range> ranges;
+  for (std::int64_t layer = 0; layer <= layers; ++layer) {
+    ranges.push_back({layer, layer, layer == 0, layer == layers, layer_part::around_attention});
+    if (layer < layers) {
+      ranges.push_back({layer, layer, false, false, layer_part::attention});
+    }
+  }
+  return ranges;
+}
+
+//! What the stages of a pipeline hold: layers, or, where its devices depend on the microbatch, as
+//! those of HelixPipe do, layers cut at their attention.
+//! @throws std::invalid_argument where these are not as many as the model has
+[[nodiscard]] inline std::vector<layer_range> cut_model(model_size const& size,
+                                                        pipelining::shape const& extents) {
+  int const stages = pipelining::stages(extents);
+  if (extents.where != pipelining::placement::custom) {
+    return cut_layers(size.layers, stages);
+  }
+  if (stages != 2 * size.layers + 1) {
+    throw std::invalid_argument("the schedule cuts " + std::to_string(stages / 2) +
+                                " layers at their attention, but the model has " +
+                                std::to_string(size.layers) +
+                                "; choose --layers, a multiple of --devices");
+  }
+  return cut_at_attention(size.layers);
+}
+
+//! Numbers of a token that a stage hands on: the residual, and with it what attention reads or has
+//! made.
+[[nodiscard]] inline std::int64_t handed_on(model_size const& size, layer_part part) {
+  switch (part) {
+  case layer_part::whole: return size.width;
+  case layer_part::attention: return 2 * size.width;
+  case layer_part::around_attention: return 2 * size.width + 2 * size.key_width();
+  }
+  return 0;
 }
 
 //! Tokens [begin, end) of a sequence.

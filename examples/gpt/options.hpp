@@ -59,8 +59,8 @@ struct options {
 inline constexpr char const* usage =
   "usage: gpt [OPTION [VALUE]]...\n"
   "Trains a byte-level GPT in a pipeline of threads and compares what happens with the plan.\n\n"
-  "  --schedule NAME    any that `timetable --list` names (seq1f1b), but for breadth-first, which\n"
-  "                     adds gradients up in another order than one device\n"
+  "  --schedule NAME    any that `timetable --list` names (seq1f1b), but for stp, which adds\n"
+  "                     gradients up in another order than one device\n"
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -57,11 +59,11 @@ private:
   }
 };
 
-//! A stage as the library knows it, which is one copy for each way that microbatches take through
-//! the devices.
+//! A stage as the library knows it: for each way that microbatches take through the devices the one
+//! that is there.
 struct stage_copies {
   pp::shape extents;
-  pipeline_stage* of[2];
+  std::vector<pipeline_stage*> of; //!< by route
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
     at(where).forward(where, x, y);
@@ -76,7 +78,7 @@ struct stage_copies {
 
 private:
   [[nodiscard]] pipeline_stage& at(pp::context const& where) const {
-    return *of[pp::route_of(extents, where.microbatch)];
+    return *of[static_cast<std::size_t>(pp::route_of(extents, where.microbatch))];
   }
 };
 
@@ -85,24 +87,32 @@ private:
 struct slot_sizes {
   model_size size;
   step_cut cut;
-  std::vector<layer_range> moved{}; //!< the layers of every stage; empty: activations stay
+  std::vector<layer_range> stages; //!< what each holds
+  bool moved = false;              //!< activations lie in slots; else they stay
 
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : size(of), cut(std::move(how)) {
-    if (std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
+      : size(of), cut(std::move(how)), stages(cut_model(of, table.extents)),
+        moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
           return what.kind == pp::pass_kind::offloaded_forward;
-        })) {
-      moved = cut_layers(of.layers, pp::stages(table.extents));
-    }
-  }
+        })) {}
 
+  //! Of what a forward pass keeps, wherever it lies.
+  [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
+    return kept_numbers(
+             size, stages[forward.stage], cut.range({forward.microbatch, forward.chunk}).count()) *
+           static_cast<std::int64_t>(sizeof(float));
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
+    std::size_t const stage = maker.stage;
+    if (of == pp::slot_class::activation) {
+      return moved ? kept_bytes(maker) : 0;
+    }
     std::int64_t numbers = 0;
-    if (of == pp::slot_class::output || of == pp::slot_class::input_gradient) {
-      numbers = tokens * size.width;
-    } else if (of == pp::slot_class::activation && !moved.empty()) {
-      numbers = kept_numbers(size, moved[maker.stage], tokens);
+    if (of == pp::slot_class::output) {
+      numbers = tokens * handed_on(size, stages[stage].part);
+    } else if (of == pp::slot_class::input_gradient) {
+      numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
     }
     return numbers * static_cast<std::int64_t>(sizeof(float));
   }
@@ -134,6 +144,14 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   return all;
 }
 
+//! Bytes that forward passes keep on a device at the peak of a timetable.
+[[nodiscard]] inline double
+kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
+  return pp::peak_activation_bytes(table, device, [&sizes](pp::pass const& what) {
+    return static_cast<double>(sizes.kept_bytes(what));
+  });
+}
+
 //! Tokens of the sequence of each microbatch: the longest have all, the others as many as their
 //! chunks.
 [[nodiscard]] inline std::vector<std::int64_t> lengths_of(model_size const& size,
@@ -145,6 +163,17 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
     lengths.push_back(whole[chunks - 1].end);
   }
   return lengths;
+}
+
+//! Whether stages add gradients up from the last microbatch to the first, as schedules may that run
+//! all forward passes first.
+[[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {
+  auto const* const back =
+    std::find_if(table.passes, table.passes + table.size(), [&table](pp::pass const& what) {
+      return what.stage == 0 && pp::adds_gradients(*table.declared, what.kind);
+    });
+  return table.extents.where != pp::placement::bidirectional &&
+         back != table.passes + table.size() && back->microbatch > 0;
 }
 
 //! How one device without chunks cuts sequences of these lengths.
@@ -173,7 +202,7 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
       cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
     }
   }
-  return cut;
+  return cut.back_from_last(adds_from_last(table));
 }
 
 //! The first microbatch that takes the `way`-th way through the devices; M behind the last.
@@ -182,19 +211,41 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
 }
 
-//! Stages add gradients up in the order of microbatches, last chunk first, as one device does:
-//! other sums would have other bits. Where there are two copies of a stage, each does with its
-//! half.
+//! True for stages that some microbatches have on other devices than others. They have no weights,
+//! but for those of pipelines that enter at both ends.
+[[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
+  for (int route = 1; route < pp::routes(table.extents); ++route) {
+    if (table.extents.where == pp::placement::custom &&
+        pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+//! Stages add gradients up in the order of microbatches, or from the last one to the first, last
+//! chunk first, as one device does: other sums would have other bits. Where there are two copies of
+//! a stage, each does with its half.
 //! @throws std::invalid_argument for a timetable whose backward passes come in another order
 inline void check_order(pp::timetable_view table, std::string const& name) {
   auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
   // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
   std::vector<int> next(2 * stages, 0);
   next.resize(4 * stages, pp::first_unit(table.over(), first_of_way(table.extents, 1)));
+  bool const from_last = adds_from_last(table);
+  std::vector<bool> shared;
+  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+    shared.push_back(is_shared_out(table, stage));
+  }
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
     int const chunks = pp::chunks_of(table.over(), what.microbatch);
-    int const unit = pp::first_unit(table.over(), what.microbatch) + chunks - 1 - what.chunk;
+    if (shared[what.stage]) {
+      continue;
+    }
+    int const first = pp::first_unit(table.over(), what.microbatch);
+    int const unit = from_last ? pp::units(table.over()) - 1 - first - what.chunk
+                               : first + chunks - 1 - what.chunk;
     std::size_t const way = pp::enters_at_end(table.extents, what.microbatch) ? 1 : 0;
     for (bool const weights : {false, true}) {
       pp::pass_kind const half =
@@ -220,7 +271,7 @@ public:
       : memories_(static_cast<std::size_t>(table.extents.devices)),
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
-        called_(both(table.extents, stages_, copies_)),
+        called_(stages_to_call(size, table, lengths, seed)),
         sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
         runner_(plan_, called_) {}
 
@@ -280,7 +331,7 @@ private:
     if (way > 0 && first == extents.microbatches) {
       return stages;
     }
-    for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
+    for (auto const& layers : cut_model(size, extents)) {
       int const stage = static_cast<int>(stages.size());
       auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
       auto const device = pp::device_of(table, stage, first);
@@ -289,12 +340,32 @@ private:
     return stages;
   }
 
-  static std::vector<stage_copies> both(pp::shape const& extents,
-                                        std::vector<pipeline_stage>& stages,
-                                        std::vector<pipeline_stage>& copies) {
+  //! Who runs the passes of each stage. Makes those that some microbatches have elsewhere.
+  std::vector<stage_copies> stages_to_call(model_size const& size,
+                                           pp::timetable_view table,
+                                           std::vector<std::int64_t> const& lengths,
+                                           std::uint64_t seed) {
+    auto const held = cut_model(size, table.extents);
     std::vector<stage_copies> result;
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      result.push_back({extents, {&stages[s], copies.empty() ? nullptr : &copies[s]}});
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      int const stage = static_cast<int>(s);
+      std::vector<pipeline_stage*> at(memories_.size(), nullptr);
+      at[static_cast<std::size_t>(pp::device_of(table, stage))] = &stages_[s];
+      stage_copies all{table.extents, {}};
+      for (int route = 0; route < pp::routes(table.extents); ++route) {
+        auto const device = static_cast<std::size_t>(pp::device_of(table, stage, route));
+        if (!copies_.empty()) {
+          all.of.push_back(route == 0 ? &stages_[s] : &copies_[s]);
+          continue;
+        }
+        if (at[device] == nullptr) {
+          elsewhere_.push_back(std::make_unique<pipeline_stage>(
+            size, held[s], cut_for(table, lengths, stage), seed, memories_[device]));
+          at[device] = elsewhere_.back().get();
+        }
+        all.of.push_back(at[device]);
+      }
+      result.push_back(std::move(all));
     }
     return result;
   }
@@ -302,6 +373,7 @@ private:
   std::vector<device_memory<float>> memories_; // by device
   std::vector<pipeline_stage> stages_;
   std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
+  std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices
   std::vector<stage_copies> called_;
   slot_sizes sizes_;
   pp::plan plan_;

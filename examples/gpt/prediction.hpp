@@ -84,7 +84,7 @@ measure_passes(model_size const& size, pp::shape const& extents, batch const& pi
   int const stages = pp::stages(extents);
   std::int64_t const rounds = 4;
   single_device<float> device(
-    size, stages, {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
+    size, cut_model(size, extents), {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
   auto const count = static_cast<std::size_t>(stages * extents.chunks);
   std::vector<double> const unknown(count, std::numeric_limits<double>::infinity());
   measured_cost cost{stages, extents.chunks, unknown, unknown, unknown};

@@ -62,6 +62,10 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     };
     choice.chunks = given(o.chunks);
     choice.stages_per_device = given(o.stages_per_device);
+    if (!choice.stages_per_device && examples::cuts_layers(examples::find_schedule(o.schedule))) {
+      choice.stages_per_device =
+        2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
+    }
     choice.group = given(o.group);
     choice.forwards = given(o.forwards);
     choice.chunk_counts = o.chunk_counts;
@@ -75,6 +79,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
+  (void)cut_model(o.size, table.extents); // refuses other layers than the schedule is for
   // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
   (void)cut_for(table, o.lengths.empty() ? lengths_of(o.size, table) : o.lengths);
   return table;
@@ -174,6 +179,31 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   std::printf("\n");
 }
 
+//! Bytes that the stages of layers cut at their attention keep between passes, which is all that
+//! their devices keep: at the peak of the plan, beside what was measured.
+inline void
+report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
+  if (table.extents.where != pp::placement::custom || o.adapted != examples::adapter::none) {
+    return;
+  }
+  std::printf("\nActivations kept between passes (%s), planned and measured\n  kB        ",
+              name_of(o).c_str());
+  for (std::size_t device = 0; device < measured.size(); ++device) {
+    std::printf(" device %zu", device);
+  }
+  auto const row = [&](char const* name, auto bytes_of) {
+    std::printf("\n    %-8s", name);
+    for (int device = 0; device < table.extents.devices; ++device) {
+      std::printf("%9.3f", bytes_of(device) / 1e3);
+    }
+  };
+  slot_sizes const sizes(o.size, cut_for(table, o.lengths), table);
+  row("planned", [&](int device) { return kept_at_peak(table, device, sizes); });
+  row("measured",
+      [&](int device) { return static_cast<double>(measured[static_cast<std::size_t>(device)]); });
+  std::printf("\n");
+}
+
 //! One line of the comparison of schedules.
 struct checked {
   std::string name;
@@ -185,10 +215,16 @@ struct checked {
 
 //! The gradients of one step on one device, without pipeline or chunks.
 //! @param halves whether those of the two halves of the microbatches are added up on their own
-inline std::vector<float>
-gradients_of_one_device(options const& o, batch const& pieces, bool halves) {
-  single_device<float> device(
-    o.size, 1, cut_whole(o.lengths), static_cast<std::uint64_t>(o.seed), halves);
+//! @param from_last whether those of the last microbatch come first
+inline std::vector<float> gradients_of_one_device(options const& o,
+                                                  batch const& pieces,
+                                                  bool halves = false,
+                                                  bool from_last = false) {
+  single_device<float> device(o.size,
+                              1,
+                              cut_whole(o.lengths).back_from_last(from_last),
+                              static_cast<std::uint64_t>(o.seed),
+                              halves);
   device.step(pieces);
   return gradients_of(device.stages());
 }
@@ -201,7 +237,9 @@ inline checked check_schedule(options const& o,
                               std::vector<float> const& whole) {
   auto const table = timetable_of(o, name);
   bool const halves = table.extents.where == pp::placement::bidirectional;
-  auto const expected = halves ? gradients_of_one_device(o, pieces, true) : whole;
+  bool const from_last = adds_from_last(table);
+  auto const expected =
+    halves || from_last ? gradients_of_one_device(o, pieces, halves, from_last) : whole;
   pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
@@ -220,7 +258,7 @@ inline checked check_schedule(options const& o,
 inline bool report_schedules(options const& o, text_to_learn const& text, training const& run) {
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed) + 1);
   auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-  auto const expected = gradients_of_one_device(o, pieces, false);
+  auto const expected = gradients_of_one_device(o, pieces);
   std::vector<checked> all;
   std::size_t fused = 0; // 1F1B's peak
   double fused_predicted = 0;
@@ -275,7 +313,7 @@ inline bool report_schedules(options const& o, text_to_learn const& text, traini
     "real buffers,\n  with the gradients that wait for backward_weight or for an earlier "
     "chunk, which plans do not count\n  schedules that enter at both ends keep two copies of every "
     "stage, each with the gradients of half of the\n  microbatches: one device adds both halves up "
-    "likewise\n");
+    "likewise; where stages begin with the last microbatch, it does, too\n");
   return good;
 }
 

@@ -7,6 +7,7 @@
 
 #include <pipe/core/pass.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -28,14 +29,23 @@ public:
                 step_cut cut,
                 std::uint64_t seed,
                 bool halves = false)
+      : single_device(size, cut_layers(size.layers, stages), std::move(cut), seed, halves) {}
+  //! @param stages what each holds
+  single_device(model_size const& size,
+                std::vector<layer_range> const& stages,
+                step_cut cut,
+                std::uint64_t seed,
+                bool halves = false)
       : cut_(std::move(cut)), second_(halves ? cut_.microbatches() / 2 : cut_.microbatches()) {
-    for (auto const& layers : cut_layers(size.layers, stages)) {
+    std::int64_t widest = 0;
+    for (auto const& layers : stages) {
+      widest = std::max(widest, handed_on(size, layers.part));
       stages_.emplace_back(size, layers, cut_.seen(0, second_), seed, memory_);
       if (halves) {
         copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, memory_);
       }
     }
-    auto const largest = static_cast<std::size_t>(size.sequence * size.width);
+    auto const largest = static_cast<std::size_t>(size.sequence * widest);
     between_.assign(stages_.size() + 1, std::vector<Number>(largest));
   }
 
@@ -48,7 +58,8 @@ public:
         stage.set_batch(pieces);
       }
     }
-    for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
+    for (std::int64_t turn = 0; turn < cut_.microbatches(); ++turn) {
+      auto const m = cut_.from_last() ? cut_.microbatches() - 1 - turn : turn;
       auto const chunks = cut_.chunks(m);
       for (std::int64_t c = 0; c < chunks; ++c) {
         forward({m, c}, around);

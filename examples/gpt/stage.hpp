@@ -18,6 +18,7 @@
 #include "embedding.hpp"
 #include "memory.hpp"
 #include "model.hpp"
+#include "split_layers.hpp"
 #include "text.hpp"
 #include "transformer_block.hpp"
 
@@ -70,6 +71,13 @@ public:
   }
   [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
   [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
+  //! Gradients add up from the last microbatch to the first, or as they come.
+  [[nodiscard]] step_cut back_from_last(bool so = true) const {
+    step_cut turned = *this;
+    turned.from_last_ = so;
+    return turned;
+  }
+  [[nodiscard]] bool from_last() const { return from_last_; }
 
   //! Tokens of a microbatch, and of all.
   [[nodiscard]] std::int64_t tokens(std::int64_t microbatch) const {
@@ -95,35 +103,51 @@ private:
   std::int64_t tokens_ = 0;
   std::int64_t first_seen_ = 0;
   std::int64_t last_seen_ = 0;
+  bool from_last_ = false;
 };
 
 //! The law that makes gradients independent of the schedule: a stage adds up the gradients of its
-//! parameters microbatch by microbatch, and within one last chunk first. Inside a chunk the last
-//! token comes first, so the order of the sum is that of the tokens, and chunks leave no trace.
+//! parameters microbatch by microbatch, the first or the last one first, and within one last chunk
+//! first. Inside a chunk the last token comes first, so the order of the sum is that of the tokens,
+//! and chunks leave no trace.
 class gradient_order {
 public:
   //! @throws std::logic_error where a unit comes out of order: the sum would round differently
   void check(unit u, step_cut const& cut, char const* what) {
     auto const last = cut.chunks(u.microbatch) - 1;
-    auto const came = static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk}));
-    if (came != cut.first_seen() + done_) {
+    auto const came =
+      cut.from_last()
+        ? cut.last_seen() - 1 - static_cast<std::int64_t>(cut.index(u))
+        : static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk})) - cut.first_seen();
+    if (came != done_) {
       throw std::logic_error(
         std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
         std::to_string(u.chunk) +
         " came out of order; gradients add up by microbatch, last chunk first");
     }
-    done_ = came + 1 == cut.last_seen() ? 0 : done_ + 1;
+    done_ = came + 1 == cut.last_seen() - cut.first_seen() ? 0 : done_ + 1;
   }
 
 private:
   std::int64_t done_ = 0;
 };
 
-//! Numbers that a stage of these layers keeps of so many tokens between forward and backward, but
-//! for keys and values.
+//! Numbers that the layers of a stage keep of so many tokens between forward and backward, but, of
+//! whole ones, for keys and values.
 [[nodiscard]] inline std::int64_t
-kept_numbers(model_size const& size, layer_range layers, std::int64_t tokens) {
-  return (layers.last - layers.first) * transformer_block<float>::kept_numbers(size, tokens) +
+kept_by_layers(model_size const& size, layer_range const& layers, std::int64_t tokens) {
+  switch (layers.part) {
+  case layer_part::attention: return lone_attention<float>::kept_numbers(size, tokens);
+  case layer_part::around_attention:
+    return around_attention<float>::kept_numbers(size, layers, tokens);
+  case layer_part::whole: break;
+  }
+  return (layers.last - layers.first) * transformer_block<float>::kept_numbers(size, tokens);
+}
+//! The same with the head.
+[[nodiscard]] inline std::int64_t
+kept_numbers(model_size const& size, layer_range const& layers, std::int64_t tokens) {
+  return kept_by_layers(size, layers, tokens) +
          (layers.ends ? head<float>::kept_numbers(size, tokens) : 0);
 }
 
@@ -142,7 +166,7 @@ public:
         step_cut cut,
         std::uint64_t seed,
         device_memory<Number>& memory)
-      : size_(size), cut_(std::move(cut)), memory_(&memory) {
+      : size_(size), layers_(layers), cut_(std::move(cut)), memory_(&memory) {
     gpt::check(size);
     std::vector<std::int64_t> lengths;
     for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
@@ -150,6 +174,11 @@ public:
     }
     for (auto layer = layers.first; layer < layers.last; ++layer) {
       blocks_.emplace_back(size, seed, layer, lengths, cut_.units());
+    }
+    if (layers.part == layer_part::attention) {
+      attention_ = std::make_unique<lone_attention<Number>>(size, cut_.units());
+    } else if (layers.part == layer_part::around_attention) {
+      around_ = std::make_unique<around_attention<Number>>(size, layers, seed, cut_.units());
     }
     if (layers.embeds) {
       embedding_ = std::make_unique<embedding<Number>>(size, seed);
@@ -163,12 +192,19 @@ public:
   //! Sets the bytes to learn from; they must stay until the step ends.
   void set_batch(batch const& pieces) { batch_ = &pieces; }
 
-  //! Forward of one unit. x is not read by the first stage, y not written by the last.
+  //! Forward of one unit. x is not read by the first stage, y not written by the last. Both have
+  //! `handed_on` numbers for each token.
   void forward(unit u, Number const* x, Number* y, Number* kept = nullptr) {
     all_layers(u, x, y, kept);
     if (!cut_.keeps(u)) {
       for (auto& layer : blocks_) {
         layer.forget(cut_.index(u));
+      }
+      if (attention_ != nullptr) {
+        attention_->forget(cut_.index(u));
+      }
+      if (around_ != nullptr) {
+        around_->forget(cut_.index(u));
       }
       if (head_ != nullptr) {
         head_->forget(cut_.index(u));
@@ -224,6 +260,9 @@ public:
     for (auto& layer : blocks_) {
       layer.for_each_parameter(visit);
     }
+    if (around_ != nullptr) {
+      around_->for_each_parameter(visit);
+    }
     if (head_ != nullptr) {
       visit(head_->norm.gain);
       visit(head_->out.weight);
@@ -241,6 +280,9 @@ public:
     for (auto& layer : blocks_) {
       layer.refresh();
     }
+    if (around_ != nullptr) {
+      around_->refresh();
+    }
     if (head_ != nullptr) {
       head_->out.refresh();
     }
@@ -251,11 +293,15 @@ private:
     return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
 
-  //! The part of a layer, or of the head behind them, in the memory that the caller has given.
+  //! The part of a whole layer in the memory that the caller has given.
   [[nodiscard]] Number* part(Number* kept, std::size_t layer, std::int64_t tokens) const {
     auto const before = static_cast<std::int64_t>(layer);
     return kept == nullptr ? nullptr
                            : kept + before * transformer_block<Number>::kept_numbers(size_, tokens);
+  }
+  //! That of the head, behind the layers.
+  [[nodiscard]] Number* head_part(Number* kept, std::int64_t tokens) const {
+    return kept == nullptr ? nullptr : kept + kept_by_layers(size_, layers_, tokens);
   }
 
   void all_layers(unit u, Number const* x, Number* y, Number* kept) {
@@ -278,20 +324,28 @@ private:
                          memory_->pool,
                          memory_->space);
     }
+    if (attention_ != nullptr) {
+      attention_->forward(cut_.index(u), tokens, x, y, kept, memory_->pool, memory_->space);
+    }
+    if (around_ != nullptr) {
+      around_->forward(cut_.index(u), tokens, x, y, kept, memory_->pool, memory_->space);
+    }
     if (head_ != nullptr) {
       head_->forward(cut_.index(u),
                      next_bytes(u),
                      tokens,
                      y,
                      losses_.data() + u.microbatch * size_.sequence + cut_.range(u).begin,
-                     part(kept, blocks_.size(), tokens),
+                     head_part(kept, tokens),
                      memory_->pool,
                      memory_->space.numbers);
     }
   }
 
   void input_half(unit u, Number const* dy, Number* dx, Number* kept) {
-    input_order_.check(u, cut_, "backward_input");
+    if (attention_ == nullptr) { // which has no weights
+      input_order_.check(u, cut_, "backward_input");
+    }
     auto const tokens = cut_.range(u).count();
     if (embedding_ != nullptr) {
       first_.resize(static_cast<std::size_t>(tokens * size_.width));
@@ -303,7 +357,7 @@ private:
                             tokens,
                             Number{1} / static_cast<Number>(cut_.tokens()),
                             dx,
-                            part(kept, blocks_.size(), tokens),
+                            head_part(kept, tokens),
                             memory_->pool,
                             memory_->space.numbers);
     } else {
@@ -318,12 +372,22 @@ private:
                                 memory_->pool,
                                 memory_->space);
     }
+    if (attention_ != nullptr) {
+      attention_->backward_input(cut_.index(u), tokens, dy, dx, kept, memory_->space);
+    }
+    if (around_ != nullptr) {
+      around_->backward_input(cut_.index(u), tokens, dy, dx, kept, memory_->pool, memory_->space);
+    }
     if (embedding_ != nullptr) {
       embedding_->backward(batch_->microbatch(u.microbatch), cut_.range(u), dx);
     }
   }
 
   void weight_half(unit u) {
+    if (attention_ != nullptr) {
+      attention_->backward_weight(cut_.index(u));
+      return;
+    }
     weight_order_.check(u, cut_, "backward_weight");
     if (head_ != nullptr) {
       head_->backward_weight(cut_.index(u), cut_.range(u).count(), memory_->space.numbers);
@@ -331,14 +395,20 @@ private:
     for (auto layer = blocks_.rbegin(); layer != blocks_.rend(); ++layer) {
       layer->backward_weight(cut_.index(u), cut_.range(u), memory_->space);
     }
+    if (around_ != nullptr) {
+      around_->backward_weight(cut_.index(u), cut_.range(u).count(), memory_->space);
+    }
   }
 
   model_size size_;
+  layer_range layers_;
   step_cut cut_;
   device_memory<Number>* memory_;
   batch const* batch_ = nullptr;
   std::unique_ptr<embedding<Number>> embedding_;
   std::vector<transformer_block<Number>> blocks_;
+  std::unique_ptr<lone_attention<Number>> attention_; // layers cut at their attention have this
+  std::unique_ptr<around_attention<Number>> around_;  // or this instead
   std::unique_ptr<head<Number>> head_;
   std::vector<Number> losses_; // [microbatches, sequence]
   std::vector<Number> first_;  // the embedding's dx

@@ -34,12 +34,13 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
 //! The numbers of all stages of a pipeline in the order of the layers, on its device 0; empty on
 //! the others. Collective.
 [[nodiscard]] inline std::vector<float>
-gather(rank_model& model, pp::shape const& extents, int device, MPI_Comm pipeline) {
+gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipeline) {
   std::vector<float> all;
-  std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(extents)));
+  std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(table.extents)));
   model.for_each_stage([&](std::size_t s, pipeline_stage& stage) {
     append_numbers(own[s], stage);
-    if (device != 0) {
+    // Attention may be on several ranks, without weights: the first sends that it has none.
+    if (device != 0 && device == pp::device_of(table, static_cast<int>(s))) {
       MPI_Send(own[s].data(),
                static_cast<int>(own[s].size()),
                MPI_FLOAT,
@@ -48,9 +49,9 @@ gather(rank_model& model, pp::shape const& extents, int device, MPI_Comm pipelin
                pipeline);
     }
   });
-  for (int s = 0; device == 0 && s < pp::stages(extents); ++s) {
+  for (int s = 0; device == 0 && s < pp::stages(table.extents); ++s) {
     auto& numbers = own[static_cast<std::size_t>(s)];
-    int const home = pp::device_of(extents, s);
+    int const home = pp::device_of(table, s);
     if (home != 0) {
       MPI_Status status;
       int count = 0;
@@ -73,10 +74,11 @@ gather(rank_model& model, pp::shape const& extents, int device, MPI_Comm pipelin
 
 //! Trains again, alone and without a pipeline: replicas one after the other, the mean of their
 //! gradients in their order.
+//! @param from_last whether gradients add up from the last microbatch to the first
 [[nodiscard]] inline std::vector<float>
-train_alone(options const& o, std::int64_t replicas, text_to_learn const& text) {
+train_alone(options const& o, std::int64_t replicas, text_to_learn const& text, bool from_last) {
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  single_device<float> device(o.size, 1, cut_whole(o.lengths), seed);
+  single_device<float> device(o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed);
   auto& stage = device.stages().front();
   adamw optimizer;
   optimizer.steps = o.steps;

@@ -211,7 +211,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   if (!chosen.check) {
     return good;
   }
-  auto const trained = gather(model, table.extents, place.device, groups.pipeline);
+  auto const trained = gather(model, table, place.device, groups.pipeline);
   if (place.device != 0) {
     return good;
   }
@@ -226,7 +226,8 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   if (place.replica != 0) {
     return good;
   }
-  different += differences(trained, train_alone(o, chosen.layout.replicas, text));
+  different +=
+    differences(trained, train_alone(o, chosen.layout.replicas, text, adds_from_last(table)));
   std::printf("%zu gradients and weights after %lld steps, held against one process: "
               "%zu values differ\n",
               trained.size(),

@@ -59,8 +59,8 @@ struct replica_group {
   }
 };
 
-//! A stage of the model, where it is at home; on all other ranks an empty place that no pass
-//! visits.
+//! A stage of the model, where it is at home, be it for some of the microbatches; on all other
+//! ranks an empty place that no pass visits.
 struct place_of_stage {
   std::unique_ptr<pipeline_stage> here{};
   MPI_Comm replicas = MPI_COMM_NULL;
@@ -227,9 +227,13 @@ private:
     pp::shape const& extents = table.extents;
     check_one_copy(extents);
     std::vector<place_of_stage> places;
-    for (auto const& layers : cut_layers(size.layers, pp::stages(extents))) {
+    for (auto const& layers : cut_model(size, extents)) {
       place_of_stage place;
-      if (pp::device_of(extents, static_cast<int>(places.size())) == device) {
+      bool here = false;
+      for (int route = 0; route < pp::routes(extents); ++route) {
+        here = here || pp::device_of(table, static_cast<int>(places.size()), route) == device;
+      }
+      if (here) {
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory);
         place.replicas = replicas.communicator;
       }

@@ -158,18 +158,19 @@ std::vector<named_schedule> const& schedules() {
             return pp::BreadthFirst<pp::dynamic>{.stages_per_device =
                                                    c.stages_per_device.value_or(2)};
           }),
-    named("helix",
-          "HelixPipe: attention on other devices than its layer, 2 stages per device for each layer; "
-          "2 of them, groups of 1 (folds)",
-          option::stages_per_device | option::group,
-          [](schedule_choice const& c) {
-            int const held = c.stages_per_device.value_or(2);
-            if (held % 2 != 0)
-              throw std::invalid_argument("helix: a device has two stages for each layer, so "
-                                          "--stages-per-device must be even, not " +
-                                          std::to_string(held));
-            return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
-          }),
+    named(
+      "helix",
+      "HelixPipe: attention on other devices than its layer, 2 stages per device for each layer; "
+      "2 of them, groups of 1 (folds)",
+      option::stages_per_device | option::group,
+      [](schedule_choice const& c) {
+        int const held = c.stages_per_device.value_or(2);
+        if (held % 2 != 0)
+          throw std::invalid_argument("helix: a device has two stages for each layer, so "
+                                      "--stages-per-device must be even, not " +
+                                      std::to_string(held));
+        return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
+      }),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
           option::chunks | option::eager,
@@ -420,8 +421,7 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute: return use(pp::with_recompute<Named>{named, {}});
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
-  case adapter::offload_chunks:
-    return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
+  case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
   default: break;
   }
   pp::offload_in_slots rule;

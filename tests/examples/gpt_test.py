@@ -128,7 +128,7 @@ def check_every_schedule(text):
             if "needs the option" in result.stderr:
                 assert (result.returncode, result.stdout) == (2, ""), result
                 result = run(*words, "--memory-limit=8")
-            if name in ("breadth-first", "stp"):
+            if name == "stp":
                 assert (result.returncode, result.stdout) == (2, ""), result
                 assert result.stderr == (f"gpt: {name} adds up the gradients of microbatches in another order than "
                                          "one device, with which the example compares every bit\n"), result.stderr

@@ -24,8 +24,8 @@ enum class placement : std::uint8_t {
 //! @brief The extents of a pipeline: P devices, M microbatches, C chunks, V stages per device, and
 //! the placement.
 //!
-//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`: P V, and more where a
-//! custom placement says so.
+//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`: P V, and more where
+//! a custom placement says so.
 struct shape {
   int devices = 1;                     //!< P
   int microbatches = 1;                //!< M
@@ -115,8 +115,7 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
     throw std::invalid_argument("shape: the number of stages per device must be at least 1");
   if (extents.custom_routes < 1)
     throw std::invalid_argument("shape: the number of routes must be at least 1");
-  if (extents.extra_stages < 0 ||
-      (extents.extra_stages > 0 && extents.where != placement::custom))
+  if (extents.extra_stages < 0 || (extents.extra_stages > 0 && extents.where != placement::custom))
     throw std::invalid_argument("shape: stages beyond P V are for placement::custom, whose table "
                                 "says where they are, and there are not less than 0 of them");
   if (extents.devices > most || extents.stages_per_device > most || extents.extra_stages > most ||

@@ -20,21 +20,21 @@ namespace pipelining::inline v0_2 {
 //! A model of L layers is a chain of 2L + 1 stages. Stage 2l, N_l, is what follows the attention of
 //! layer l - 1 (projection, MLP) and comes before that of layer l (norm, query, keys, values); N_0
 //! begins with the embedding, N_L ends with head and loss. Stage 2l + 1, A_l, is the attention of
-//! layer l. N_l is on device l mod P. A loop has P offsets and as many microbatches of each as there
-//! are folds; microbatch m has offset (m / folds) mod P, and its A_l is on device
-//! (l + 1 + offset) mod P: those of one layer lie on all devices. Backward passes come in the exact
-//! reverse of the forward passes of all microbatches, so every N adds up gradients from the last
-//! microbatch to the first.
+//! layer l. N_l is on device l mod P. A loop has P offsets and as many microbatches of each as
+//! there are folds; microbatch m has offset (m / folds) mod P, and its A_l is on device (l + 1 +
+//! offset) mod P: those of one layer lie on all devices. Backward passes come in the exact reverse
+//! of the forward passes of all microbatches, so every N adds up gradients from the last microbatch
+//! to the first.
 //!
-//! With n and a the times of a forward pass of N_1 and of A_0, those of N_0 and N_L together n (t_pre
-//! and t_post of the paper), backward passes b times as long, and M a multiple of P: without
+//! With n and a the times of a forward pass of N_1 and of A_0, those of N_0 and N_L together n
+//! (t_pre and t_post of the paper), backward passes b times as long, and M a multiple of P: without
 //! latency, one fold has the bubble (P - 1)(1 + b) n, whatever a, L and M. Message time c adds
 //! 4c(P - 1) for each of the L/P turns of a loop if messages are not hidden; two folds hide most of
 //! it, for a larger bubble. Other M leave out the microbatches that the last loop lacks.
 //!
-//! Nothing is freed before the last forward pass: M L/P activations of A on every device, M L/P of N,
-//! and M more on device 0. `recompute_around_attention` under with_recompute keeps the inputs of N
-//! alone. From N to A go query, keys, values and the residual; from A to N the attention's output
+//! Nothing is freed before the last forward pass: M L/P activations of A on every device, M L/P of
+//! N, and M more on device 0. `recompute_around_attention` under with_recompute keeps the inputs of
+//! N alone. From N to A go query, keys, values and the residual; from A to N the attention's output
 //! and the residual; back the gradients of the same.
 //!
 //! @tparam LayersPerDevice L/P, or `dynamic`. @tparam Folds microbatches of one offset that follow

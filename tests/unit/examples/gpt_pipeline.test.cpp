@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 #include <pipe/schedule/bit_pipe.hpp>
+#include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -79,7 +81,8 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   auto const lengths = lengths_of(size, table);
   pipelined_model model(size, table, lengths, 9);
   bool const halves = table.extents.where == pp::placement::bidirectional;
-  single_device<float> plain(size, 1, cut_whole(lengths), 9, halves);
+  auto const whole = cut_whole(lengths).back_from_last(adds_from_last(table));
+  single_device<float> plain(size, 1, whole, 9, halves);
   auto const pieces = some_batch(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
@@ -151,6 +154,50 @@ TEST_CASE("two copies of every stage have the bits of one device that adds up tw
   check_schedule(pp::BitPipe{}, 2, 6);
   check_schedule(pp::DualPipe<>{}, 4, 8);
   check_schedule(pp::DualPipe<pp::pairs::in_turn>{}, 2, 5);
+}
+
+TEST_CASE("attention on other devices than the weights of its layer changes no bit") {
+  using helix = pp::HelixPipe<>;
+  for (int const devices : {1, 2, 3, 6})
+    for (int const microbatches : {1, devices, 2 * devices + 1})
+      check_schedule(helix{6 / devices}, devices, microbatches);
+  check_schedule(helix{3, 2}, 2, 8);
+  check_schedule(helix{2, 2}, 3, 13);
+  auto const all = check_schedule(helix{2}, 3, 6);
+  auto const around =
+    check_schedule(pp::with_recompute<helix, pp::recompute_around_attention>{{2}}, 3, 6);
+  CHECK(around < all);
+  CHECK(check_schedule(pp::with_recompute<helix>{{2}}, 3, 6) < around);
+  CHECK(check_schedule(pp::with_offload<helix>{{2}}, 3, 6) < all);
+  CHECK_THROWS_WITH(check_schedule(helix{1}, 3, 6),
+                    "the schedule cuts 3 layers at their attention, but the model has 6; choose "
+                    "--layers, a multiple of --devices");
+}
+
+TEST_CASE("devices with attention of other layers keep what was planned, to the byte") {
+  for (auto const& schedule : {pp::HelixPipe<>{2}, pp::HelixPipe<>{2, 2}}) {
+    auto const table = pp::make_timetable(schedule, {3, 12}, costs);
+    auto const lengths = lengths_of(size, table);
+    pipelined_model model(size, table, lengths, 9);
+    model.step(some_batch(12));
+    slot_sizes const sizes(size, cut_for(table, lengths), table);
+    for (int device = 0; device < 3; ++device) {
+      CHECK(static_cast<double>(model.peak_bytes()[static_cast<std::size_t>(device)]) ==
+            kept_at_peak(table, device, sizes));
+    }
+  }
+}
+
+TEST_CASE("stages may begin with the last microbatch, as one device then does") {
+  check_schedule(pp::BreadthFirst<2>{}, 3, 7);
+  auto const cut = cut_whole(std::vector<std::int64_t>(8, size.sequence));
+  single_device<float> up(size, 1, cut, 9);
+  single_device<float> down(size, 1, cut.back_from_last(), 9);
+  auto const pieces = some_batch(8);
+  CHECK(up.step(pieces) == down.step(pieces));
+  auto const one = gradients_of(up.stages());
+  auto const other = gradients_of(down.stages());
+  CHECK(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) != 0);
 }
 
 TEST_CASE("two halves, added up, are not the sum of one") {

@@ -31,10 +31,10 @@ struct helix_times {
   int stages = 3;
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    double const forward = what.stage % 2 == 1          ? attention
-                           : what.stage == 0            ? pre
+    double const forward = what.stage % 2 == 1        ? attention
+                           : what.stage == 0          ? pre
                            : what.stage + 1 == stages ? post
-                                                        : pre + post;
+                                                      : pre + post;
     return what.kind == pp::pass_kind::backward ? ratio * forward : forward;
   }
   [[nodiscard]] double latency() const { return message; }
@@ -91,9 +91,9 @@ TEST_CASE("HelixPipe has the figures of the golden file") {
 }
 
 TEST_CASE("HelixPipe has the orders of the golden file") {
-  for (auto const& expected : support::golden_orders("golden/families/helix_orders.txt", false, 4)) {
+  for (auto const& expected :
+       support::golden_orders("golden/families/helix_orders.txt", false, 4)) {
     auto const& key = expected.key; // p, layers, folds, m
-    support::check_order(
-      pp::HelixPipe<>{key[1] / key[0], key[2]}, {key[0], key[3]}, expected);
+    support::check_order(pp::HelixPipe<>{key[1] / key[0], key[2]}, {key[0], key[3]}, expected);
   }
 }
