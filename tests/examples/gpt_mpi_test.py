@@ -35,7 +35,7 @@ def run(*arguments):
 
 def check_training():
     curves = []
-    for schedule in ("1f1b", "seq1f1b", "v-half"):
+    for schedule in ("1f1b", "seq1f1b", "v-half", "helix", "breadth-first"):
         result = run(*SMALL, "--schedule", schedule, "--steps", "11", "--check")
         assert result.returncode == 0, result
         assert re.search(r"^\d{6} gradients and weights after 11 steps, held against one process: 0 values differ$",

@@ -135,6 +135,10 @@ def check_every_schedule(text):
                 continue
             assert result.returncode == 0, (name, result.stderr)
             assert rows(result.stdout)[name][-1] == 0, result.stdout
+            if name == "helix":  # what devices keep is what the timetable says, to the byte
+                planned, measured = (re.search(rf"^    {what} ((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()
+                                     for what in ("planned", "measured"))
+                assert planned == measured, result.stdout
     with tempfile.TemporaryDirectory() as folder:  # sequences of unequal length, and what is not kept
         kept = {}
         for words in (["chunkflow", "--chunk-counts", "1,1,4", "--keep=1"],

@@ -26,11 +26,13 @@ namespace pipelining::inline v0_2 {
 //! of the forward passes of all microbatches, so every N adds up gradients from the last microbatch
 //! to the first.
 //!
-//! With n and a the times of a forward pass of N_1 and of A_0, those of N_0 and N_L together n
-//! (t_pre and t_post of the paper), backward passes b times as long, and M a multiple of P: without
-//! latency, one fold has the bubble (P - 1)(1 + b) n, whatever a, L and M. Message time c adds
-//! 4c(P - 1) for each of the L/P turns of a loop if messages are not hidden; two folds hide most of
-//! it, for a larger bubble. Other M leave out the microbatches that the last loop lacks.
+//! N_0 takes t_pre, N_L t_post, and those between both; backward passes take b times as long as
+//! forward passes. With M a multiple of P and no latency, one fold has the bubble
+//! (P - 1)(1 + b)(t_pre + t_post) on every device, whatever attention takes and whatever L and M
+//! are. A message time c that is short beside the passes adds 4c(M L / P - 1), for P = 2 M L c. Of
+//! F folds, M a multiple of PF and attention at least t_pre + t_post, the bubble is F(P - 3) + 2 to
+//! F(P - 2) + 1 times (1 + b)(t_pre + t_post), but messages add no more than 10c. Other M leave out
+//! the microbatches that the last loop lacks: valid, with a larger bubble.
 //!
 //! Nothing is freed before the last forward pass: M L/P activations of A on every device, M L/P of
 //! N, and M more on device 0. `recompute_around_attention` under with_recompute keeps the inputs of
@@ -43,7 +45,8 @@ namespace pipelining::inline v0_2 {
 //! @complexity O(1) per pass.
 //! @source Zhang et al., "HelixPipe: Efficient Distributed Training of Long Sequence Transformers
 //! with Attention Parallel Pipeline Parallelism", 2025 (arXiv:2507.00394), and its repository,
-//! code-tunnel/Megatron-LM.
+//! code-tunnel/Megatron-LM. Latency and the bounds of several folds are what our tests find at P
+//! <= 8.
 template <int LayersPerDevice = dynamic, int Folds = dynamic>
 struct HelixPipe {
   static_assert(LayersPerDevice == dynamic || LayersPerDevice >= 1,
@@ -54,9 +57,10 @@ struct HelixPipe {
   parameter<Folds, 1> folds{};
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 || folds > 65535)
-      throw std::invalid_argument("HelixPipe: a device holds 1 to 32767 layers and there are 1 to "
-                                  "65535 folds");
+    if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 ||
+        folds > 65535 / devices)
+      throw std::invalid_argument("HelixPipe: a device holds 1 to 32767 layers, and there are 1 to "
+                                  "65535 / P folds");
     return {.devices = devices,
             .microbatches = microbatches,
             .stages_per_device = 2 * layers_per_device,

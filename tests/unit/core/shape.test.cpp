@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
@@ -40,6 +41,25 @@ TEST_CASE("the two directions of a bidirectional pipeline mirror each other") {
   CHECK(pp::row_capacity(extents) == 3 * 2 * 8);
 }
 
+TEST_CASE("a custom placement may have any number of stages") {
+  pp::shape const extents{.devices = 4,
+                          .stages_per_device = 2,
+                          .where = pp::placement::custom,
+                          .extra_stages = 1};
+  CHECK(pp::stages(extents) == 9);
+  CHECK_NOTHROW(pp::check_extents(extents));
+  std::uint16_t const holders[] = {0, 1, 2, 3, 0, 1, 2, 3, 3};
+  pp::pipeline const over{extents, &pp::training, holders};
+  CHECK(pp::row_capacity(over) == 3 * pp::training.rows); // three stages, one microbatch
+}
+
+TEST_CASE("the room of a row counts the microbatches of a route alone") {
+  pp::shape const extents{
+    .devices = 2, .microbatches = 7, .where = pp::placement::custom, .custom_routes = 2};
+  std::uint16_t const holders[] = {0, 1, 1, 0};
+  CHECK(pp::row_capacity({extents, &pp::training, holders}) == 2 * 4 * pp::training.rows);
+}
+
 TEST_CASE("pass_at undoes pass_index") {
   pp::pipeline const over{
     {.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
@@ -60,6 +80,17 @@ TEST_CASE("extents that make no pipeline are named") {
   CHECK_THROWS_AS(pp::check_extents({.devices = 1000, .stages_per_device = 1000}),
                   std::invalid_argument);
   CHECK_THROWS_AS(pp::check_extents({.devices = 60000, .microbatches = 60000}),
+                  std::invalid_argument);
+  char const* const extra = "shape: stages beyond P V are for placement::custom, whose table says "
+                            "where they are, and there are not less than 0 of them";
+  CHECK_THROWS_WITH_AS(pp::check_extents({.devices = 2, .extra_stages = 1}), extra, std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    pp::check_extents({.devices = 2, .where = pp::placement::custom, .extra_stages = -1}),
+    extra,
+    std::invalid_argument);
+  CHECK_THROWS_AS(pp::check_extents({.devices = 60000,
+                                     .where = pp::placement::custom,
+                                     .extra_stages = 6000}),
                   std::invalid_argument);
   CHECK_NOTHROW(pp::check_extents({.devices = 1024, .microbatches = 8192}));
 }

@@ -11,6 +11,7 @@
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/grouped.hpp>
 #include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -120,6 +121,8 @@ TEST_CASE("every size of the schedules with several stages per device") {
     for (int held = 1; held <= most_stages; ++held) {
       all.verify(pp::BreadthFirst<>{held}, size);
       all.verify(pp::Hanayo<>{held}, size);
+      for (int const folds : {1, 2, 3})
+        all.verify(pp::HelixPipe<>{held, folds}, size);
       all.verify(pp::ZeroBubbleInterleaved<>{held}, size);
       for (int const stagger : {1, 2})
         for (int const group : groups(size))
