@@ -41,7 +41,8 @@ def check_training():
         assert re.search(r"^\d{6} gradients and weights after 11 steps, held against one process: 0 values differ$",
                          result.stdout, re.MULTILINE), result.stdout
         assert len(set(re.findall(r"^rank (\d) of 4 is process \d+ on ", result.stdout, re.MULTILINE))) == RANKS
-        curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
+        if schedule not in ("helix", "breadth-first"):  # which add gradients up from the last microbatch on
+            curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
     for adapter in ("offload", "recompute"):
         result = run(*SMALL, "--schedule", "1f1b", "--with", adapter, "--steps", "11", "--check")
         assert result.returncode == 0, result
