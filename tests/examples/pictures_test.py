@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 OPTIONS = {"chunkflow": ["--chunk-counts", "1,1,1,4", "--keep", "2"],
+           "helix": ["--cost", str(pathlib.Path(__file__).parent / "helix_costs.json")],
            "stp": ["--all-reduce", "0.25"],
            "zb-auto": ["--memory-limit", "3", "--cost", "10,12,8,1"], "v-auto": ["--memory-limit", "5"],
            "v-continuous": ["--memory-limit", "5", "--cost", "10,12,8,1"]}
