@@ -160,8 +160,7 @@ std::vector<named_schedule> const& schedules() {
           }),
     named(
       "helix",
-      "HelixPipe: attention on other devices than its layer, 2 stages per device for each layer; "
-      "2 of them, groups of 1 (folds)",
+      "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
       option::stages_per_device | option::group,
       [](schedule_choice const& c) {
         int const held = c.stages_per_device.value_or(2);

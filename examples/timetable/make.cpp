@@ -116,12 +116,12 @@ void check_size(pp::shape const& extents, std::string const& format) {
     check({most_events, "a trace of up to ", " passes opens in no viewer; written are at most "});
 }
 
-int pieces_of_share(pp::shape const& extents) {
-  return pp::stages(extents) / extents.devices * extents.chunks;
+double pieces_of_share(pp::shape const& extents) {
+  return static_cast<double>(pp::stages(extents)) / extents.devices * extents.chunks;
 }
 
 pp::uniform_cost work_of_share(made_table const& made) {
-  int const pieces = pieces_of_share(made.table.extents);
+  double const pieces = pieces_of_share(made.table.extents);
   return part_of(made.cost, pieces, 1);
 }
 

@@ -77,6 +77,8 @@ void add_start(std::vector<group>& groups,
   pp::shape const extents = arrange(choice);
   if (wanted && extents != *wanted)
     return;
+  if (extents.where == pp::placement::custom) // what is found becomes a type with a named one
+    throw std::invalid_argument(name + " places its stages itself");
   check_size(extents, asked.format);
   int const held = pp::stages(extents) / extents.devices;
   if (has(schedule.takes, option::memory_limit))

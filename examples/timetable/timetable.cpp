@@ -74,7 +74,7 @@ std::vector<double>
 slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape const& here) {
   double const chunks = static_cast<double>(first.chunks) / here.chunks;
   double const pieces =
-    static_cast<double>(examples::pieces_of_share(first)) / examples::pieces_of_share(here);
+    examples::pieces_of_share(first) / examples::pieces_of_share(here);
   std::vector<double> result;
   constexpr int classes = 8; // those that passes use and pages show
   for (int of = 0; of < classes; ++of) {
