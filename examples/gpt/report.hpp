@@ -329,7 +329,7 @@ inline void write_file(std::string const& path, std::string const& content) {
 //! The measured costs, for the timetable tool.
 inline void write_cost_file(options const& o, training const& run) {
   std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
-  // Messages have one size here, or nearly: what links take is a latency.
+  // Messages have about one size here: what links take is a latency.
   std::vector<pp::message_sample> const samples =
     pp::message_samples(steps, [](pp::pass const&) { return 0; });
   write_file(

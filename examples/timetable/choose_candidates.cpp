@@ -148,9 +148,6 @@ std::string plain_type_of(schedule_choice const& c) {
     {"chronos", "ChronosPipeChunked<" + chunks + ">"},
     {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
     {"breadth-first", "BreadthFirst<" + per_device + ">"},
-    {"helix",
-     "HelixPipe<" + std::to_string(c.stages_per_device.value_or(2) / 2) + ", " +
-       std::to_string(c.group.value_or(1)) + ">"},
     {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
     {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
     {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},

@@ -36,8 +36,8 @@ namespace pipelining::inline v0_2 {
 //!
 //! Nothing is freed before the last forward pass: M L/P activations of A on every device, M L/P of
 //! N, and M more on device 0. `recompute_around_attention` under with_recompute keeps the inputs of
-//! N alone. From N to A go query, keys, values and the residual; from A to N the attention's output
-//! and the residual; back the gradients of the same.
+//! N alone. From N to A go query, keys, values and the residual, 4 widths of every token; from A to
+//! N the attention's output and the residual, 2 widths; back the gradients of the same.
 //!
 //! @tparam LayersPerDevice L/P, or `dynamic`. @tparam Folds microbatches of one offset that follow
 //! each other, or `dynamic`.
