@@ -3,9 +3,9 @@
 //! @file
 //! @brief Trains a byte-level GPT in a pipeline: any schedule by name, checked against one device.
 //!
-//! What to read, in this order: layers.hpp, layer_parts.hpp and
-//! transformer_block.hpp (the model), stage.hpp (what a
-//! stage does in each pass), pipeline.hpp (how the library runs the stages), then this file.
+//! What to read, in this order: layers.hpp, layer_parts.hpp and transformer_block.hpp (the model),
+//! stage.hpp (what a stage does in each pass), pipeline.hpp (how the library runs the stages), then
+//! this file.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/io/figures.hpp>
