@@ -10,7 +10,6 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>
-#include <string>
 
 namespace pipelining::inline v0_2 {
 
@@ -53,12 +52,11 @@ struct HelixPipe {
                 "HelixPipe: a device holds at least one layer");
   static_assert(Folds == dynamic || Folds >= 1, "HelixPipe: there is at least one fold");
 
-  parameter<LayersPerDevice, 1> layers_per_device{};
-  parameter<Folds, 1> folds{};
+  parameter<LayersPerDevice, 1> layers_per_device{}; //!< L/P
+  parameter<Folds, 1> folds{}; //!< microbatches of one offset that follow each other
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 ||
-        folds > 65535 / devices)
+    if (layers_per_device < 1 || layers_per_device > 32767 || folds < 1 || folds > 65535 / devices)
       throw std::invalid_argument("HelixPipe: a device holds 1 to 32767 layers, and there are 1 to "
                                   "65535 / P folds");
     return {.devices = devices,
@@ -68,6 +66,7 @@ struct HelixPipe {
             .custom_routes = devices * folds,
             .extra_stages = 1};
   }
+  //! N of layer l on device l mod P; A on one further on, and as many more as the offset says.
   [[nodiscard]] constexpr int device_of(shape const& extents, int stage, int route) const {
     int const attends = stage % 2 == 0 ? 0 : 1 + route / folds;
     return (stage / 2 + attends) % extents.devices;
