@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -178,6 +179,24 @@ constexpr choose_option options[] = {
                          quoted(word));
      c.format = std::string(word);
    }},
+  {"--search",
+   false,
+   [](choose_command& c, std::string_view, std::string_view) { c.search = true; }},
+  {"--seconds",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seconds = number(option, word, 0, 86400);
+   }},
+  {"--rounds",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.rounds = count_of(option, word);
+   }},
+  {"--seed",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seed = static_cast<std::uint64_t>(count_of(option, word, 1 << 30));
+   }},
   {"--all", false, [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
 };
 
@@ -230,6 +249,12 @@ choose_command read_choose_command(int count, char const* const* words) {
     if (name == "--efficiency" && result.measured)
       throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
                         "leave one of them out");
+  for (std::string_view const name : given)
+    if ((name == "--seconds" || name == "--rounds" || name == "--seed") && !result.search)
+      throw usage_error("choose: " + std::string(name) + " is of a search; give --search as well");
+  if (result.search && result.measured)
+    throw usage_error("choose: --search cuts layers anew, and --cost has times of stages alone; "
+                      "leave one of them out");
   pp::check_setup(result.model, result.setup);
   if (result.devices > result.model.layers)
     throw usage_error("choose: " + std::to_string(result.devices) +
@@ -273,6 +298,11 @@ std::string choose_help() {
          "                         ones; stages and chunks are then cut evenly\n"
          "  --jitter X             passes vary by this share of their time (standard deviation);\n"
          "                         ranks by the 95th percentile of 40 samples\n"
+         "  --search               then searches cut of layers, places of GPUs that differ and\n"
+         "                         order of passes together, from all schedules\n"
+         "  --seconds X            how long; default 5\n"
+         "  --rounds N             N rounds in place of seconds: the same result on any machine\n"
+         "  --seed N               of the search\n"
          "  --all                  every row of the table\n"
          "  --format FORMAT        text (default), json, svg (memory and time of all), or header\n"
          "                         (C++: the pick as a type, its costs, timetable and plan)\n";

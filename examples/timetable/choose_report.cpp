@@ -188,6 +188,15 @@ void append_reasons(std::string& out,
   out += "\n";
   out += "no order of its placement and memory is more than " +
          per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
+  if (pick.any_bound > 0)
+    out += "no cut, no placement and no order of the layers on these devices is more than " +
+           per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
+  if (!pick.places.empty()) {
+    pp::append(out, "devices at the places of the pipeline:");
+    for (int const device : pick.places)
+      pp::append(out, " ", device);
+    out += "\n";
+  }
   pp::append(out, "layers of the stages:");
   for (int const layers : pick.layers)
     pp::append(out, " ", layers);
@@ -263,6 +272,14 @@ std::string json_of(choose_command const& asked,
     pp::append(out, i > 0 ? ",\n  " : "\n  ", "{\"schedule\": \"", one.label, "\"");
     pp::append(out, ", \"seconds\": ", one.seconds, ", \"ranked\": ", one.ranked);
     pp::append(out, ", \"bound\": ", one.bound, ", \"bubble_rate\": ", one.bubble);
+    if (one.any_bound > 0)
+      pp::append(out, ", \"any_bound\": ", one.any_bound);
+    if (!one.places.empty()) {
+      out += ", \"places\": [";
+      for (std::size_t p = 0; p < one.places.size(); ++p)
+        pp::append(out, p > 0 ? ", " : "", one.places[p]);
+      out += "]";
+    }
     pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
     for (std::size_t s = 0; s < one.layers.size(); ++s)
       pp::append(out, s > 0 ? ", " : "", one.layers[s]);

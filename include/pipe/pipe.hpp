@@ -158,10 +158,15 @@
 #include <pipe/search/exact_bound.hpp>
 #include <pipe/search/exact_search.hpp>
 #include <pipe/search/exact_state.hpp>
+#include <pipe/search/found_pipeline.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/layered_model.hpp>
 #include <pipe/search/offload_rules.hpp>
 #include <pipe/search/order_search.hpp>
+#include <pipe/search/pipeline_search.hpp>
+#include <pipe/search/pipeline_trials.hpp>
+#include <pipe/search/pipeline_walk.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
 #include <pipe/search/v_auto.hpp>

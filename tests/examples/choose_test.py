@@ -13,7 +13,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-PROGRESS = re.compile(r"^[0-9.]+ s: [0-9]+ of [0-9]+, .*\n", re.MULTILINE)  # of what takes longer than 2 s
+PROGRESS = re.compile(r"^[0-9.]+ s: ([0-9]+ of [0-9]+, |searching: [0-9]+ pipelines, best ).*\n", re.MULTILINE)  # of what takes longer than 2 s
 PROGRAM = COMPILER = INCLUDE = ""
 SMALL = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 4)
 
@@ -249,6 +249,54 @@ class Choice(unittest.TestCase):
         for row in tight["candidates"]:
             # As a share of 80 GB, what the second one holds counts twice.
             self.assertGreaterEqual(row["memory_gb"] + 1e-9, memory.get(row["schedule"], 0))
+
+    def test_cut_places_and_order_are_searched_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            model.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 7, "hidden_size": 1024,
+                                         "num_attention_heads": 8, "intermediate_size": 4096,
+                                         "vocab_size": 1000}), encoding="utf-8")
+            common = ("--model", model, "--sequence", 100, "--microbatches")
+            equal = (*common, 6, "--devices", 4, "--gpu", "a100")
+            differ = (*common, 4, "--devices", 3, "--gpu", "a100,h100,a100")
+            for words in (equal, differ):
+                plain = json.loads(output(*words, "--format", "json"))
+                found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
+                self.assertEqual(found, json.loads(output(*words, "--search", "--rounds", 1, "--format", "json")))
+                best = plain["candidates"][plain["pick"]]
+                pick = found["candidates"][found["pick"]]
+                self.assertEqual(pick, found["candidates"][-1])
+                self.assertRegex(pick["schedule"], ", order searched$|, cut anew$")
+                self.assertLess(pick["seconds"], 0.99 * best["seconds"])
+                self.assertEqual(sum(pick["layers"]), 7)
+                for row in found["candidates"]:
+                    self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
+                    self.assertEqual("any_bound" in row, "vocabulary" not in row["schedule"])
+                self.assertEqual([{k: v for k, v in row.items() if k != "any_bound"}
+                                  for row in found["candidates"][:-1]], plain["candidates"])
+                text = output(*words, "--search", "--rounds", 1)
+                self.assertRegex(text, r"no cut, no placement and no order of the layers on these devices is more than "
+                                       r"[\d.]+ % faster\n")
+            # The slow devices hold a layer each, the fast one is the first.
+            self.assertEqual(pick["places"], [1, 0, 2])
+            self.assertIn("devices at the places of the pipeline: 1 0 2\n", text)
+            moved = json.loads(output(*common, 4, "--devices", 3, "--gpu", "h100,a100,a100", "--search", "--rounds", 1,
+                                      "--format", "json"))
+            self.assertLessEqual(moved["candidates"][moved["pick"]]["seconds"], best["seconds"])
+            self.assertIn("give them as the text report says",
+                          run(*differ, "--search", "--rounds", 1, "--format", "header").stderr)
+            found = json.loads(output(*equal, "--search", "--rounds", 1, "--format", "json"))
+            self.check_header(found["candidates"][-1], *equal, "--search", "--rounds", 1)
+            # A limit that the pick above does not keep: what is found keeps it.
+            least = found["candidates"][found["frontier"][0]]["memory_gb"]
+            tight = (least + found["candidates"][-1]["memory_gb"]) / 2
+            found = json.loads(output(*equal, "--search", "--rounds", 1, "--memory", f"{tight:.6f}GB", "--format", "json"))
+            self.assertLessEqual(found["candidates"][found["pick"]]["memory_gb"], tight)
+            for words, wanted in ((("--seconds", 1), "give --search as well"),
+                                  (("--search", "--cost", write_equal_costs(folder)), "leave one of them out")):
+                result = run(*equal, *words)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(wanted, result.stderr)
 
     def test_nothing_is_recomputed_or_copied_for_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
