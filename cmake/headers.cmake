@@ -116,6 +116,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/pipeline_search.hpp
   search/pipeline_trials.hpp
   search/pipeline_walk.hpp
+  search/sequence_groups.hpp
   search/sequence_partition.hpp
   search/shortest_slices.hpp
   search/v_auto.hpp

@@ -167,6 +167,7 @@
 #include <pipe/search/pipeline_search.hpp>
 #include <pipe/search/pipeline_trials.hpp>
 #include <pipe/search/pipeline_walk.hpp>
+#include <pipe/search/sequence_groups.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
 #include <pipe/search/v_auto.hpp>
