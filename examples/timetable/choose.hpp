@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ struct choose_command {
   [[nodiscard]] pipelining::gpu const& gpu(int device) const {
     return gpus[gpus.size() == 1 ? 0 : static_cast<std::size_t>(device)];
   }
+  //! Tokens of a step, without padding.
+  [[nodiscard]] double tokens() const {
+    return lengths.empty() ? static_cast<double>(setup.sequence) * setup.sequences * microbatches
+                           : std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
@@ -44,6 +50,7 @@ struct choose_command {
   pipelining::training_setup setup;
   int devices = 0;
   int microbatches = 0;
+  std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
   double memory_gb = 0; //!< of the largest GPU
   bool capped = false;  //!< --memory has given it, for all
   double jitter = 0; //!< standard deviation of a pass over its time
