@@ -102,6 +102,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/continuous_offsets.hpp
   search/exact.hpp
   search/exact_bound.hpp
+  search/exact_copies.hpp
   search/exact_search.hpp
   search/exact_state.hpp
   search/found_pipeline.hpp

@@ -156,6 +156,7 @@
 #include <pipe/search/continuous_offsets.hpp>
 #include <pipe/search/exact.hpp>
 #include <pipe/search/exact_bound.hpp>
+#include <pipe/search/exact_copies.hpp>
 #include <pipe/search/exact_search.hpp>
 #include <pipe/search/exact_state.hpp>
 #include <pipe/search/found_pipeline.hpp>
