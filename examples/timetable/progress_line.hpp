@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -37,13 +36,18 @@ public:
     std::lock_guard const lock(mutex_);
     what_ = std::move(what);
     if (!writer_.joinable())
-      writer_ = std::jthread([this](std::stop_token const& stop) { write(stop); });
+      writer_ = std::thread([this] { write(); });
   }
   void end() {
     if (!writer_.joinable())
       return;
-    writer_.request_stop();
+    {
+      std::lock_guard const lock(mutex_);
+      stop_ = true;
+    }
+    ended_.notify_all();
     writer_.join();
+    stop_ = false;
     if (wrote_ && isatty(STDERR_FILENO) != 0)
       std::fputs("\r\x1b[K", stderr);
     wrote_ = false;
@@ -52,14 +56,13 @@ public:
 private:
   using clock = std::chrono::steady_clock;
 
-  void write(std::stop_token const& stop) {
+  void write() {
     bool const terminal = isatty(STDERR_FILENO) != 0;
     std::unique_lock lock(mutex_);
-    for (double next = first_; !stop.stop_requested();
-         next = terminal ? passed() + 0.2 : next * 2) {
+    for (double next = first_;; next = terminal ? passed() + 0.2 : next * 2) {
       auto const when =
         start_ + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(next));
-      if (ended_.wait_until(lock, stop, when, [&stop] { return stop.stop_requested(); }))
+      if (ended_.wait_until(lock, when, [this] { return stop_; }))
         return;
       std::fprintf(
         stderr, terminal ? "\r\x1b[K%.1f s: %s" : "%.1f s: %s\n", passed(), what_.c_str());
@@ -72,10 +75,11 @@ private:
   double seconds_;
   double first_;
   std::mutex mutex_;
-  std::condition_variable_any ended_;
-  std::string what_;    // guarded
-  bool wrote_ = false;  // by the writer, until it has ended
-  std::jthread writer_; // last: it uses all the others
+  std::condition_variable ended_;
+  std::string what_; // these are guarded
+  bool stop_ = false;
+  bool wrote_ = false; // by the writer, until it has ended
+  std::thread writer_;
 };
 
 } // namespace examples
