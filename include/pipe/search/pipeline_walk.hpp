@@ -6,6 +6,7 @@
 //! pipelining::detail::pipeline_walk.
 
 #include <pipe/core/pipeline.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/bounds.hpp>
@@ -55,13 +56,11 @@ public:
       tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over(), places), places}});
       trials_.look(tried.back());
     }
-    std::stable_sort(
-      tried.begin(), tried.end(), [](auto const& a, auto const& b) { return a.better_than(b); });
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
     for (tried_pipeline& each : tried)
       all_cuts = cut_anew(each) && all_cuts;
     double const best_given = trials_.best_time();
-    std::stable_sort(
-      tried.begin(), tried.end(), [](auto const& a, auto const& b) { return a.better_than(b); });
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
     for (std::size_t i = 0; i < std::min<std::size_t>(tried.size(), 4); ++i)
       tune(tried[i]);
     for (int round = 0; round < options_.rounds && trials_.going(); ++round) {

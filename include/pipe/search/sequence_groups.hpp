@@ -5,6 +5,8 @@
 //! @brief Groups of devices that share sequences of unequal length. Header for
 //! pipelining::group_cost, group_work, sequence_groups and best_sequence_groups.
 
+#include <pipe/core/sort_stably.hpp>
+
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
@@ -221,7 +223,7 @@ best_sequence_groups(std::span<int const> lengths,
   std::vector<int> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
   auto const length = [&](int sequence) { return lengths[static_cast<std::size_t>(sequence)]; };
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return length(a) > length(b); });
+  detail::sort_stably(order, [&](int a, int b) { return length(a) > length(b); });
   sequence_groups best;
   double area = 0;
   for (int const sequence : order) {
