@@ -103,15 +103,22 @@ set(PIPELINING_HEADERS_SEARCH
   search/continuous_offsets.hpp
   search/exact.hpp
   search/exact_bound.hpp
+  search/exact_copies.hpp
   search/exact_search.hpp
   search/exact_state.hpp
+  search/found_pipeline.hpp
   search/frontier.hpp
   search/layer_partition.hpp
+  search/layered_model.hpp
   search/list_order.hpp
   search/offload_rules.hpp
   search/order_graph.hpp
   search/order_search.hpp
   search/order_walk.hpp
+  search/pipeline_search.hpp
+  search/pipeline_trials.hpp
+  search/pipeline_walk.hpp
+  search/sequence_groups.hpp
   search/sequence_partition.hpp
   search/shortest_slices.hpp
   search/v_auto.hpp

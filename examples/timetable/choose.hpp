@@ -10,7 +10,13 @@
 #include <pipe/model/predict.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/search/frontier.hpp>
+#include <pipe/search/layer_partition.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/timetable.hpp>
 
+#include <cstdint>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +37,11 @@ struct choose_command {
   [[nodiscard]] pipelining::gpu const& gpu(int device) const {
     return gpus[gpus.size() == 1 ? 0 : static_cast<std::size_t>(device)];
   }
+  //! Tokens of a step, without padding.
+  [[nodiscard]] double tokens() const {
+    return lengths.empty() ? static_cast<double>(setup.sequence) * setup.sequences * microbatches
+                           : std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  }
   //! The memory of a GPU of a device.
   [[nodiscard]] double room_gb(int device) const {
     return capped ? memory_gb : gpu(device).memory_gb;
@@ -39,12 +50,17 @@ struct choose_command {
   pipelining::training_setup setup;
   int devices = 0;
   int microbatches = 0;
+  std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
   double memory_gb = 0; //!< of the largest GPU
   bool capped = false;  //!< --memory has given it, for all
   double jitter = 0; //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   bool all = false;                              //!< every row of the table
+  bool search = false;    //!< whether cut, places and order are searched, too
+  double seconds = 5;     //!< of the search
+  int rounds = 0;         //!< in place of seconds; 0: not given
+  std::uint64_t seed = 1; //!< of the search
   std::string format = "text";
 };
 
@@ -68,6 +84,11 @@ struct candidate {
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
+  std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
+  //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
+  //! no placement and no order of the model on these devices can beat.
+  std::shared_ptr<pipelining::dynamic_timetable const> own_order;
+  double any_bound = 0;
 };
 
 //! All candidates, and why others are none.
@@ -95,6 +116,28 @@ struct evaluated {
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
+
+//! Fills in the memory that a timetable of a candidate takes.
+void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);
+
+//! Fills in what it takes: time, memory, bounds.
+void measure(choose_command const& asked,
+             pipelining::dynamic_timetable const& table,
+             pipelining::cost_table const& cost,
+             candidate& one);
+
+//! Times of every layer for a whole microbatch. @param output_layer whether the last has it
+[[nodiscard]] std::vector<pipelining::layer_cost>
+layer_times(choose_command const& asked, pipelining::gpu const& on, bool output_layer);
+
+//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
+//! are of stages of equal numbers of layers.
+//! @param shards whether the output layer is in none of them
+[[nodiscard]] std::vector<int>
+cut_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
+
+//! Chunks of equal work, where a layer's attention grows with what lies before.
+[[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
 
 //! What the stages of a candidate hold, [S].
 [[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);

@@ -4,6 +4,7 @@
 #include <pipe/model/predict_shards.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/layer_partition.hpp>
+#include <pipe/search/layered_model.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -17,6 +18,7 @@
 #include <optional>
 
 #include "choose.hpp"
+#include "choose_search.hpp"
 #include "progress_line.hpp"
 
 namespace pp = pipelining;
@@ -75,61 +77,6 @@ percentile_95(pp::dynamic_timetable const& table, pp::cost_table const& cost, do
   }
   std::sort(times.begin(), times.end());
   return times[samples * 95 / 100];
-}
-
-//! The devices that have a stage: two where microbatches go both ways.
-std::vector<int> holders_of(pp::pipeline const& over, int stage) {
-  std::vector<int> devices{pp::device_of(over, stage, 0)};
-  if (int const other = pp::device_of(over, stage, over.extents.microbatches - 1);
-      other != devices.front())
-    devices.push_back(other);
-  return devices;
-}
-
-//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
-//! are of stages of equal numbers of layers.
-//! @param shards whether the output layer is in none of them
-std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
-  if (asked.measured)
-    return pp::even_partition(asked.model.layers, pp::stages(extents));
-  pp::token_range const all{asked.setup.sequence, 0};
-  auto const cost = [&](pp::stage_content const& content) {
-    auto const time = [&](pp::pass_kind kind) {
-      return pp::pass_seconds(
-        asked.model, asked.setup, asked.gpu(0), asked.reached, content, kind, all);
-    };
-    return pp::layer_cost{time(pp::pass_kind::forward),
-                          time(pp::pass_kind::backward_input),
-                          time(pp::pass_kind::backward_weight)};
-  };
-  std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
-  if (!shards)
-    layers.back() = cost({1, false, true});
-  std::vector<double> speeds;
-  for (int stage = 0; stage < pp::stages(extents); ++stage) {
-    speeds.push_back(HUGE_VAL);
-    for (int const device : holders_of({extents}, stage))
-      speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
-  }
-  return pp::balanced_layers(layers, pp::stages(extents), speeds);
-}
-
-//! Chunks of equal work, where a layer's attention grows with what lies before.
-std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
-  int const tokens = static_cast<int>(asked.setup.sequence);
-  if (chunks == 1)
-    return {tokens};
-  if (asked.measured)
-    return pp::even_partition(tokens, chunks);
-  pp::token_range const all{tokens, 0};
-  double const linear =
-    pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
-    pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
-  double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
-                           asked.reached.attention * asked.model.layers;
-  int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
-  return pp::balanced_partition(
-    tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
 }
 
 std::string plain_type_of(schedule_choice const& c) {
@@ -246,35 +193,58 @@ std::string label_of(schedule_choice const& c) {
   return in_adapter(text, c.adapted);
 }
 
-evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
-  candidate one;
-  one.choice = choice;
-  one.label = label_of(choice);
-  one.type = type_of(choice);
-  one.extents = arrange(choice);
-  pp::shape const inside = extents_inside(choice);
-  if (pp::stages(inside) > asked.model.layers)
-    throw std::invalid_argument("it has more stages than the model has layers");
-  one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
-  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
-  pp::cost_table const cost = costs_of(asked, one);
-  one.latency = cost.latency();
-  pp::dynamic_timetable table = make_named_timetable(choice, cost);
-  if (choice.adapted == adapter::offload &&
-      table.offsets[static_cast<std::size_t>(asked.devices)] ==
-        table.offsets[static_cast<std::size_t>(asked.devices) + 1])
-    throw std::invalid_argument("no activation idles for as long as its copies take");
-  one.seconds = pp::makespan(table);
-  one.bubble = pp::bubble_rate(table);
-  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+std::vector<pp::layer_cost>
+layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer) {
+  pp::token_range const all{asked.setup.sequence, 0};
+  auto const cost = [&](pp::stage_content const& content) {
+    auto const time = [&](pp::pass_kind kind) {
+      return pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, all);
+    };
+    return pp::layer_cost{time(pp::pass_kind::forward),
+                          time(pp::pass_kind::backward_input),
+                          time(pp::pass_kind::backward_weight)};
+  };
+  std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
+  if (output_layer)
+    layers.back() = cost({1, false, true});
+  return layers;
+}
 
-  std::vector<pp::stage_content> const content = content_of(one);
+std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
+  if (asked.measured)
+    return pp::even_partition(asked.model.layers, pp::stages(extents));
+  std::vector<double> speeds;
+  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    speeds.push_back(HUGE_VAL);
+    for (int const device : pp::holders_of({extents}, stage))
+      speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
+  }
+  return pp::balanced_layers(
+    layer_times(asked, asked.gpu(0), !shards), pp::stages(extents), speeds);
+}
+
+std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
+  int const tokens = static_cast<int>(asked.setup.sequence);
+  if (chunks == 1)
+    return {tokens};
+  if (asked.measured)
+    return pp::even_partition(tokens, chunks);
+  pp::token_range const all{tokens, 0};
+  double const linear =
+    pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
+    pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
+  double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
+                           asked.reached.attention * asked.model.layers;
+  int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
+  return pp::balanced_partition(
+    tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
+}
+
+void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   std::vector<pp::stage_bytes> bytes;
-  for (pp::stage_content const& each : content)
+  for (pp::stage_content const& each : content_of(one))
     bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
-  pp::bound_options options{.chunk_shares = shares};
-  options.memory_limit = 0;
   for (int device = 0; device < asked.devices; ++device) {
     auto const activation = [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
@@ -295,16 +265,51 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
               static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
     }
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+  }
+}
+
+void measure(choose_command const& asked,
+             pp::dynamic_timetable const& table,
+             pp::cost_table const& cost,
+             candidate& one) {
+  one.seconds = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+  count_memory(asked, table, one);
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  pp::bound_options options{.chunk_shares = shares};
+  options.memory_limit = 0;
+  for (int device = 0; device < asked.devices; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
-  }
-  if (choice.adapted == adapter::recompute)
+  if (one.choice.adapted == adapter::recompute)
     options.relief = pp::memory_relief::recompute_all;
-  if (choice.adapted == adapter::offload)
+  if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
-  one.bound = has_shards(choice.adapted)
-                ? bound_around(table, cost, choice)
+  one.bound = has_shards(one.choice.adapted)
+                ? bound_around(table, cost, one.choice)
                 : pp::least_times(table.over(), cost, options).makespan.least();
+}
+
+evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
+  candidate one;
+  one.choice = choice;
+  one.label = label_of(choice);
+  one.type = type_of(choice);
+  one.extents = arrange(choice);
+  pp::shape const inside = extents_inside(choice);
+  if (pp::stages(inside) > asked.model.layers)
+    throw std::invalid_argument("it has more stages than the model has layers");
+  one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
+  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  pp::cost_table const cost = costs_of(asked, one);
+  one.latency = cost.latency();
+  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  if (choice.adapted == adapter::offload &&
+      table.offsets[static_cast<std::size_t>(asked.devices)] ==
+        table.offsets[static_cast<std::size_t>(asked.devices) + 1])
+    throw std::invalid_argument("no activation idles for as long as its copies take");
+  measure(asked, table, cost, one);
   return {std::move(one), std::move(table)};
 }
 
@@ -365,7 +370,7 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
     for (pp::pass_kind const kind : pp::timed_kinds)
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
         double slowest = 0;
-        for (int const device : holders_of(over, stage))
+        for (int const device : pp::holders_of(over, stage))
           slowest = std::max(slowest,
                              of_device[static_cast<std::size_t>(device)].duration(
                                pp::row_writer::make(kind, stage, 0, chunk)));
@@ -450,16 +455,27 @@ candidates evaluate_all(choose_command const& asked) {
     for (schedule_choice const& call : calls_of(schedule, asked))
       calls.push_back(call);
   candidates result;
+  std::vector<choose_start> starts;
   progress_line line(HUGE_VAL);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
-      result.all.push_back(evaluate(asked, calls[i]).what);
+      evaluated made = evaluate(asked, calls[i]);
+      if (asked.search && calls[i].adapted == adapter::none &&
+          made.table.tables.declared == pp::training)
+        starts.push_back({result.all.size(),
+                          {made.table.extents,
+                           std::move(made.table.passes),
+                           std::move(made.table.offsets),
+                           std::move(made.table.tables)}});
+      result.all.push_back(std::move(made.what));
     } catch (std::invalid_argument const& error) {
       result.refused.push_back(label_of(calls[i]) + ": " + error.what());
     }
   }
   line.end();
+  if (!starts.empty())
+    add_searched(asked, starts, result);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "command_line.hpp"
+#include "search.hpp"
 
 namespace pp = pipelining;
 
@@ -38,15 +39,24 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   }
   bool const adapted = pick.choice.adapted != adapter::none;
   bool const shards = has_shards(pick.choice.adapted);
-  if (type.empty())
+  if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
+  if (!pick.places.empty())
+    throw usage_error("choose: the format header knows no devices in another order than --gpu has "
+                      "them; give them as the text report says");
   pp::cost_table const cost = costs_of(asked, pick);
   int const stages = pp::stages(pick.extents);
   std::string out = "// The schedule that `timetable choose` picked: " + pick.label + ".\n";
-  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n\nnamespace chosen {\n\n";
-  pp::append(out, "using schedule = ", type, ";\n");
-  pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");
-  pp::append(out, "inline constexpr int microbatches = ", asked.microbatches, ";\n");
+  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n\n";
+  out +=
+    pick.own_order ? "#include <stdexcept>\n\nnamespace chosen {\n\n" : "namespace chosen {\n\n";
+  if (pick.own_order) {
+    append_order_type(out, *pick.own_order, "choose");
+  } else {
+    pp::append(out, "using schedule = ", type, ";\n");
+    pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");
+    pp::append(out, "inline constexpr int microbatches = ", asked.microbatches, ";\n");
+  }
   append_list(out, "int", "layers_per_stage", pick.layers);
   append_list(out, "int", "chunk_lengths", pick.chunk_lengths);
   constexpr struct {

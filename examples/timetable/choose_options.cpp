@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "choose.hpp"
+#include "choose_lengths.hpp"
 #include "command_line.hpp"
 #include "files.hpp"
 
@@ -105,6 +107,11 @@ constexpr choose_option options[] = {
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.sequence = count_of(option, word, 1 << 24);
    }},
+  {"--lengths",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.lengths = read_lengths(option, word);
+   }},
   {"--sequences",
    true,
    [](choose_command& c, std::string_view option, std::string_view word) {
@@ -178,6 +185,24 @@ constexpr choose_option options[] = {
                          quoted(word));
      c.format = std::string(word);
    }},
+  {"--search",
+   false,
+   [](choose_command& c, std::string_view, std::string_view) { c.search = true; }},
+  {"--seconds",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seconds = number(option, word, 0, 86400);
+   }},
+  {"--rounds",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.rounds = count_of(option, word);
+   }},
+  {"--seed",
+   true,
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seed = static_cast<std::uint64_t>(count_of(option, word, 1 << 30));
+   }},
   {"--all", false, [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
 };
 
@@ -218,18 +243,35 @@ choose_command read_choose_command(int count, char const* const* words) {
       value = equals == std::string_view::npos ? words[++i] : word.substr(equals + 1);
     found->read(result, found->name, value);
   }
+  auto const has = [&given](std::string_view name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
   for (std::string_view const needed :
-       {"--model", "--sequence", "--gpu", "--devices", "--microbatches"}) {
-    bool there = false;
-    for (std::string_view const each : given)
-      there = there || each == needed;
-    if (!there)
+       {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
+    if (!has(needed) &&
+        (result.lengths.empty() || (needed != "--sequence" && needed != "--microbatches")))
       throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
+  if (!result.lengths.empty()) {
+    for (std::string_view const other :
+         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter", "--search"})
+      if (has(other))
+        throw usage_error("choose: " + std::string(other) +
+                          " is for sequences of one length; leave it or --lengths out");
+    if (result.gpus.size() > 1 || result.format == "header")
+      throw usage_error("choose: with --lengths all devices are of one --gpu, and no header is "
+                        "written; take text, json or svg");
+    result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
+    result.microbatches = static_cast<int>(result.lengths.size());
   }
-  for (std::string_view const name : given)
-    if (name == "--efficiency" && result.measured)
-      throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
-                        "leave one of them out");
+  if (has("--efficiency") && result.measured)
+    throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
+                      "leave one of them out");
+  for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
+    if (has(name) && !result.search)
+      throw usage_error("choose: " + std::string(name) + " is of a search; give --search as well");
+  if (result.search && result.measured)
+    throw usage_error("choose: --search cuts layers anew, and --cost has times of stages alone; "
+                      "leave one of them out");
   pp::check_setup(result.model, result.setup);
   if (result.devices > result.model.layers)
     throw usage_error("choose: " + std::to_string(result.devices) +
@@ -262,6 +304,9 @@ std::string choose_help() {
          "  --sequence S           tokens of a sequence\n"
          "  --devices P            devices of the pipeline\n"
          "  --microbatches M       microbatches of one step\n"
+         "  --lengths L,LxN,...    in place of --sequence and --microbatches: the lengths of the\n"
+         "                         sequences of one step, N of a length, or a file with such "
+         "words\n"
          "  --sequences B          sequences of a microbatch; default 1\n"
          "  --tensor T             GPUs that share every layer; default 1\n"
          "  --data D               replicas that share the optimizer's state; default 1\n"
@@ -273,6 +318,11 @@ std::string choose_help() {
          "                         ones; stages and chunks are then cut evenly\n"
          "  --jitter X             passes vary by this share of their time (standard deviation);\n"
          "                         ranks by the 95th percentile of 40 samples\n"
+         "  --search               then searches cut of layers, places of GPUs that differ and\n"
+         "                         order of passes together, from all schedules\n"
+         "  --seconds X            how long; default 5\n"
+         "  --rounds N             N rounds in place of seconds: the same result on any machine\n"
+         "  --seed N               of the search\n"
          "  --all                  every row of the table\n"
          "  --format FORMAT        text (default), json, svg (memory and time of all), or header\n"
          "                         (C++: the pick as a type, its costs, timetable and plan)\n";

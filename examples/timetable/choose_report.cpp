@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <stdexcept>
 
 #include "choose.hpp"
 #include "choose_header.hpp"
+#include "choose_lengths.hpp"
 #include "command_line.hpp"
 
 namespace pp = pipelining;
@@ -43,9 +45,7 @@ std::string per_cent(double share) {
 }
 
 double tokens_per_second(choose_command const& asked, candidate const& one) {
-  double const tokens =
-    static_cast<double>(asked.setup.sequence) * asked.setup.sequences * asked.microbatches;
-  return tokens / one.seconds / asked.devices / asked.setup.tensor;
+  return asked.tokens() / one.seconds / asked.devices / asked.setup.tensor;
 }
 
 bool is_v(candidate const& one) {
@@ -60,8 +60,25 @@ void append_heading(std::string& out, choose_command const& asked) {
   pp::append(
     out, ", ", rounded(static_cast<double>(pp::parameters(model)) / 1e9, 2), "e9 parameters\n");
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
-  pp::append(out, ", ", asked.microbatches, " microbatches of ", asked.setup.sequences, " x ");
-  pp::append(out, asked.setup.sequence, " tokens, ", rounded(asked.memory_gb, 3), " GB per GPU\n");
+  if (asked.lengths.empty())
+    pp::append(out,
+               ", ",
+               asked.microbatches,
+               " microbatches of ",
+               asked.setup.sequences,
+               " x ",
+               asked.setup.sequence,
+               " tokens, ");
+  else
+    pp::append(out,
+               ", ",
+               asked.lengths.size(),
+               " sequences, ",
+               static_cast<std::int64_t>(asked.tokens()),
+               " tokens, the longest ",
+               asked.setup.sequence,
+               ", ");
+  pp::append(out, rounded(asked.memory_gb, 3), " GB per GPU\n");
   if (asked.gpus.size() > 1 && !asked.capped)
     out +=
       "GPUs differ: memory is that of the one with the least room, as a share of the largest\n";
@@ -188,10 +205,21 @@ void append_reasons(std::string& out,
   out += "\n";
   out += "no order of its placement and memory is more than " +
          per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
+  if (pick.any_bound > 0)
+    out += "no cut, no placement and no order of the layers on these devices is more than " +
+           per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
+  if (!pick.places.empty()) {
+    pp::append(out, "devices at the places of the pipeline:");
+    for (int const device : pick.places)
+      pp::append(out, " ", device);
+    out += "\n";
+  }
   pp::append(out, "layers of the stages:");
   for (int const layers : pick.layers)
     pp::append(out, " ", layers);
-  if (pick.chunk_lengths.size() > 1) {
+  if (pick.chunk_lengths.size() > 1 && !asked.lengths.empty())
+    pp::append(out, "; at most ", pick.chunk_lengths.front(), " tokens of a chunk");
+  else if (pick.chunk_lengths.size() > 1) {
     pp::append(out, "; tokens of the chunks:");
     for (int const tokens : pick.chunk_lengths)
       pp::append(out, " ", tokens);
@@ -263,6 +291,14 @@ std::string json_of(choose_command const& asked,
     pp::append(out, i > 0 ? ",\n  " : "\n  ", "{\"schedule\": \"", one.label, "\"");
     pp::append(out, ", \"seconds\": ", one.seconds, ", \"ranked\": ", one.ranked);
     pp::append(out, ", \"bound\": ", one.bound, ", \"bubble_rate\": ", one.bubble);
+    if (one.any_bound > 0)
+      pp::append(out, ", \"any_bound\": ", one.any_bound);
+    if (!one.places.empty()) {
+      out += ", \"places\": [";
+      for (std::size_t p = 0; p < one.places.size(); ++p)
+        pp::append(out, p > 0 ? ", " : "", one.places[p]);
+      out += "]";
+    }
     pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
     for (std::size_t s = 0; s < one.layers.size(); ++s)
       pp::append(out, s > 0 ? ", " : "", one.layers[s]);
@@ -375,7 +411,10 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
 
 void choose(int count, char const* const* words) {
   choose_command const asked = read_choose_command(count, words);
-  std::string const text = asked.help ? choose_help() : choose_report(asked, evaluate_all(asked));
+  std::string const text =
+    asked.help
+      ? choose_help()
+      : choose_report(asked, asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked));
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

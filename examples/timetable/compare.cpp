@@ -6,12 +6,14 @@
 #include <pipe/io/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "make.hpp"
+#include "progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -144,8 +146,12 @@ std::string json_of(std::vector<compared> const& all) {
 
 std::string compare(command const& asked) {
   std::vector<compared> all;
-  for (named_schedule const& each : named_schedules())
+  progress_line line(HUGE_VAL);
+  for (named_schedule const& each : named_schedules()) {
+    line.say("making " + std::string(each.name) + "; --limit-seconds N bounds it");
     all.push_back(compare_one(asked, std::string(each.name)));
+  }
+  line.end();
   return asked.format == "csv"    ? csv_of(all)
          : asked.format == "json" ? json_of(all)
                                   : text_of(asked, all);

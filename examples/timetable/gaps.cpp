@@ -7,15 +7,16 @@
 #include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "../support/named_schedules.hpp"
 #include "command_line.hpp"
+#include "progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -89,9 +90,9 @@ void gaps(int count, char const* const* words) {
   pp::append(out, ", backward_weight ", cost.backward_weight, ", message ", cost.communication);
   out +=
     ":\n\n| schedule | makespan | peak | least makespan | gap |\n| --- | --- | --- | --- | --- |\n";
+  progress_line line(HUGE_VAL);
   for (named_schedule const& schedule : named_schedules()) {
-    if (isatty(STDERR_FILENO) != 0)
-      std::fprintf(stderr, "\r\x1b[K%s", std::string(schedule.name).c_str());
+    line.say("proving " + std::string(schedule.name));
     try {
       gap_row const row = look_at(asked, schedule);
       pp::append(out, "| `", row.name, "` | ", rounded(row.makespan, 3), " | ", row.peak, " | ");
@@ -102,8 +103,7 @@ void gaps(int count, char const* const* words) {
       // The schedule does not take these sizes, or holds more stages than proofs are for.
     }
   }
-  if (isatty(STDERR_FILENO) != 0)
-    std::fprintf(stderr, "\r\x1b[K");
+  line.end();
   std::fwrite(out.data(), 1, out.size(), stdout);
 }
 

@@ -43,10 +43,9 @@ pp::sequence_work work_to_cut(pp::uniform_cost const& cost, double ratio, int to
 
 pp::dynamic_timetable
 search(command const& asked, schedule_choice const& choice, any_cost const& cost) {
-  return with_patience<pp::dynamic_timetable>(
-    choice.name, patience_of(choice.name, asked.limit_seconds), [choice, cost] {
-      return make_named_timetable(choice, cost);
-    });
+  return with_patience<pp::dynamic_timetable>(choice.name, asked.limit_seconds, [choice, cost] {
+    return make_named_timetable(choice, cost);
+  });
 }
 
 //! The times of `times` of `pieces` equal parts of the work.

@@ -5,43 +5,81 @@
 //! @brief What takes long says how far it is.
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace examples {
 
-//! The clock and the line on stderr.
+//! The clock and the line on stderr. What was said last is written by a thread of its own, so that
+//! a step that takes long does not do so in silence.
 class progress_line {
 public:
-  //! @param seconds until no time is left
-  explicit progress_line(double seconds) : seconds_(seconds) {}
+  //! @param seconds until no time is left. @param first when something is written first
+  explicit progress_line(double seconds, double first = 2) : seconds_(seconds), first_(first) {}
+  progress_line(double seconds, std::string what) : progress_line(seconds) { say(std::move(what)); }
+  progress_line(progress_line const&) = delete;
+  progress_line& operator=(progress_line const&) = delete;
+  ~progress_line() { end(); }
 
   [[nodiscard]] double passed() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    return std::chrono::duration<double>(clock::now() - start_).count();
   }
   [[nodiscard]] bool time_left() const { return passed() < seconds_; }
-  //! From the second second on: on a terminal a line that the next one overwrites, elsewhere a line from time to time.
-  void say(std::string const& what) {
-    double const now = passed();
-    if (now < next_)
-      return;
-    bool const terminal = isatty(STDERR_FILENO) != 0;
-    next_ = terminal ? now + 0.2 : now * 2;
-    std::fprintf(stderr, terminal ? "\r\x1b[K%.1f s: %s" : "%.1f s: %s\n", now, what.c_str());
-    std::fflush(stderr);
-    said_ = terminal;
+  //! From the first time on: on a terminal a line that the next one overwrites, elsewhere a line
+  //! from time to time.
+  void say(std::string what) {
+    std::lock_guard const lock(mutex_);
+    what_ = std::move(what);
+    if (!writer_.joinable())
+      writer_ = std::thread([this] { write(); });
   }
-  void end() const {
-    if (said_)
+  void end() {
+    if (!writer_.joinable())
+      return;
+    {
+      std::lock_guard const lock(mutex_);
+      stop_ = true;
+    }
+    ended_.notify_all();
+    writer_.join();
+    stop_ = false;
+    if (wrote_ && isatty(STDERR_FILENO) != 0)
       std::fputs("\r\x1b[K", stderr);
+    wrote_ = false;
   }
 
 private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  using clock = std::chrono::steady_clock;
+
+  void write() {
+    bool const terminal = isatty(STDERR_FILENO) != 0;
+    std::unique_lock lock(mutex_);
+    for (double next = first_;; next = terminal ? passed() + 0.2 : next * 2) {
+      auto const when =
+        start_ + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(next));
+      if (ended_.wait_until(lock, when, [this] { return stop_; }))
+        return;
+      std::fprintf(
+        stderr, terminal ? "\r\x1b[K%.1f s: %s" : "%.1f s: %s\n", passed(), what_.c_str());
+      std::fflush(stderr);
+      wrote_ = true;
+    }
+  }
+
+  clock::time_point start_ = clock::now();
   double seconds_;
-  double next_ = 2;
-  bool said_ = false;
+  double first_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::string what_; // these are guarded
+  bool stop_ = false;
+  bool wrote_ = false; // by the writer, until it has ended
+  std::thread writer_;
 };
 
 } // namespace examples

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "progress_line.hpp"
 #include "published_vocabulary.hpp"
 
 namespace pp = pipelining;
@@ -432,7 +433,9 @@ void reproduce(int count, char const* const* words) {
   for (table_name const& each : tables) {
     known += (known.empty() ? "" : ", ") + std::string(each.name);
     if (count == 1 && each.name == words[0]) {
+      progress_line line(HUGE_VAL, "making the table " + std::string(each.name));
       std::string const text = each.make();
+      line.end();
       std::fwrite(text.data(), 1, text.size(), stdout);
       return;
     }

@@ -5,6 +5,8 @@
 //! @brief `timetable search`: an order of one's own for a memory limit, better than every schedule
 //! that keeps it.
 
+#include <pipe/timetable/timetable.hpp>
+
 #include <string>
 
 #include "command_line.hpp"
@@ -25,5 +27,11 @@ struct searched {
 
 //! The order as a C++ type, with its plan.
 [[nodiscard]] std::string search_header(searched const& found);
+
+//! Appends the order as a schedule type for its devices and microbatches, in their namespace.
+//! @param made who made it, a word: "search"
+void append_order_type(std::string& out,
+                       pipelining::dynamic_timetable const& table,
+                       std::string const& made);
 
 } // namespace examples

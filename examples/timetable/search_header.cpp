@@ -22,15 +22,12 @@ char const* word_of(pp::placement where) {
 
 } // namespace
 
-std::string search_header(searched const& found) {
-  pp::dynamic_timetable const& table = found.made.table;
+void append_order_type(std::string& out,
+                       pp::dynamic_timetable const& table,
+                       std::string const& made) {
   pp::shape const& extents = table.extents;
   if (!table.tables.holders.empty() || !table.tables.first_units.empty())
-    throw usage_error("search: the format header is for placements with a name; use csv or json");
-  std::string out = "// An order that `timetable search` found";
-  pp::append(out, found.call.empty() ? "" : ": " + found.call, ".\n");
-  out +=
-    "#pragma once\n\n#include <pipe/pipe.hpp>\n\n#include <stdexcept>\n\nnamespace found {\n\n";
+    throw usage_error(made + ": the format header is for placements with a name; use csv or json");
   pp::append(out, "inline constexpr int devices = ", extents.devices, ";\n");
   pp::append(out, "inline constexpr int microbatches = ", extents.microbatches, ";\n\n");
   out += "namespace detail {\n"
@@ -78,6 +75,14 @@ std::string search_header(searched const& found) {
          "  }\n"
          "};\n"
          "static_assert(pipelining::schedule<schedule>);\n\n";
+}
+
+std::string search_header(searched const& found) {
+  std::string out = "// An order that `timetable search` found";
+  pp::append(out, found.call.empty() ? "" : ": " + found.call, ".\n");
+  out +=
+    "#pragma once\n\n#include <pipe/pipe.hpp>\n\n#include <stdexcept>\n\nnamespace found {\n\n";
+  append_order_type(out, found.made.table, "search");
   pp::uniform_cost const& cost = found.made.cost;
   pp::append(out, "//! The times it was searched for, of one stage (and chunk) in the mean.\n");
   pp::append(out, "inline constexpr pipelining::uniform_cost cost{", cost.forward, ", ");

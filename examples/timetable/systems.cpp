@@ -13,6 +13,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "choose.hpp"
+#include "progress_line.hpp"
 
 namespace pp = pipelining;
 
@@ -136,13 +138,16 @@ void systems(int count, char const* const* words) {
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;
+  progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
+    line.say("making " + label_of(call));
     try {
       out += row_of(asked, call);
     } catch (std::invalid_argument const& error) {
       pp::append(refused, "\n`", label_of(call), "` is not in the table: ", error.what(), ".\n");
     }
   }
+  line.end();
   out += refused;
   std::fwrite(out.data(), 1, out.size(), stdout);
 }

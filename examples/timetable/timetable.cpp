@@ -15,6 +15,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,7 @@
 #include "compare.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
+#include "progress_line.hpp"
 #include "reproduce.hpp"
 #include "search.hpp"
 #include "systems.hpp"
@@ -200,7 +202,14 @@ void follow(examples::command const& asked) {
       write(asked, found.made);
     return;
   }
-  write(asked, examples::make(asked));
+  examples::progress_line line(HUGE_VAL,
+                               "making " + asked.choice.name + "; --limit-seconds N bounds it");
+  examples::made_table const made = examples::make(asked);
+  if (isatty(STDOUT_FILENO) != 0)
+    line.end(); // they would write over each other
+  else
+    line.say("writing " + made.name + " as " + asked.format);
+  write(asked, made);
 }
 
 //! Ends the program without waiting for searches that were given up.

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-PROGRESS = re.compile(r"^[0-9.]+ s: [0-9]+ of [0-9]+, .*\n", re.MULTILINE)  # of what takes longer than 2 s
+PROGRESS = re.compile(r"^[0-9.]+ s: ([0-9]+ of [0-9]+, |[0-9]+ so far, |searching: [0-9]+ pipelines, best ).*\n", re.MULTILINE)  # of what takes longer than 2 s
 PROGRAM = COMPILER = INCLUDE = ""
 SMALL = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 4)
 
@@ -250,6 +250,175 @@ class Choice(unittest.TestCase):
         for row in tight["candidates"]:
             # As a share of 80 GB, what the second one holds counts twice.
             self.assertGreaterEqual(row["memory_gb"] + 1e-9, memory.get(row["schedule"], 0))
+
+    def test_cut_places_and_order_are_searched_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            model.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": 7, "hidden_size": 1024,
+                                         "num_attention_heads": 8, "intermediate_size": 4096,
+                                         "vocab_size": 1000}), encoding="utf-8")
+            common = ("--model", model, "--sequence", 100, "--microbatches")
+            equal = (*common, 6, "--devices", 4, "--gpu", "a100")
+            differ = (*common, 4, "--devices", 3, "--gpu", "a100,h100,a100")
+            for words in (equal, differ):
+                plain = json.loads(output(*words, "--format", "json"))
+                found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
+                self.assertEqual(found, json.loads(output(*words, "--search", "--rounds", 1, "--format", "json")))
+                best = plain["candidates"][plain["pick"]]
+                pick = found["candidates"][found["pick"]]
+                self.assertEqual(pick, found["candidates"][-1])
+                self.assertRegex(pick["schedule"], ", order searched$|, cut anew$")
+                self.assertLess(pick["seconds"], 0.99 * best["seconds"])
+                self.assertEqual(sum(pick["layers"]), 7)
+                for row in found["candidates"]:
+                    self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
+                    self.assertEqual("any_bound" in row, "vocabulary" not in row["schedule"])
+                self.assertEqual([{k: v for k, v in row.items() if k != "any_bound"}
+                                  for row in found["candidates"][:-1]], plain["candidates"])
+                text = output(*words, "--search", "--rounds", 1)
+                self.assertRegex(text, r"no cut, no placement and no order of the layers on these devices is more than "
+                                       r"[\d.]+ % faster\n")
+            # The slow devices hold a layer each, the fast one is the first.
+            self.assertEqual(pick["places"], [1, 0, 2])
+            self.assertIn("devices at the places of the pipeline: 1 0 2\n", text)
+            moved = json.loads(output(*common, 4, "--devices", 3, "--gpu", "h100,a100,a100", "--search", "--rounds", 1,
+                                      "--format", "json"))
+            self.assertLessEqual(moved["candidates"][moved["pick"]]["seconds"], best["seconds"])
+            self.assertIn("give them as the text report says",
+                          run(*differ, "--search", "--rounds", 1, "--format", "header").stderr)
+            found = json.loads(output(*equal, "--search", "--rounds", 1, "--format", "json"))
+            self.check_header(found["candidates"][-1], *equal, "--search", "--rounds", 1)
+            # A limit that the pick above does not keep: what is found keeps it.
+            least = found["candidates"][found["frontier"][0]]["memory_gb"]
+            tight = (least + found["candidates"][-1]["memory_gb"]) / 2
+            found = json.loads(output(*equal, "--search", "--rounds", 1, "--memory", f"{tight:.6f}GB", "--format", "json"))
+            self.assertLessEqual(found["candidates"][found["pick"]]["memory_gb"], tight)
+            for words, wanted in ((("--seconds", 1), "give --search as well"),
+                                  (("--search", "--cost", write_equal_costs(folder)), "leave one of them out")):
+                result = run(*equal, *words)
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn(wanted, result.stderr)
+
+    def test_sequences_of_one_length_are_the_same_as_lengths(self):
+        rows = {row["schedule"]: row for row in self.rows if " with " not in row["schedule"]}
+        found = json.loads(output(*SMALL[:2], *SMALL[4:8], "--lengths", "2048x4", "--format", "json"))["candidates"]
+        padded = {row["schedule"].removesuffix(", padded to 2048"): row for row in found
+                  if row["schedule"].endswith(", padded to 2048")}
+        self.assertEqual(set(rows), set(padded))
+        compared = 0
+        for name, row in rows.items():
+            if len(set(row["chunk_lengths"])) == 1:  # lengths cut microbatches into chunks of equal tokens
+                compared += 1
+                self.assertAlmostEqual(row["seconds"], padded[name]["seconds"], delta=1e-9 * row["seconds"])
+                self.assertAlmostEqual(row["memory_gb"], padded[name]["memory_gb"], delta=1e-6 * row["memory_gb"])
+        self.assertGreater(compared, 10)
+
+    def test_sequences_of_unequal_length(self):
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths")
+        found = json.loads(output(*words, "512x5,4096,1024", "--format", "json"))
+        rows = {row["schedule"]: row for row in found["candidates"]}
+        pick = found["candidates"][found["pick"]]
+        self.assertLess(pick["seconds"], rows["1f1b, padded to 4096"]["seconds"] / 2)
+        self.assertLess(rows["1f1b, packed to 4096"]["seconds"], rows["1f1b, padded to 4096"]["seconds"])
+        for row in rows.values():
+            self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+        text = output(*words, "512x5,4096,1024")
+        self.assertIn("7 sequences, 7680 tokens, the longest 4096,", text)
+        self.assertRegex(text, rf"> {re.escape(pick['schedule'])} .* {round(7680 / pick['seconds'] / 2)}\n")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "lengths"
+            file.write_text("512x3 512x2\n4096\n1024\n", encoding="utf-8")
+            again = json.loads(output(*words, file, "--format", "json"))
+            self.assertEqual({row["schedule"]: row["memory_gb"] for row in again["candidates"]},
+                             {name: row["memory_gb"] for name, row in rows.items()})
+        # By hand: chunks of 1024 are 1024; 512 + 512; 512 + 512; 512; and the four pieces of 4096.
+        chunks = [[[(1024, 0)]], [[(512, 0)] * 2], [[(512, 0)] * 2], [[(512, 0)]],
+                  [[(1024, 1024 * i)] for i in range(4)]]
+        for keep in (1, 4):
+            row = rows[f"chunkflow, chunks of 1024, {keep} kept"]
+            seconds, held = self.by_hand(row["layers"], chunks, keep, 1024)
+            self.assertAlmostEqual(row["seconds"], seconds, delta=1e-9 * seconds)
+            self.assertAlmostEqual(row["memory_gb"], held / 1e9, delta=1e-6 * held / 1e9)
+        # One long sequence, of which memory is mostly keys and values.
+        alone = json.loads(output(*words, "4096", "--format", "json"))["candidates"]
+        row = next(row for row in alone if row["schedule"] == "chunkflow, chunks of 256, 1 kept")
+        seconds, held = self.by_hand(row["layers"], [[[(256, 256 * i)] for i in range(16)]], 1, 256)
+        self.assertAlmostEqual(row["seconds"], seconds, delta=1e-9 * seconds)
+        self.assertAlmostEqual(row["memory_gb"], held / 1e9, delta=1e-6 * held / 1e9)
+        few = rows["chunkflow, chunks of 1024, 1 kept"]
+        tight = output(*words, "512x5,4096,1024", "--memory", f"{few['memory_gb'] + 1e-6:.9f}GB")
+        fit = [row for row in rows.values() if row["memory_gb"] <= few["memory_gb"]]
+        best = min(fit, key=lambda row: row["seconds"])
+        self.assertIn(f"pick: {best['schedule']}, the fastest of {len(fit)} that fit", tight)
+        for words_and_wanted in ((("12y",), "12y"), (("0x3",), "wants lengths"), (("5x9999",), "more than 4096"),
+                                 ((",",), "has no lengths"), (("64", "--sequence", 3), "--sequence is for sequences of"),
+                                 (("64", "--search"), "--search is for sequences of"),
+                                 (("64x9", "--format", "header"), "no header is written")):
+            result = run(*words, *words_and_wanted[0])
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertRegex(result.stderr, words_and_wanted[1])
+
+    @staticmethod
+    def by_hand(layers, microbatches, keep, size):
+        """Seconds and bytes of ChunkFlow for gpt-1.3b on two A100."""
+        hidden, vocabulary, rate = 2048, 51200, 312e12
+        def time(stage, pieces, linears, attentions):
+            total = 0
+            for tokens, before in pieces:
+                linear = 2 * tokens * 12 * hidden ** 2 / (0.62 * rate)
+                attention = 4 * hidden * (tokens * before + tokens ** 2 / 2) / (0.62 * rate)
+                total += layers[stage] * (linears * linear + attentions * attention)
+                total += linears * 2 * tokens * hidden * vocabulary / (0.40 * rate) if stage == 1 else 0
+            return total
+        units = [(m, c) for m, chunks in enumerate(microbatches) for c in range(len(chunks))]
+        backward = [(m, c) for m, chunks in enumerate(microbatches) for c in reversed(range(len(chunks)))]
+        orders = []
+        for device in (0, 1):
+            rows, done, last = [], 0, 0
+            for m, c in backward:
+                last = max(last + 1, 1 + units.index((m, len(microbatches[m]) - 1)))
+                while done < min(last + 1 - device, len(units)):
+                    rows.append(("F", *units[done]))
+                    done += 1
+                rows.append(("B", m, c))
+            orders.append(rows)
+        message = 2 * size * hidden / 300e9
+        ends, free, at = {}, [0, 0], [0, 0]
+        while at != [len(orders[0]), len(orders[1])]:
+            for device in (0, 1):
+                while at[device] < len(orders[device]):
+                    kind, m, c = orders[device][at[device]]
+                    pieces = microbatches[m][c]
+                    kept = c + keep >= len(microbatches[m])
+                    other = (kind, m, c, 1 - device)
+                    waits = (kind == "F") == (device == 1)
+                    if waits and other not in ends:
+                        break
+                    ready = ends[other] + message if waits else 0
+                    if kind == "F":
+                        length = time(device, pieces, 1, 1)
+                    else:  # a recomputation waits for nothing
+                        free[device] += 0 if kept else time(device, pieces, 1, 1)
+                        length = time(device, pieces, 2, 2.5)
+                    free[device] = ends[kind, m, c, device] = max(free[device], ready) + length
+                    at[device] += 1
+        most = 0
+        for device in (0, 1):
+            held = 18 * (layers[device] * 12 * hidden ** 2 + hidden * vocabulary)
+            held += 6 * size * vocabulary if device == 1 else 0  # logits
+            held += 2 * layers[device] * 4 * hidden * 4096  # gradients of keys and values, single precision
+            peak = held
+            for kind, m, c in orders[device]:
+                tokens = sum(length for length, _ in microbatches[m][c])
+                whole = layers[device] * tokens * (32 * hidden + 4 * 16)
+                part = 2 * tokens * hidden + layers[device] * 4 * hidden * tokens
+                if c + keep >= len(microbatches[m]):
+                    part = whole
+                held += whole if kind == "F" else whole - part
+                peak = max(peak, held)
+                held -= whole - part if kind == "F" else whole
+            most = max(most, peak)
+        return max(free), most
 
     def test_nothing_is_recomputed_or_copied_for_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

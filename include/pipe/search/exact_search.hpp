@@ -9,6 +9,7 @@
 //! has been seen is not searched again: what it proved about the rest is kept.
 
 #include <pipe/search/exact_bound.hpp>
+#include <pipe/search/exact_copies.hpp>
 #include <pipe/search/exact_state.hpp>
 
 #include <algorithm>
@@ -41,25 +42,40 @@ struct exact_choice {
   int start = 0;
 };
 
+//! What a search has shown of a state: the rest is at least as long, under the limits it had.
+struct exact_proof {
+  exact_limits limits;
+  int least = 0;
+};
+
 class exact_search {
 public:
   exact_search(exact_world const& world, std::size_t most_states)
-      : world_(world), most_states_(most_states) {}
+      : world_(world), most_states_(most_states) {
+    for (int stage = 0; stage < world.stages; ++stage) {
+      auto const s = static_cast<std::size_t>(stage);
+      if (std::min({world.forward[s], world.input[s], world.weight[s], world.copy}) == 0)
+        least_step_ = 0;
+    }
+  }
 
   //! The least rest of a state, or a lower bound on it that is above `budget`; a rest within the
   //! budget leaves its steps in `path`, last first.
   int rest(exact_state const& at, int time, int budget) {
     if (done(at))
       return end_of(at);
-    int const bound = least_rest(world_, at);
+    int const bound = bound_of(at, budget);
     if (bound > budget || stopped_)
       return bound;
     bit_writer const key = key_of(world_, at);
     if (!key.fits)
       overflow_ = true;
-    if (auto const known = proven_.find(key.key); known != proven_.end() && known->second > budget)
-      return known->second;
-    if (proven_.size() >= most_states_ || overflow_) {
+    exact_limits const limits = limits_of(world_, at);
+    std::vector<exact_proof>& proofs = proven_[key.key];
+    for (exact_proof const& known : proofs)
+      if (known.least > budget && known.limits.allow(limits))
+        return known.least;
+    if (states_ >= most_states_ || overflow_) {
       stopped_ = true;
       return bound;
     }
@@ -67,16 +83,28 @@ public:
     if (decide(at, time, budget, 0, least))
       return least;
     least = std::max(least, bound);
-    if (!stopped_)
-      proven_[key.key] = least;
+    if (!stopped_) {
+      std::erase_if(proofs, [&](exact_proof const& known) {
+        return known.least <= least && limits.allow(known.limits);
+      });
+      proofs.push_back({limits, least});
+      ++states_;
+    }
     return least;
   }
 
   [[nodiscard]] std::vector<exact_choice> const& path() const noexcept { return path_; }
-  [[nodiscard]] std::size_t states() const noexcept { return proven_.size(); }
+  [[nodiscard]] std::size_t states() const noexcept { return states_; }
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
 
 private:
+  //! A lower bound on the rest, as good as it takes to be above the budget.
+  [[nodiscard]] int bound_of(exact_state const& at, int budget) const noexcept {
+    int const bound = least_rest(world_, at);
+    if (bound > budget || world_.copy < 0)
+      return bound;
+    return std::max(bound, exact_each(world_, at).least_rest());
+  }
   [[nodiscard]] bool done(exact_state const& at) const noexcept {
     for (int stage = 0; stage < world_.stages; ++stage)
       if (at.stage[static_cast<std::size_t>(stage)].weight < world_.microbatches)
@@ -96,6 +124,12 @@ private:
     int const lanes = world_.copy >= 0 ? world_.devices : 0;
     if (engine == world_.devices + lanes)
       return go_on(at, time, budget, least);
+    // What the devices compute may be too much already, whatever is copied beside it.
+    if (lanes > 0 && engine == world_.devices)
+      if (int const bound = bound_of(at, budget); bound > budget) {
+        least = std::min(least, bound);
+        return false;
+      }
     bool const lane = engine >= world_.devices;
     int const device = lane ? engine - world_.devices : engine;
     auto const d = static_cast<std::size_t>(device);
@@ -176,12 +210,15 @@ private:
     exact_engine& idle = next.compute[d];
     if (soonest < exact_never && (idle.must == 0 || soonest < idle.must))
       idle.must = static_cast<std::int16_t>(soonest);
+    idle.left = static_cast<std::int16_t>(least_step_); // until then nothing can change
     return decide(next, time, budget, engine + 1, least);
   }
 
   bool
   decide_lane(exact_state const& at, int time, int budget, int engine, int device, int& least) {
     int const units = held(world_, at, device);
+    bool const roomy = still_wanted(at, device) <= world_.cap - units;
+    bool comes = false;
     for (int stage = world_.stages - 1; stage >= 0; --stage) {
       if (world_.device[static_cast<std::size_t>(stage)] != device)
         continue;
@@ -193,25 +230,32 @@ private:
         ++label;
       if ((here.missed >> label & 1) == 0)
         continue; // its copy out was in vain: the search without it is no longer
+      comes = true;
       if (take(at, time, budget, engine, {exact_kind::copy_in, device, stage, label, time}, least))
         return true;
     }
+    if (comes && roomy)
+      return false; // nothing else wants the room, so the next copy may as well begin now
     exact_state waiting = at;
     std::array<exact_choice, most_exact_stages * most_exact_microbatches> found;
     std::size_t count = 0;
-    if (still_wanted(at, device) > world_.cap - units)
+    if (!roomy)
       for (int stage = 0; stage < world_.stages; ++stage) {
         if (world_.device[static_cast<std::size_t>(stage)] != device)
           continue;
         exact_stage const& here = at.stage[static_cast<std::size_t>(stage)];
-        for (int label = forward_ended(world_, at, stage) - 1; label >= here.input; --label) {
-          unsigned const bit = 1u << label;
-          if (((here.copied | here.bare | here.declined) & bit) != 0)
-            continue;
+        // Of the activations that are there, the one that is needed last goes first: where another
+        // one goes and this one stays or goes later, they can change names. What could have begun
+        // before is never begun next.
+        int label = forward_ended(world_, at, stage) - 1;
+        while (label >= here.input && ((here.copied | here.bare) >> label & 1) != 0)
+          --label;
+        if (label < here.input)
+          continue;
+        auto const bit = static_cast<std::uint8_t>(1u << label);
+        if ((here.declined & bit) == 0)
           found[count++] = {exact_kind::copy_out, device, stage, label, time};
-          // A copy out that the lane could have begun before is never begun next.
-          waiting.stage[static_cast<std::size_t>(stage)].declined |= static_cast<std::uint8_t>(bit);
-        }
+        waiting.stage[static_cast<std::size_t>(stage)].declined |= bit;
       }
     if (decide(waiting, time, budget, engine + 1, least))
       return true;
@@ -359,6 +403,8 @@ private:
     for (int device = 0; device < world_.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
       exact_engine& compute = next.compute[d];
+      if (compute.kind == exact_kind::none)
+        compute.left = 0;
       if (compute.kind == exact_kind::none && compute.must > 0) {
         if (compute.must <= step)
           return false;
@@ -382,8 +428,10 @@ private:
 
   exact_world world_;
   std::size_t most_states_;
-  std::unordered_map<exact_key, int, exact_hash> proven_;
+  std::unordered_map<exact_key, std::vector<exact_proof>, exact_hash> proven_;
+  std::size_t states_ = 0; // that were gone through
   std::vector<exact_choice> path_;
+  int least_step_ = 1; // ticks until anything can end, at least
   bool stopped_ = false;
   bool overflow_ = false;
 };

@@ -192,7 +192,7 @@ gradients_come(exact_world const& world, exact_state const& at, int stage) noexc
   return behind.input - behind.to_before.count;
 }
 
-//! The whole state in a few words, equal exactly where states are.
+//! A state without its limits in a few words, equal exactly where states are.
 struct exact_key {
   std::array<std::uint64_t, 12> words{};
   friend bool operator==(exact_key const&, exact_key const&) = default;
@@ -224,6 +224,42 @@ inline void put_arrivals(bit_writer& out, exact_arrivals const& list) noexcept {
     out.put(static_cast<std::uint64_t>(list.left[static_cast<std::size_t>(i)]), 12);
 }
 
+//! What a state may not do because another one does it at least as well. Limits alone never make
+//! the rest shorter.
+struct exact_limits {
+  std::uint64_t missed = 0;   //!< by stage and label
+  std::uint64_t declined = 0; //!< likewise
+  std::array<std::int16_t, most_exact_devices> must{};
+
+  //! Whether a state with these limits may do all that the same state may with `other`.
+  [[nodiscard]] bool allow(exact_limits const& other) const noexcept {
+    if ((other.missed & ~missed) != 0 || (declined & ~other.declined) != 0)
+      return false;
+    for (std::size_t d = 0; d < must.size(); ++d)
+      if (must[d] != 0 && (other.must[d] == 0 || other.must[d] > must[d]))
+        return false;
+    return true;
+  }
+};
+
+[[nodiscard]] inline exact_limits limits_of(exact_world const& world,
+                                            exact_state const& at) noexcept {
+  exact_limits limits;
+  static_assert(most_exact_stages * most_exact_microbatches <= 64);
+  for (int stage = 0; stage < world.stages; ++stage) {
+    exact_stage const& here = at.stage[static_cast<std::size_t>(stage)];
+    int const place = stage * most_exact_microbatches;
+    limits.missed |= static_cast<std::uint64_t>(here.missed) << place;
+    limits.declined |= static_cast<std::uint64_t>(here.declined) << place;
+  }
+  for (int device = 0; device < world.devices; ++device) {
+    exact_engine const& compute = at.compute[static_cast<std::size_t>(device)];
+    if (compute.kind == exact_kind::none)
+      limits.must[static_cast<std::size_t>(device)] = compute.must;
+  }
+  return limits;
+}
+
 //! The key of a state; `fits` is false where it is too long for one.
 [[nodiscard]] inline bit_writer key_of(exact_world const& world, exact_state const& at) noexcept {
   bit_writer out;
@@ -239,7 +275,7 @@ inline void put_arrivals(bit_writer& out, exact_arrivals const& list) noexcept {
       for (int const count : {here.light, here.again})
         out.put(static_cast<std::uint64_t>(count), 4);
     if (world.labelled) {
-      for (unsigned const mask : {here.copied, here.away, here.hosted, here.missed, here.declined})
+      for (unsigned const mask : {here.copied, here.away, here.hosted})
         out.put(copies ? mask : 0, copies ? most_exact_microbatches : 1);
       out.put(here.bare, most_exact_microbatches);
     }
@@ -249,9 +285,7 @@ inline void put_arrivals(bit_writer& out, exact_arrivals const& list) noexcept {
   for (int device = 0; device < world.devices; ++device) {
     exact_engine const& compute = at.compute[static_cast<std::size_t>(device)];
     out.put(static_cast<std::uint64_t>(compute.kind), 3);
-    if (compute.kind == exact_kind::none) {
-      out.put(static_cast<std::uint64_t>(compute.must), 12);
-    } else {
+    if (compute.kind != exact_kind::none) {
       out.put(static_cast<std::uint64_t>(compute.stage), 3);
       out.put(static_cast<std::uint64_t>(compute.left), 12);
       if (world.labelled && compute.kind == exact_kind::recompute)

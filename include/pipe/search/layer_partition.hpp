@@ -175,6 +175,40 @@ inline bool next_cut(std::vector<int>& cut) {
   return false;
 }
 
+//! Tries all cuts where there are at most `most_cuts`; else the one to start from, and then single
+//! layers that go to a neighbouring stage, as long as one helps.
+//! @param look_at takes a cut and says whether it is the best so far. @param start makes a cut.
+//! @return whether all were tried
+template <class LookAt, class Start>
+bool try_cuts(
+  int layers, int stages, std::int64_t most_cuts, LookAt const& look_at, Start const& start) {
+  if (cuts(layers, stages, most_cuts + 1) <= most_cuts) {
+    std::vector<int> cut(static_cast<std::size_t>(stages), 1);
+    cut.back() = layers - stages + 1;
+    do
+      look_at(cut);
+    while (next_cut(cut));
+    return true;
+  }
+  std::vector<int> best = start();
+  look_at(best);
+  for (bool better = true; better;) {
+    better = false;
+    std::vector<int> const from = best;
+    for (std::size_t i = 0; i + 1 < from.size(); ++i)
+      for (int const move : {-1, 1}) {
+        std::vector<int> cut = from;
+        cut[i] += move;
+        cut[i + 1] -= move;
+        if (cut[i] >= 1 && cut[i + 1] >= 1 && look_at(cut)) {
+          best = cut;
+          better = true;
+        }
+      }
+  }
+  return false;
+}
+
 } // namespace detail
 
 //! @brief The cut with which a schedule has the least makespan.
@@ -206,29 +240,9 @@ template <schedule Schedule>
     best.layers_per_stage = cut;
     return true;
   };
-  auto const count = static_cast<std::int64_t>(layers.size());
-  best.exact = detail::cuts(count, all, most_cuts + 1) <= most_cuts;
-  if (best.exact) {
-    std::vector<int> cut(static_cast<std::size_t>(all), 1);
-    cut.back() = static_cast<int>(count) - all + 1;
-    do
-      look_at(cut);
-    while (detail::next_cut(cut));
-    return best;
-  }
-  look_at(balanced_layers(layers, all));
-  for (bool better = true; better;) {
-    better = false;
-    std::vector<int> const from = best.layers_per_stage;
-    for (std::size_t i = 0; i + 1 < from.size(); ++i)
-      for (int const move : {-1, 1}) {
-        std::vector<int> cut = from;
-        cut[i] += move;
-        cut[i + 1] -= move;
-        if (cut[i] >= 1 && cut[i + 1] >= 1)
-          better = look_at(cut) || better;
-      }
-  }
+  best.exact = detail::try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
+    return balanced_layers(layers, all);
+  });
   return best;
 }
 
