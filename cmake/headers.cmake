@@ -13,10 +13,12 @@ set(PIPELINING_HEADERS_CORE
   core/declare.hpp
   core/dependencies.hpp
   core/flow.hpp
+  core/needs.hpp
   core/pass.hpp
   core/pipeline.hpp
   core/ratio.hpp
   core/shape.hpp
+  core/shard_weights.hpp
   core/slot_class.hpp
   core/sort_stably.hpp
   core/stage_graph.hpp
@@ -53,6 +55,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_shape.hpp
   schedule/walk.hpp
   schedule/with_recompute.hpp
+  schedule/with_sharded_weights.hpp
   schedule/with_stage_graph.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp

@@ -238,7 +238,7 @@ private:
 
   [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
     int const own = stream_of(step);
-    if (is_copy(step))
+    if (runs_beside(step))
       return static_cast<std::size_t>(own - shared_lanes_);
     return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }
@@ -307,7 +307,7 @@ struct stream_device {
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
-    if (is_copy(step))
+    if (is_copy(*work.declared, step))
       return copy(index, step);
     poison(step);
     if (board.times() != nullptr)
