@@ -21,6 +21,7 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -400,6 +401,10 @@ auto with_adapted(schedule_choice const& choice, Use use) {
   }
   case adapter::offload_chunks:
     return use(pp::with_offload<schedule_of_name, pp::offload_chunks>{named, {}});
+  case adapter::sharded_weights:
+  case adapter::gathered_once:
+    return use(pp::with_sharded_weights<schedule_of_name>{
+      named, choice.adapted == adapter::gathered_once ? pp::gathered_once : pp::reshard{}});
   case adapter::vocabulary_1:
     return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
                      : use(pp::with_vocabulary<schedule_of_name, 1>{named});

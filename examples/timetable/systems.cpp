@@ -54,7 +54,8 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
       // What would be another row once more.
       bool const the_same =
         (one.which == adapter::recompute_first && extents.stages_per_device == 1) ||
-        (one.which == adapter::offload_chunks && extents.chunks == 1);
+        (one.which == adapter::offload_chunks && extents.chunks == 1) ||
+        shards_weights(one.which); // the model has no times of gathers
       if (the_same)
         continue;
       calls.push_back(call);

@@ -176,6 +176,11 @@ pp::uniform_cost random_cost() {
 }
 
 template <class Schedule>
+pp::with_sharded_weights<Schedule> sharded(Schedule const& inner) {
+  return {inner, {}};
+}
+
+template <class Schedule>
 void check_schedule(Schedule const& inner, pp::pipeline_size size) {
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
@@ -189,9 +194,9 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
                                {.after_backward = false},
                                pp::gathered_once};
   for (pp::reshard const& rule : rules) {
-    pp::with_sharded_weights<Schedule> const sharded{inner, rule};
-    auto const table = pp::make_timetable(sharded, size, cost);
-    auto const at_once = pp::make_timetable(sharded, size, free);
+    pp::with_sharded_weights<Schedule> const adapted{inner, rule};
+    auto const table = pp::make_timetable(adapted, size, cost);
+    auto const at_once = pp::make_timetable(adapted, size, free);
     CHECK(pp::makespan(table) >= pp::makespan(plain));
     for (int device = 0; device < size.devices; ++device) {
       auto const passes = row_of(plain, device);
@@ -266,7 +271,7 @@ TEST_CASE("one stage on a device: one gather, one scatter, and so much later") {
   auto const check = [](auto const& inner, pp::pipeline_size size) {
     auto const cost = random_cost();
     auto const plain = pp::make_timetable(inner, size, cost);
-    auto const table = pp::make_timetable(pp::with_sharded_weights{inner}, size, cost);
+    auto const table = pp::make_timetable(sharded(inner), size, cost);
     for (int device = 0; device < size.devices; ++device) {
       auto const found = replay(table, device);
       CHECK(found.gathers == 1);
@@ -294,7 +299,7 @@ TEST_CASE("breadth-first gathers once for each stage and direction, and hides al
         pp::pipeline_size const size{devices, microbatches};
         pp::BreadthFirst<> const inner{held};
         auto const plain = pp::make_timetable(inner, size, cost);
-        auto const table = pp::make_timetable(pp::with_sharded_weights{inner}, size, cost);
+        auto const table = pp::make_timetable(sharded(inner), size, cost);
         for (int device = 0; device < devices; ++device) {
           auto const found = replay(table, device);
           CHECK(found.gathers == 2 * held - 1);
