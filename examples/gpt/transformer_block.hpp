@@ -203,11 +203,16 @@ public:
     visit(down_.weight);
   }
 
+  //! Calls visit(matrix) for each matrix, in one fixed order.
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    for (auto* matrix : {&query_, &key_value_, &projection_, &up_, &down_}) {
+      visit(*matrix);
+    }
+  }
   //! To be called when parameters have changed.
   void refresh() {
-    for (auto* matrix : {&query_, &key_value_, &projection_, &up_, &down_}) {
-      matrix->refresh();
-    }
+    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
   }
 
 private:

@@ -404,7 +404,9 @@ auto with_adapted(schedule_choice const& choice, Use use) {
   case adapter::sharded_weights:
   case adapter::gathered_once:
     return use(pp::with_sharded_weights<schedule_of_name>{
-      named, choice.adapted == adapter::gathered_once ? pp::gathered_once : pp::reshard{}});
+      named,
+      choice.adapted == adapter::gathered_once ? pp::gathered_once
+                                               : pp::reshard{.scatter_once = choice.scatter_once}});
   case adapter::vocabulary_1:
     return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
                      : use(pp::with_vocabulary<schedule_of_name, 1>{named});

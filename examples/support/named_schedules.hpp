@@ -132,6 +132,7 @@ struct schedule_choice {
   bool unfused = false;
   adapter adapted = adapter::none;
   int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
+  bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.

@@ -25,6 +25,12 @@ namespace detail {
          kind.calls == stage_call::backward || kind.calls == stage_call::backward_input;
 }
 
+//! True for the kinds that may add to the gradients of whole weights. A gradient of an input comes
+//! with those of gains and of an embedding.
+[[nodiscard]] constexpr bool touches_gradients(flow const& declared, pass_kind kind) noexcept {
+  return adds_gradients(declared, kind) || declared[kind].calls == stage_call::backward_input;
+}
+
 //! Declares what sharded weights add to a flow.
 class weight_shards {
 public:
@@ -43,7 +49,7 @@ public:
         continue;
       if (reads_weights(kind))
         add(kind, {does::needs, in_use});
-      if (adds_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
+      if (touches_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
         add(kind, {does::needs, collecting});
     }
     flow_resolution(flow_).run();

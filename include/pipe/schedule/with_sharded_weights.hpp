@@ -243,7 +243,7 @@ struct with_sharded_weights {
       return detail::reads_weights(declared[what.kind]);
     };
     auto const needs_gradients = [](pass const& what) {
-      return adds_gradients(declared, what.kind);
+      return detail::touches_gradients(declared, what.kind);
     };
     for (int device = 0; device < extents.devices; ++device) {
       row_writer& row = rows[device];
@@ -255,7 +255,7 @@ struct with_sharded_weights {
         });
       auto const gradients = detail::find_visits(
         inner, stages(extents), needs_gradients, [this](pass const& before, pass const& next) {
-          return rule.keeps_gradients(before, next);
+          return next.kind == pass_kind::backward_weight || rule.keeps_gradients(before, next);
         });
       detail::visit_writer(inner, row, rows[network * extents.devices + device])
         .run(weights, gradients, rule.prefetch);
