@@ -309,15 +309,16 @@ struct stream_device {
     open_range const range = board.ranges().open(index);
     if (is_copy(*work.declared, step))
       return copy(index, step);
+    cudaStream_t const on = runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
     if (board.times() != nullptr)
-      board.times()->enter(index, board.compute());
-    run_item(stages, slots(), step, board.compute());
+      board.times()->enter(index, on);
+    run_item(stages, slots(), step, on);
     if (board.times() != nullptr)
-      board.times()->leave(index, board.compute());
+      board.times()->leave(index, on);
     if (board.guards() != nullptr)
-      board.guards()->after(index, board.compute());
-    board.complete(index, board.compute());
+      board.guards()->after(index, on);
+    board.complete(index, on);
   }
 
   //! Enqueues the messages of one group.

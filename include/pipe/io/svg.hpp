@@ -401,6 +401,8 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_details const& 
   }
   begin_text(out, 20, y + 38, 12.5, " fill=\"#555\"");
   append(out, "numbers: microbatches");
+  if (layout.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+    append(out, ", of the network stages");
   if (layout.local_count > 1)
     append(out,
            extents.where == placement::bidirectional ? "; dark: those that enter at the last device"

@@ -208,7 +208,10 @@ void write_text_legend(Sink& out, text_grid const& grid) {
     char const name[] = {letter(kind), '\0'};
     append(out, name, " ", word(kind), ", ");
   }
-  append(out, grid.table.extents.chunks > 1 ? "microbatch.chunk" : "microbatch", ", . idle");
+  append(out, grid.table.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
+  if (grid.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+    append(out, ", of the network stage");
+  append(out, ", . idle");
   if (most_local_stages(grid.table.extents, grid.locals) > 1)
     append(out,
            grid.table.extents.where == placement::bidirectional
