@@ -77,7 +77,7 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
   std::vector<stage_visit> result;
   std::vector<latest> of(static_cast<std::size_t>(stage_count));
   struct {
-    int stage = -1;
+    int which = -1;
     std::size_t group = 0;
   } visited[2]; // the last two stages, the latest first
   for (std::size_t first = 0; first < row.size();) {
@@ -90,8 +90,8 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
       pass what = row[i];
       what.overlapped = false;
       latest& mine = of[what.stage];
-      auto const& other = visited[visited[0].stage == what.stage ? 1 : 0];
-      bool const alone = other.stage < 0 || other.group <= mine.group;
+      auto const& other = visited[visited[0].which == what.stage ? 1 : 0];
+      bool const alone = other.which < 0 || other.group <= mine.group;
       if (mine.visit < 0 || (!alone && !keeps(mine.last, what))) {
         mine.visit = static_cast<int>(result.size());
         result.push_back({what, static_cast<int>(first), 0});
@@ -102,7 +102,7 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
     }
     for (std::size_t i = first; i < end; ++i)
       if (needs(row[i])) {
-        if (visited[0].stage != row[i].stage)
+        if (visited[0].which != row[i].stage)
           visited[1] = visited[0];
         visited[0] = {row[i].stage, first};
       }
