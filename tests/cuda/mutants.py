@@ -32,13 +32,12 @@ MUTANTS = [
     ("let the compute stream wait in place of the lane", DEVICE,
      "board.wait_for(earlier, board.stream_for(step));", "board.wait_for(earlier, board.compute());"),
     ("note a pass as complete before it runs", DEVICE,
-     "run_item(stages, slots(), step, on);\n    if (board.times() != nullptr)\n"
-     "      board.times()->leave(index, on);\n    if (board.guards() != nullptr)\n"
-     "      board.guards()->after(index, on);\n    board.complete(index, on);\n  }\n\n  //! Enqueues the messages",
-     "board.complete(index, on);\n    run_item(stages, slots(), step, on);\n  }\n\n  //! Enqueues the messages"),
-    ("note a pass as complete on another stream", DEVICE,
-     "board.complete(index, on);\n  }\n\n  //! Enqueues the messages",
-     "board.complete(index, board.stream_at(board.stream_count() - 1));\n  }\n\n  //! Enqueues the messages"),
+     "run_item(stages, slots(), step, its);\n    if (board.times() != nullptr)\n"
+     "      board.times()->leave(index, its);\n    if (board.guards() != nullptr)\n"
+     "      board.guards()->after(index, its);\n    board.complete(index, its);",
+     "board.complete(index, its);\n    run_item(stages, slots(), step, its);"),
+    ("note a pass as complete on another stream", DEVICE, "board.complete(index, its);",
+     "board.complete(index, board.stream_at(board.stream_count() - 1));"),
     # With a plus, so that no later edit finds its text in the new one: each would double what stands there.
     ("copy out before the pass has ended", EXECUTE, "device.wait_for(wait, step);",
      "if (!is_copy(*work.declared, step) || step.out.of != slot_class::host_activation) device.wait_for(+wait, step);"),
@@ -98,11 +97,11 @@ MUTANTS = [
      "(PLANTED || board.has_room_for(position_[d]))"),
     ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
     ("take the ends of outputs before they are written", DEVICE,
-     "run_item(stages, slots(), step, board.compute());\n    if (board.times() != nullptr)\n"
-     "      board.times()->leave(index, board.compute());\n    if (board.guards() != nullptr)\n"
-     "      board.guards()->after(index, board.compute());",
-     "if (board.guards() != nullptr)\n      board.guards()->after(index, board.compute());\n"
-     "    run_item(stages, slots(), step, board.compute());"),
+     "run_item(stages, slots(), step, its);\n    if (board.times() != nullptr)\n"
+     "      board.times()->leave(index, its);\n    if (board.guards() != nullptr)\n"
+     "      board.guards()->after(index, its);",
+     "if (board.guards() != nullptr)\n      board.guards()->after(index, its);\n"
+     "    run_item(stages, slots(), step, its);"),
     ("compare no ends of outputs", GUARDS, "check_ends(on);", ""),
     ("compare no guards", GUARDS, "if (changed != last)", "if (changed != last && !PLANTED)"),
     ("keep what was captured", HANDLES, "cudaError_t const freed = cudaGraphDestroy(captured);",

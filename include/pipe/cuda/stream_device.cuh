@@ -309,16 +309,16 @@ struct stream_device {
     open_range const range = board.ranges().open(index);
     if (is_copy(*work.declared, step))
       return copy(index, step);
-    cudaStream_t const on = runs_beside(step) ? board.stream_for(step) : board.compute();
+    cudaStream_t const its = runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
     if (board.times() != nullptr)
-      board.times()->enter(index, on);
-    run_item(stages, slots(), step, on);
+      board.times()->enter(index, its);
+    run_item(stages, slots(), step, its);
     if (board.times() != nullptr)
-      board.times()->leave(index, on);
+      board.times()->leave(index, its);
     if (board.guards() != nullptr)
-      board.guards()->after(index, on);
-    board.complete(index, on);
+      board.guards()->after(index, its);
+    board.complete(index, its);
   }
 
   //! Enqueues the messages of one group.
