@@ -47,6 +47,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
   schedule/slot_block.hpp
+  schedule/stage_visits.hpp
   schedule/stp.hpp
   schedule/svpp.hpp
   schedule/timeline.hpp
