@@ -83,7 +83,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
 }
 
 inline std::string megabytes(std::size_t bytes) {
-  return detail::decimals(static_cast<double>(bytes) / 1e6, 2) + " MB";
+  return examples::decimals(static_cast<double>(bytes) / 1e6, 2) + " MB";
 }
 
 inline std::size_t largest(std::vector<std::size_t> const& numbers) {

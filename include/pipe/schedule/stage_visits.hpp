@@ -6,10 +6,10 @@
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/sort_stably.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -126,7 +126,7 @@ private:
     to.push(what);
   }
   [[nodiscard]] static std::vector<stage_visit> by_end(std::vector<stage_visit> visits) {
-    std::stable_sort(visits.begin(), visits.end(), [](stage_visit const& a, stage_visit const& b) {
+    detail::sort_stably(visits, [](stage_visit const& a, stage_visit const& b) {
       return a.end < b.end;
     });
     return visits;
