@@ -13,10 +13,12 @@ set(PIPELINING_HEADERS_CORE
   core/declare.hpp
   core/dependencies.hpp
   core/flow.hpp
+  core/needs.hpp
   core/pass.hpp
   core/pipeline.hpp
   core/ratio.hpp
   core/shape.hpp
+  core/shard_weights.hpp
   core/slot_class.hpp
   core/sort_stably.hpp
   core/stage_graph.hpp
@@ -46,6 +48,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
   schedule/slot_block.hpp
+  schedule/stage_visits.hpp
   schedule/stp.hpp
   schedule/svpp.hpp
   schedule/timeline.hpp
@@ -54,6 +57,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_shape.hpp
   schedule/walk.hpp
   schedule/with_recompute.hpp
+  schedule/with_sharded_weights.hpp
   schedule/with_stage_graph.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp

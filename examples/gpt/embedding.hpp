@@ -27,8 +27,8 @@ public:
   //! x [tokens, width] for tokens [chunk.begin, chunk.end) of a sequence.
   void forward(std::uint8_t const* sequence, chunk_range chunk, Number* x) const {
     for (auto position = chunk.begin; position < chunk.end; ++position) {
-      Number const* const byte = bytes.value.data() + sequence[position] * width_;
-      Number const* const place = positions.value.data() + position * width_;
+      Number const* const byte = bytes.values() + sequence[position] * width_;
+      Number const* const place = positions.values() + position * width_;
       for (std::int64_t d = 0; d < width_; ++d) {
         *x++ = byte[d] + place[d];
       }
@@ -38,8 +38,8 @@ public:
   //! Adds to both gradients, last token first.
   void backward(std::uint8_t const* sequence, chunk_range chunk, Number const* dx) {
     for (auto position = chunk.end - 1; position >= chunk.begin; --position) {
-      Number* const byte = bytes.gradient.data() + sequence[position] * width_;
-      Number* const place = positions.gradient.data() + position * width_;
+      Number* const byte = bytes.gradients() + sequence[position] * width_;
+      Number* const place = positions.gradients() + position * width_;
       Number const* const from = dx + (position - chunk.begin) * width_;
       for (std::int64_t d = 0; d < width_; ++d) {
         byte[d] += from[d];

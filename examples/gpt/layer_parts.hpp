@@ -108,9 +108,10 @@ public:
     visit(query_.weight);
     visit(key_value_.weight);
   }
-  void refresh() {
-    query_.refresh();
-    key_value_.refresh();
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    visit(query_);
+    visit(key_value_);
   }
 
 private:
@@ -286,10 +287,11 @@ public:
     visit(up_.weight);
     visit(down_.weight);
   }
-  void refresh() {
-    for (auto* matrix : {&projection_, &up_, &down_}) {
-      matrix->refresh();
-    }
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    visit(projection_);
+    visit(up_);
+    visit(down_);
   }
 
 private:

@@ -28,28 +28,44 @@ public:
 
   //! y [tokens, outputs] += x [tokens, inputs] W
   void add_forward(Number const* x, Number* y, std::int64_t y_stride, std::int64_t tokens) const {
-    add_product(y, y_stride, x, weight.value.data(), tokens, inputs_, outputs_);
+    add_product(y, y_stride, x, weight.values(), tokens, inputs_, outputs_);
   }
 
   //! dx [tokens, inputs] += dy [tokens, outputs] transposed(W)
   void add_backward_input(Number const* dy, Number* dx, std::int64_t tokens) const {
-    add_product(dx, inputs_, dy, across_.data(), tokens, outputs_, inputs_);
+    add_product(dx,
+                inputs_,
+                dy,
+                across_elsewhere_ == nullptr ? across_.data() : across_elsewhere_,
+                tokens,
+                outputs_,
+                inputs_);
   }
 
   //! dW += transposed(x) dy, last token first
   void add_backward_weight(Number const* x, Number const* dy, std::int64_t tokens) {
-    add_outer_products(weight.gradient.data(), x, dy, outputs_, tokens, inputs_, outputs_);
+    add_outer_products(weight.gradients(), x, dy, outputs_, tokens, inputs_, outputs_);
   }
 
   //! To be called when the weight has changed: backward reads it transposed.
   void refresh() {
-    across_.resize(weight.value.size());
+    if (across_elsewhere_ == nullptr) {
+      across_.resize(static_cast<std::size_t>(numbers()));
+    }
+    Number* const to = across_elsewhere_ == nullptr ? across_.data() : across_elsewhere_;
     for (std::int64_t i = 0; i < inputs_; ++i) {
       for (std::int64_t o = 0; o < outputs_; ++o) {
-        across_[static_cast<std::size_t>(o * inputs_ + i)] =
-          weight.value[static_cast<std::size_t>(i * outputs_ + o)];
+        to[o * inputs_ + i] = weight.values()[i * outputs_ + o];
       }
     }
+  }
+
+  //! Of the weight, and of its transpose.
+  [[nodiscard]] std::int64_t numbers() const { return inputs_ * outputs_; }
+  //! The transpose lies where the caller says from now on; it has to be refreshed.
+  void put_transpose(Number* elsewhere) {
+    across_elsewhere_ = elsewhere;
+    across_ = {};
   }
 
   parameter<Number> weight;
@@ -58,6 +74,7 @@ private:
   std::int64_t inputs_;
   std::int64_t outputs_;
   std::vector<Number> across_; // [outputs, inputs]
+  Number* across_elsewhere_ = nullptr;
 };
 
 //! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
@@ -91,7 +108,7 @@ public:
   void apply_gain(Number const* normal, Number* y, std::int64_t tokens) const {
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (std::int64_t d = 0; d < width_; ++d) {
-        y[t * width_ + d] = gain.value[static_cast<std::size_t>(d)] * normal[t * width_ + d];
+        y[t * width_ + d] = gain.values()[d] * normal[t * width_ + d];
       }
     }
   }
@@ -102,14 +119,15 @@ public:
                     Number const* inverse,
                     Number* dx,
                     std::int64_t tokens) {
-    Number const* const g = gain.value.data();
+    Number const* const g = gain.values();
+    Number* const of_gain = gain.gradients();
     for (std::int64_t t = tokens - 1; t >= 0; --t) {
       Number const* const dy_t = dy + t * width_;
       Number const* const n = normal + t * width_;
       Number sum = 0;
       Number along = 0;
       for (std::int64_t d = 0; d < width_; ++d) {
-        gain.gradient[static_cast<std::size_t>(d)] += dy_t[d] * n[d];
+        of_gain[d] += dy_t[d] * n[d];
         sum += g[d] * dy_t[d];
         along += g[d] * dy_t[d] * n[d];
       }

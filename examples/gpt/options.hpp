@@ -68,10 +68,12 @@ inline constexpr char const* usage =
   "  --keep K, --memory-limit X, --eager, --unfused\n"
   "                     of the schedules that have these options: see `timetable --list`\n"
   "  --with WHAT        the schedule in an adapter: recompute (forward passes keep their input "
-  "alone)\n"
-  "                     or offload (activations wait on the host; a copy is planned with a quarter "
+  "alone),\n"
+  "                     offload (activations wait on the host; a copy is planned with a quarter "
   "of\n"
-  "                     the time of a forward pass)\n"
+  "                     the time of a forward pass), sharded-weights (weights lie in two shards "
+  "and\n"
+  "                     are gathered for every visit of a stage) or gathered-once (they stay)\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
@@ -127,7 +129,14 @@ namespace detail {
   if (word == "offload") {
     return examples::adapter::offload;
   }
-  throw std::invalid_argument(std::string(option) + " wants recompute or offload, not '" +
+  if (word == "sharded-weights") {
+    return examples::adapter::sharded_weights;
+  }
+  if (word == "gathered-once") {
+    return examples::adapter::gathered_once;
+  }
+  throw std::invalid_argument(std::string(option) +
+                              " wants recompute, offload, sharded-weights or gathered-once, not '" +
                               std::string(word.substr(0, 40)) + "'");
 }
 

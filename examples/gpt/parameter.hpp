@@ -19,10 +19,19 @@ struct parameter {
   std::vector<Number> mean;   //!< AdamW's average gradient
   std::vector<Number> square; //!< AdamW's average squared gradient
   bool decays = false;        //!< matrices decay, gains and embeddings do not
+  Number* value_elsewhere = nullptr;    //!< where the value lies, if it is not here
+  Number* gradient_elsewhere = nullptr; //!< likewise
 
   parameter(std::int64_t count, Number start, bool with_decay)
       : value(static_cast<std::size_t>(count), start), gradient(value.size(), Number{0}),
         mean(value.size(), Number{0}), square(value.size(), Number{0}), decays(with_decay) {}
+
+  [[nodiscard]] Number const* values() const {
+    return value_elsewhere == nullptr ? value.data() : value_elsewhere;
+  }
+  [[nodiscard]] Number* gradients() {
+    return gradient_elsewhere == nullptr ? gradient.data() : gradient_elsewhere;
+  }
 };
 
 //! Which parameter this is in the whole model, so that its start does not depend on the stages.

@@ -49,6 +49,14 @@ struct pipeline_stage : stage<float> {
   }
   void backward_weight(pp::context const& where) { stage<float>::backward_weight(unit_of(where)); }
 
+  // With weights in shards.
+  void gather_weights(pp::context const&, pp::output out) { gather(out.as<float>().data()); }
+  void use_weights(pp::context const&, pp::input in) {
+    use(const_cast<float*>(in.as<float>().data())); // which are read alone
+  }
+  void collect_gradients(pp::context const&, pp::output out) { collect(out.as<float>().data()); }
+  void scatter_gradients(pp::context const&, pp::input in) { scatter(in.as<float>().data()); }
+
 private:
   [[nodiscard]] static unit unit_of(pp::context const& where) {
     return {where.microbatch, where.chunk};
@@ -75,6 +83,16 @@ struct stage_copies {
     at(where).backward_input(where, dy, dx);
   }
   void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+  void gather_weights(pp::context const& where, pp::output out) {
+    at(where).gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { at(where).use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    at(where).collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    at(where).scatter_gradients(where, in);
+  }
 
 private:
   [[nodiscard]] pipeline_stage& at(pp::context const& where) const {
@@ -82,19 +100,37 @@ private:
   }
 };
 
-//! Bytes of the messages between stages, and of activations where the library moves them. What
-//! stages keep beside, they keep in buffers of their own.
+//! Shards of the weights of a stage, where the schedule gathers them.
+inline constexpr std::int64_t weight_shard_count = 2;
+
+//! Bytes of the messages between stages, of activations where the library moves them, and of
+//! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
+//! in buffers of their own.
 struct slot_sizes {
   model_size size;
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
   bool moved = false;              //!< activations lie in slots; else they stay
+  //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
+  std::vector<std::int64_t> weights{};
+  std::vector<std::int64_t> gradients{};
 
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
       : size(of), cut(std::move(how)), stages(cut_model(of, table.extents)),
         moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
           return what.kind == pp::pass_kind::offloaded_forward;
-        })) {}
+        })) {
+    if (table.declared->scatters) {
+      step_cut const none(1, cut_sequence(of.sequence, 1));
+      device_memory<float> memory;
+      for (layer_range const& layers : stages) {
+        stage<float> one(of, layers, none, 1, memory);
+        one.shard(weight_shard_count);
+        weights.push_back(one.weight_numbers());
+        gradients.push_back(one.gradient_numbers());
+      }
+    }
+  }
 
   //! Of what a forward pass keeps, wherever it lies.
   [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
@@ -113,18 +149,26 @@ struct slot_sizes {
       numbers = tokens * handed_on(size, stages[stage].part);
     } else if (of == pp::slot_class::input_gradient) {
       numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
+    } else if (of == pp::slot_class::weights) {
+      numbers = weights[stage];
+    } else if (of == pp::slot_class::full_gradients) {
+      numbers = gradients[stage];
     }
     return numbers * static_cast<std::int64_t>(sizeof(float));
   }
 };
 
-//! Activations of a device that lie in slots, in bytes: what the plan reserves, and the most that
-//! were in use at once when it ran.
+//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
+//! at once when it ran.
 struct slot_bytes {
-  std::int64_t planned = 0;
+  std::int64_t planned = 0; //!< of activations
   std::int64_t measured = 0;
   std::int64_t planned_on_host = 0;
   std::int64_t measured_on_host = 0;
+  std::int64_t planned_weights = 0; //!< whole ones that have been gathered
+  std::int64_t measured_weights = 0;
+  std::int64_t planned_gradients = 0; //!< whole ones that have not been scattered
+  std::int64_t measured_gradients = 0;
 };
 
 //! @param ran when each pass of a step ran
@@ -135,11 +179,23 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   };
   std::vector<slot_bytes> all;
   for (int device = 0; device < work.extents.devices; ++device) {
-    auto const& layout = work.layout(device, pp::slot_class::activation);
-    all.push_back({layout.count * layout.bytes,
-                   static_cast<std::int64_t>(pp::peak_activation_bytes(ran, device, bytes)),
+    auto const planned = [&](pp::slot_class of) {
+      return work.layout(device, of).count * work.layout(device, of).bytes;
+    };
+    auto const measured = [&](pp::slot_class of) {
+      return static_cast<std::int64_t>(
+        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
+          return static_cast<double>(sizes.bytes(of, what));
+        }));
+    };
+    all.push_back({planned(pp::slot_class::activation),
+                   measured(pp::slot_class::activation),
                    work.host_bytes == nullptr ? 0 : work.host_bytes[device],
-                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes))});
+                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes)),
+                   planned(pp::slot_class::weights),
+                   sizes.weights.empty() ? 0 : measured(pp::slot_class::weights),
+                   planned(pp::slot_class::full_gradients),
+                   sizes.weights.empty() ? 0 : measured(pp::slot_class::full_gradients)});
   }
   return all;
 }
@@ -336,6 +392,9 @@ private:
       auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
       auto const device = pp::device_of(table, stage, first);
       stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
+      if (table.declared->scatters) {
+        stages.back().shard(weight_shard_count);
+      }
     }
     return stages;
   }

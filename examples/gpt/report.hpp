@@ -45,7 +45,8 @@ inline constexpr char const* checked_schedules[] = {
   "gpipe", "1f1b", "seq1f1b", "v-min", "v-half", "v-zb"};
 
 //! What the order is made for: it does not depend on the machine.
-inline constexpr pp::uniform_cost unit_costs{.copy_out = 0.25, .copy_in = 0.25};
+inline constexpr pp::uniform_cost unit_costs{
+  .copy_out = 0.25, .copy_in = 0.25, .gather = 0.25, .scatter = 0.25};
 
 //! The verified timetable of a schedule with unit costs.
 //! @param name of a schedule; `name_of(o)` for the chosen one with its options
@@ -76,6 +77,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     choice.eager = o.eager;
     choice.unfused = o.unfused;
     choice.adapted = o.adapted;
+    choice.scatter_once = true; // sums of parts would have other bits
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
@@ -150,15 +152,17 @@ inline void report_time(options const& o,
   std::printf("\n");
 }
 
-//! Bytes of the activations in slots, where the schedule moves them: planned beside measured, on
-//! devices and on the host.
+//! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
+//! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
-  if (o.adapted != examples::adapter::offload) {
+  bool const moves = o.adapted == examples::adapter::offload;
+  if (!moves && !examples::shards_weights(o.adapted)) {
     return;
   }
   std::printf(
-    "\nActivations in slots (%s): what the plan reserves, and the most that was in use in "
-    "the last step\n  kB                       ",
+    "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last "
+    "step\n  kB                       ",
+    moves ? "Activations" : "Whole weights and gradients",
     name_of(o).c_str());
   for (std::size_t device = 0; device < all.size(); ++device) {
     std::printf(" device %zu", device);
@@ -167,10 +171,15 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
     char const* name;
     std::int64_t slot_bytes::*bytes;
   };
-  for (row const& each : {row{"on the device, planned", &slot_bytes::planned},
-                          row{"on the device, measured", &slot_bytes::measured},
-                          row{"on the host, planned", &slot_bytes::planned_on_host},
-                          row{"on the host, measured", &slot_bytes::measured_on_host}}) {
+  constexpr row of_activations[] = {{"on the device, planned", &slot_bytes::planned},
+                                    {"on the device, measured", &slot_bytes::measured},
+                                    {"on the host, planned", &slot_bytes::planned_on_host},
+                                    {"on the host, measured", &slot_bytes::measured_on_host}};
+  constexpr row of_weights[] = {{"weights, planned", &slot_bytes::planned_weights},
+                                {"weights, measured", &slot_bytes::measured_weights},
+                                {"gradients, planned", &slot_bytes::planned_gradients},
+                                {"gradients, measured", &slot_bytes::measured_gradients}};
+  for (row const& each : moves ? of_activations : of_weights) {
     std::printf("\n    %-23s", each.name);
     for (slot_bytes const& one : all) {
       std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
@@ -370,12 +379,13 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  // Pages know neither recomputation nor copies nor unequal numbers of chunks.
-  bool const has_page =
-    plan.first_units == nullptr &&
-    std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
-      return one.kind == pp::pass_kind::recompute || one.kind == pp::pass_kind::copy_out;
-    });
+  // Pages know neither recomputation nor copies nor gathers nor unequal numbers of chunks.
+  bool const has_page = plan.first_units == nullptr &&
+                        std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
+                          return one.kind == pp::pass_kind::recompute ||
+                                 one.kind == pp::pass_kind::copy_out ||
+                                 one.kind == pp::pass_kind::gather_weights;
+                        });
   if (has_page) {
     auto const milliseconds = cost.scaled(1e3);
     auto const name = name_of(o);

@@ -131,12 +131,13 @@ public:
       before_->for_each_parameter(visit);
     }
   }
-  void refresh() {
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
     if (after_ != nullptr) {
-      after_->refresh();
+      after_->for_each_matrix(visit);
     }
     if (before_ != nullptr) {
-      before_->refresh();
+      before_->for_each_matrix(visit);
     }
   }
 

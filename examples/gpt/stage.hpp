@@ -21,6 +21,7 @@
 #include "split_layers.hpp"
 #include "text.hpp"
 #include "transformer_block.hpp"
+#include "weight_shards.hpp"
 
 namespace gpt {
 
@@ -250,9 +251,76 @@ public:
     return sum / static_cast<double>(cut_.tokens());
   }
 
-  //! Calls visit(parameter) for each parameter, in the order of the layers.
+  //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
+  //! shards, for each piece.
   template <class Visit>
   void for_each_parameter(Visit visit) {
+    if (shards_.empty()) {
+      for_each_whole_parameter(visit);
+    } else {
+      shards_.for_each_piece(visit);
+    }
+  }
+
+  //! Takes the parameters apart. From now on passes need weights that have been gathered, and
+  //! memory for gradients.
+  void shard(std::int64_t shards) {
+    for_each_matrix([this](linear<Number>& matrix) { transposes_ += matrix.numbers(); });
+    for_each_whole_parameter([&](parameter<Number>& p) {
+      sizes_.push_back(static_cast<std::int64_t>(p.value.size()));
+      shards_.take(p, shards);
+    });
+  }
+  //! Numbers of whole weights, transposed matrices among them, and of whole gradients.
+  [[nodiscard]] std::int64_t weight_numbers() const { return shards_.numbers() + transposes_; }
+  [[nodiscard]] std::int64_t gradient_numbers() const { return shards_.numbers(); }
+
+  //! Writes whole weights, [weight_numbers].
+  void gather(Number* to) {
+    shards_.gather(to);
+    use(to);
+    refresh_matrices();
+  }
+  //! Passes read weights from here.
+  void use(Number* weights) {
+    std::size_t next = 0;
+    for_each_whole_parameter([&](parameter<Number>& p) {
+      p.value_elsewhere = weights;
+      weights += sizes_[next++];
+    });
+    for_each_matrix([&](linear<Number>& matrix) {
+      matrix.put_transpose(weights);
+      weights += matrix.numbers();
+    });
+  }
+  //! Passes add their gradients here, [gradient_numbers].
+  void collect(Number* to) {
+    std::fill_n(to, gradient_numbers(), Number{0});
+    std::size_t next = 0;
+    for_each_whole_parameter([&](parameter<Number>& p) {
+      p.gradient_elsewhere = to;
+      to += sizes_[next++];
+    });
+  }
+  //! Adds whole gradients to those of the shards.
+  void scatter(Number const* from) { shards_.scatter(from); }
+
+  //! One step of the optimizer.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
+    refresh();
+  }
+
+  //! To be called when parameters have changed.
+  void refresh() {
+    if (shards_.empty()) {
+      refresh_matrices(); // else when they have been gathered
+    }
+  }
+
+private:
+  template <class Visit>
+  void for_each_whole_parameter(Visit visit) {
     if (embedding_ != nullptr) {
       visit(embedding_->bytes);
       visit(embedding_->positions);
@@ -269,26 +337,22 @@ public:
     }
   }
 
-  //! One step of the optimizer.
-  void update(adamw const& optimizer, std::int64_t step) {
-    for_each_parameter([&](parameter<Number>& p) { optimizer.update(p, step); });
-    refresh();
-  }
-
-  //! To be called when parameters have changed.
-  void refresh() {
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
     for (auto& layer : blocks_) {
-      layer.refresh();
+      layer.for_each_matrix(visit);
     }
     if (around_ != nullptr) {
-      around_->refresh();
+      around_->for_each_matrix(visit);
     }
     if (head_ != nullptr) {
-      head_->out.refresh();
+      visit(head_->out);
     }
   }
+  void refresh_matrices() {
+    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
+  }
 
-private:
   [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {
     return batch_->microbatch(u.microbatch) + cut_.range(u).begin + 1;
   }
@@ -415,6 +479,9 @@ private:
   std::vector<Number> last_;   // the head's x
   gradient_order input_order_;
   gradient_order weight_order_;
+  weight_shards<Number> shards_;    // empty: parameters are whole
+  std::vector<std::int64_t> sizes_; // of the parameters, where they are in shards
+  std::int64_t transposes_ = 0;     // numbers of all matrices
 };
 
 //! Adds up the gradients of two copies of some stages: both have the sum then. No copies, no sum.

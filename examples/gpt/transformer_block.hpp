@@ -134,10 +134,15 @@ public:
     after_.for_each_parameter(visit);
   }
 
+  //! Calls visit(matrix) for each matrix, in one fixed order.
+  template <class Visit>
+  void for_each_matrix(Visit visit) {
+    before_.for_each_matrix(visit);
+    after_.for_each_matrix(visit);
+  }
   //! To be called when parameters have changed.
   void refresh() {
-    before_.refresh();
-    after_.refresh();
+    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
   }
 
 private:

@@ -81,6 +81,16 @@ struct place_of_stage {
     here->backward_input(where, dy, dx);
   }
   void backward_weight(pp::context const& where) { here->backward_weight(where); }
+  void gather_weights(pp::context const& where, pp::output out) {
+    here->gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { here->use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    here->collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    here->scatter_gradients(where, in);
+  }
 
   //! Nothing is added to the gradients of this stage any more in this step, while other stages
   //! still run: the sum with the replicas begins.
@@ -236,6 +246,9 @@ private:
       if (here) {
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory);
         place.replicas = replicas.communicator;
+        if (table.declared->scatters) {
+          place.here->shard(weight_shard_count);
+        }
       }
       places.push_back(std::move(place));
     }

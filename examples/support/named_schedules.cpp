@@ -22,6 +22,7 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -421,6 +422,12 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
+  case adapter::sharded_weights:
+  case adapter::gathered_once:
+    return use(pp::with_sharded_weights<Named>{
+      named,
+      choice.adapted == adapter::gathered_once ? pp::gathered_once
+                                               : pp::reshard{.scatter_once = choice.scatter_once}});
   default: break;
   }
   pp::offload_in_slots rule;

@@ -66,7 +66,9 @@ enum class adapter {
   offload_half,    //!< half of them, those that idle longest
   offload_chunks,  //!< of every chunk but the last what hides behind the next one
   vocabulary_1,    //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
-  vocabulary_2     //!< with_vocabulary<Schedule, 2>
+  vocabulary_2,    //!< with_vocabulary<Schedule, 2>
+  sharded_weights, //!< with_sharded_weights: gathered for every visit of a stage
+  gathered_once    //!< the same, gathered once
 };
 
 //! An adapter by the name that options have for it.
@@ -87,6 +89,10 @@ inline constexpr named_adapter named_adapters[] = {
    "of every chunk but the last what moves behind the forward pass of the next"},
   {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
   {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
+  {"sharded-weights",
+   adapter::sharded_weights,
+   "weights gathered for every visit of a stage (ZeRO-3)"},
+  {"gathered-once", adapter::gathered_once, "weights gathered once and kept (ZeRO-2)"},
 };
 
 //! How reports name a schedule in an adapter: "1f1b with offload"; itself in none.
@@ -99,6 +105,10 @@ inline constexpr named_adapter named_adapters[] = {
 
 [[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
   return which == adapter::vocabulary_1 || which == adapter::vocabulary_2;
+}
+
+[[nodiscard]] constexpr bool shards_weights(adapter which) noexcept {
+  return which == adapter::sharded_weights || which == adapter::gathered_once;
 }
 
 [[nodiscard]] constexpr bool moves_activations(adapter which) noexcept {
@@ -122,6 +132,7 @@ struct schedule_choice {
   bool unfused = false;
   adapter adapted = adapter::none;
   int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
+  bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.

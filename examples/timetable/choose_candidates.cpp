@@ -130,6 +130,7 @@ std::string type_of(schedule_choice const& c) {
   switch (c.adapted) {
   case adapter::recompute: return "pipelining::with_recompute<" + plain + ">";
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
+  case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
   case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
   default: return "pipelining::with_vocabulary<" + plain + ">";
   }
@@ -150,6 +151,19 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
                                     asked.gpu(0),
                                     content[static_cast<std::size_t>(stage)],
                                     one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+}
+
+//! Weights and gradients of a stage cross the network of its replicas.
+void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    pp::stage_bytes const bytes = pp::predict_bytes(
+      asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
+    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
+      for (pp::pass_kind const kind :
+           {pp::pass_kind::gather_weights, pp::pass_kind::scatter_gradients})
+        cost.set(kind, stage, chunk, pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
+  }
 }
 
 //! The extents of the stages between shards, or of all.
@@ -261,9 +275,24 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       bool const first_way = pp::device_of(table, stage, 0) == device;
       bool const other_way = one.extents.where == pp::placement::bidirectional &&
                              pp::device_of(table, stage, asked.microbatches - 1) == device;
-      held += (first_way + other_way) *
-              static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
+      pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
+      if (shards_weights(one.choice.adapted)) {
+        of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
+        of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
+      }
+      held += (first_way + other_way) * static_cast<double>(of.resident());
     }
+    if (shards_weights(one.choice.adapted))
+      held += pp::peak_slot_bytes(table,
+                                  device,
+                                  pp::slot_class::weights,
+                                  [&](pp::pass const& what) {
+                                    return static_cast<double>(bytes[what.stage].weights);
+                                  }) +
+              pp::peak_slot_bytes(
+                table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
+                  return static_cast<double>(bytes[what.stage].gradients);
+                });
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
   }
 }
@@ -302,7 +331,9 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
     throw std::invalid_argument("it has more stages than the model has layers");
   one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
-  pp::cost_table const cost = costs_of(asked, one);
+  pp::cost_table cost = costs_of(asked, one);
+  if (shards_weights(choice.adapted))
+    add_sharding(asked, one, cost);
   one.latency = cost.latency();
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
   if (choice.adapted == adapter::offload &&
@@ -445,6 +476,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   // Costs from a file do not know shards.
   if (!asked.measured && asked.devices > 1)
     adapters.insert(adapters.end(), {adapter::vocabulary_1, adapter::vocabulary_2});
+  if (asked.setup.data > 1)
+    adapters.push_back(adapter::sharded_weights);
   vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
   return calls;
 }

@@ -259,6 +259,16 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.copy_out = c.cost.copy_in = read_time(option, word);
    }},
+  {"--gather",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.gather = read_time(option, word);
+   }},
+  {"--scatter",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.scatter = read_time(option, word);
+   }},
   {"--recompute-cost",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -508,6 +518,11 @@ void check(command& result, std::vector<std::string_view> const& given) {
   if (offloads && !(result.cost.copy_out > 0) && !result.measured)
     throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
                       "activation to the host, or back");
+  for (std::string_view const name : {"--gather", "--scatter"})
+    if (has_option(name) && (!shards_weights(result.choice.adapted) || result.measured))
+      throw usage_error(std::string(name) +
+                        " is for --with sharded-weights and gathered-once only, "
+                        "and not for costs of a file");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
   if (result.choice.adapted != adapter::none && result.format == "html")
@@ -662,7 +677,11 @@ std::string help_text() {
          "                         first stage of every device alone), offload, offload-half,\n"
          "                         offload-chunks (what hides behind the next chunk),\n"
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
-         "                         shard per device, one or two barriers)\n"
+         "                         shard per device, one or two barriers), sharded-weights\n"
+         "                         (gathered for every visit of a stage) or gathered-once\n"
+         "  --gather T, --scatter T\n"
+         "                         of sharded weights: time of a gather of a stage's weights, and\n"
+         "                         of a scatter of its gradients; default 0\n"
          "  --recompute-cost T     of recompute: time of a recompute; default: as a forward pass\n"
          "  --copy-cost T          of offload: time of a copy to the host, or back\n"
          "  --offloaded-stages K   of offload: only activations of the first K stages of a device\n"

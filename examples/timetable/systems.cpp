@@ -58,7 +58,8 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
       // What would be another row once more.
       bool const the_same =
         (one.which == adapter::recompute_first && extents.stages_per_device == 1) ||
-        (one.which == adapter::offload_chunks && extents.chunks == 1);
+        (one.which == adapter::offload_chunks && extents.chunks == 1) ||
+        (shards_weights(one.which) && asked.setup.data == 1); // nobody to share them with
       if (the_same)
         continue;
       calls.push_back(call);

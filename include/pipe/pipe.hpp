@@ -12,10 +12,12 @@
 #include <pipe/core/declare.hpp>
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
+#include <pipe/core/needs.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/ratio.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/shard_weights.hpp>
 #include <pipe/core/slot_class.hpp>
 #include <pipe/core/sort_stably.hpp>
 #include <pipe/core/stage_graph.hpp>
@@ -136,6 +138,7 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slot_block.hpp>
+#include <pipe/schedule/stage_visits.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/timeline.hpp>
@@ -144,6 +147,7 @@
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/walk.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>

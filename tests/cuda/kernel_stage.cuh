@@ -35,7 +35,8 @@ struct pass_memory {
   word* state_gradient;
   word* gradient;
   word* losses;
-  word weight;
+  word own_weight;
+  word const* gathered; //!< null: the stage's own weight
   word unit;
   int chunk;
   int chunks;
@@ -62,6 +63,9 @@ __device__ inline word read(pass_memory const& m) {
     value = mix(value, read(m.further_in[i], m.in_words));
   return value;
 }
+__device__ inline word weight(pass_memory const& m) {
+  return m.gathered == nullptr ? m.own_weight : *m.gathered;
+}
 //! What a stage that keeps nothing can make again.
 __device__ inline word kept(pass_memory const& m) {
   return m.activation == nullptr ? m.unit : *m.activation;
@@ -71,7 +75,7 @@ static __global__ void forward_kernel(pass_memory m) {
   word const x = m.in == nullptr ? m.unit : read(m);
   if (m.activation != nullptr)
     *m.activation = x;
-  word y = mix(x, m.weight);
+  word y = mix(x, weight(m));
   if (m.state != nullptr) {
     if (m.chunk == 0)
       *m.state = m.unit;
@@ -91,7 +95,7 @@ __device__ inline word incoming(pass_memory const& m) {
 }
 
 __device__ inline void pass_on(pass_memory const& m, word dy) {
-  word dx = mix(dy, m.weight ^ kept(m));
+  word dx = mix(dy, weight(m) ^ kept(m));
   if (m.state_gradient != nullptr) {
     word& carry = *m.state_gradient;
     if (m.chunk == m.chunks - 1)
@@ -121,6 +125,14 @@ static __global__ void backward_weight_kernel(pass_memory m) {
   *m.gradient += mix(m.in == nullptr ? *m.weight_input : read(m), kept(m));
 }
 
+static __global__ void gather_kernel(word* whole, int words, word weight) {
+  fill(whole, words, weight);
+}
+
+static __global__ void scatter_kernel(word* gradient, word const* whole) {
+  *gradient += *whole;
+}
+
 } // namespace kernel_stage_detail
 
 //! @brief The numbers of support::arithmetic_stage, made on the device.
@@ -137,6 +149,8 @@ struct kernel_stage {
   bool overruns_output = false; //!< not its activation
   int leaves_at = -1;           //!< the forward pass of this microbatch writes its output alone,
   int leaves_bytes = 0;         //!< but for so many bytes at its end,
+  word const* gathered = nullptr; //!< where sharded weights lie, said by use_weights
+  word* collected = nullptr;      //!< and where their gradients do
   word* seen = nullptr;         //!< and its backward pass leaves the activation that it finds here
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
@@ -168,6 +182,24 @@ struct kernel_stage {
     // A shard of a vocabulary reads the statistics of all shards.
     pipelining::input const in = where.inputs.empty() ? pipelining::input{} : where.inputs[0];
     kernel_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(memory(where, in, {}));
+    check_launch();
+  }
+
+  void gather_weights(pipelining::context const& where, pipelining::output out) {
+    kernel_stage_detail::gather_kernel<<<1, 1, 0, stream(where)>>>(
+      words(out), static_cast<int>(out.bytes / 8), weight);
+    check_launch();
+  }
+  void use_weights(pipelining::context const&, pipelining::input in) {
+    gathered = reinterpret_cast<word const*>(in.data);
+  }
+  void collect_gradients(pipelining::context const& where, pipelining::output out) {
+    collected = words(out);
+    (void)cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.bytes), stream(where));
+  }
+  void scatter_gradients(pipelining::context const& where, pipelining::input in) {
+    kernel_stage_detail::scatter_kernel<<<1, 1, 0, stream(where)>>>(
+      sums + stride * where.device, reinterpret_cast<word const*>(in.data));
     check_launch();
   }
 
@@ -207,9 +239,10 @@ private:
       words(where.weight_input),
       words(where.state),
       words(where.state_gradient),
-      sums + stride * where.device,
+      collected == nullptr ? sums + stride * where.device : collected,
       sums + stride * where.device + 1,
       weight,
+      gathered,
       host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
       where.chunk,
       chunks,

@@ -456,8 +456,9 @@ verdict unnoticed(mutant const& what, named_plan const& plan, bool graph) {
 std::vector<killer> killers() {
   auto const plans = test_plans();
   std::vector<killer> all;
-  // 1F1B, V-Half, ZB-H1, interleaved; 1F1B and V-Half whose activations wait on the host
-  for (std::size_t const which : {7U, 13U, 20U, 26U, 40U, 49U})
+  // 1F1B, V-Half, ZB-H1, interleaved; 1F1B and V-Half whose activations wait on the host;
+  // breadth-first and interleaved with weights in shards
+  for (std::size_t const which : {7U, 13U, 20U, 26U, 40U, 49U, 55U, 58U})
     for (bool const graph : {false, true}) {
       std::string const how = (graph ? ", graph: " : ": ") + plans[which].name;
       named_plan const plan = plans[which];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Compiled once for all programs: schedules take long.
+#include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -129,6 +130,9 @@ std::vector<named_plan> test_plans() {
   add_offloaded<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
   add_offloaded<pp::VHalf>(plans, "V-Half", 3, 5);
   add_offloaded<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
+  add_sharded<pp::BreadthFirst<2>>(plans, "breadth-first", 2, 4);
+  add_sharded<pp::Interleaved<2>>(plans, "interleaved", 3, 6);
+  add_sharded<pp::ZeroBubbleV>(plans, "ZB-V", 2, 4);
   return plans;
 }
 

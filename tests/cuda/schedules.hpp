@@ -9,6 +9,7 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -32,7 +33,8 @@ struct named_plan {
 };
 
 //! @brief Every kind of timetable: one flow and two per edge, the ring, the turn-around, split
-//! backward, chunks, composite passes, activations that wait on the host; each under all policies.
+//! backward, chunks, composite passes, activations that wait on the host, weights in shards; each
+//! under all policies.
 std::vector<named_plan> test_plans();
 
 //! @brief These, and pipelines whose vocabulary is in shards, with one barrier and with two.
@@ -81,5 +83,17 @@ void add_offloaded(std::vector<named_plan>& plans,
     pipelining::make_timetable(pipelining::with_offload<Schedule>{}, {devices, microbatches}, cost);
   add_plans(plans, name + " with copies", table);
   auto const& items = plans.back().work.items;
-  REQUIRE(std::any_of(items.begin(), items.end(), pipelining::is_copy));
+  REQUIRE(std::any_of(items.begin(), items.end(), pipelining::runs_beside));
+}
+
+//! @brief The same with weights in shards, gathered and scattered for every visit of a stage.
+template <class Schedule>
+void add_sharded(std::vector<named_plan>& plans,
+                 std::string const& name,
+                 int devices,
+                 int microbatches) {
+  constexpr pipelining::uniform_cost cost{.gather = 0.5, .scatter = 0.5};
+  auto const table = pipelining::make_timetable(
+    pipelining::with_sharded_weights<Schedule>{}, {devices, microbatches}, cost);
+  add_plans(plans, name + " with sharded weights", table);
 }

@@ -43,7 +43,7 @@ def check_training():
         assert len(set(re.findall(r"^rank (\d) of 4 is process \d+ on ", result.stdout, re.MULTILINE))) == RANKS
         if schedule not in ("helix", "breadth-first"):  # which add gradients up from the last microbatch on
             curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
-    for adapter in ("offload", "recompute"):
+    for adapter in ("offload", "recompute", "sharded-weights"):
         result = run(*SMALL, "--schedule", "1f1b", "--with", adapter, "--steps", "11", "--check")
         assert result.returncode == 0, result
         assert "held against one process: 0 values differ\n" in result.stdout, result.stdout

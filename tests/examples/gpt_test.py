@@ -114,6 +114,24 @@ def check_adapters(text):
                 assert "timeline.html" not in result.stdout, result.stdout
 
 
+def check_sharded_weights(text):
+    """Weights in shards: no bit differs, and no more whole ones lie in slots than planned."""
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule in ("1f1b", "interleaved", "v-half", "zb-v"):
+            for adapter in ("sharded-weights", "gathered-once"):
+                result = run(*SMALL, "--schedule", schedule, "--with", adapter, "--steps", "2", "--text", text, "--output", folder)
+                assert result.returncode == 0, result.stderr
+                compared = rows(result.stdout)
+                assert f"{schedule} with {adapter}" in compared, result.stdout
+                assert all(values[-1] == 0 for values in compared.values()), result.stdout
+                slots = {where: list(map(float, numbers.split())) for where, numbers in
+                         re.findall(r"^    ((?:weights|gradients), (?:planned|measured))((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+                assert len(slots) == 4, result.stdout
+                for what in ("weights", "gradients"):
+                    planned, measured = slots[f"{what}, planned"], slots[f"{what}, measured"]
+                    assert all(0 < most <= room for most, room in zip(measured, planned)), slots
+
+
 def check_every_schedule(text):
     """Every name of --list trains, or is refused in one sentence before anything else is said."""
     tiny = ["--layers", "8", "--width=16", "--heads=2", "--sequence", "16", "--devices=4", "--microbatches", "8"]
@@ -203,6 +221,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_refusal(1, f"cannot make the folder {text}", *SMALL, "--text", str(text), "--output", str(text))
     check_every_schedule(str(text))
     check_adapters(str(text))
+    check_sharded_weights(str(text))
     check_costs(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
@@ -218,7 +237,7 @@ check_refusal(2, "a step of 2.14e+14 multiplications is too much for this exampl
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '0'", "--steps", "0")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '5x'", "--steps", "5x")
 check_refusal(2, "--steps wants a value", "--steps")
-check_refusal(2, "--with wants recompute or offload, not 'vocabulary-2'", "--with", "vocabulary-2")
+check_refusal(2, "--with wants recompute, offload, sharded-weights or gathered-once, not 'vocabulary-2'", "--with", "vocabulary-2")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
               "--schedule", "chunkflow", "--with", "offload")

@@ -430,7 +430,7 @@ class Timetables(unittest.TestCase):
     def test_adapters_that_cannot_be(self):
         for words, text in (
                 (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "
-                                               "offload-chunks, vocabulary-1 or vocabulary-2, not 'shards'"),
+                                               "offload-chunks, vocabulary-1, vocabulary-2, sharded-weights or gathered-once, not 'shards'"),
                 (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
                 (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),

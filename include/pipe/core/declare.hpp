@@ -34,7 +34,7 @@ namespace detail {
 }
 
 //! A set of rows or of kinds.
-using flow_set = std::uint16_t;
+using flow_set = std::uint32_t;
 
 [[nodiscard]] constexpr flow_set only(int member) noexcept {
   return static_cast<flow_set>(1u << static_cast<unsigned>(member));
@@ -147,16 +147,20 @@ private:
   //! is there where the datum whose pool it shares is.
   constexpr void find_readers() {
     int pool_step[256]{};
-    for (kind_of_pass const& kind : flow_.kinds)
+    for (kind_of_pass const& kind : flow_.kinds) {
+      flow_.scatters =
+        flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
       for (int i = 0; i < kind.effect_count; ++i) {
         effect const& one = kind.effects[i];
         flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
+        flow_.has_needs = flow_.has_needs || one.what == does::needs;
         if (one.stage == of_stage::own)
           continue;
         flow_.reader_step[one.of] = step_back(one.stage);
         flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
         pool_step[flow_.data[one.of].pool] = flow_.reader_step[one.of];
       }
+    }
     for (int of = 0; of < flow_.data_count; ++of) {
       if (flow_.data[of].lives != residence::nowhere)
         flow_.reader_step[of] = pool_step[flow_.data[of].pool];
@@ -170,6 +174,8 @@ private:
     kind_reads& reads = reads_[kind];
     for (int i = 0; i < declared.effect_count; ++i) {
       effect const& one = declared.effects[i];
+      if (one.what == does::needs)
+        continue;
       int const row = flow_.row_of[one.of];
       if (brings(one)) {
         made_[kind] = static_cast<flow_set>(made_[kind] | only(row));
@@ -280,7 +286,8 @@ private:
     for (int kind = 0; kind < most_kinds; ++kind)
       if (flow_.kinds[kind].exists())
         existing = static_cast<flow_set>(existing | only(kind));
-    for (int kinds = existing; kinds != 0 && !flow_.has_choices; kinds = (kinds - 1) & existing)
+    for (flow_set kinds = existing; kinds != 0 && !flow_.has_choices;
+         kinds = (kinds - 1) & existing)
       flow_.has_choices = makes_rows_once(flow_, static_cast<flow_set>(kinds)) !=
                           (makes_rows_once(flow_, static_cast<flow_set>(kinds)) &&
                            uses_all_data(flow_, static_cast<flow_set>(kinds)));
@@ -306,12 +313,12 @@ private:
   flow result;
   for (datum const& one : data) {
     if (result.data_count == most_data)
-      throw std::invalid_argument("flow: more than 16 data");
+      throw std::invalid_argument("flow: more than 24 data");
     result.data[result.data_count++] = one;
   }
   for (numbered_kind const& one : kinds) {
     if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
-      throw std::invalid_argument("flow: kinds have different numbers below 14");
+      throw std::invalid_argument("flow: kinds have different numbers below 25");
     result.kinds[index_of(one.number)] = one.kind;
   }
   detail::flow_resolution(result).run();

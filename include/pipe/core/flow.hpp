@@ -15,7 +15,7 @@ namespace pipelining::inline v0_2 {
 
 //! @brief What of a device a kind of pass occupies. A device has a row of passes for each engine
 //! that its flow uses; each row runs in order.
-enum class engine : std::uint8_t { compute, copy_out, copy_in };
+enum class engine : std::uint8_t { compute, copy_out, copy_in, network };
 
 //! @brief Where the bytes of a datum lie. `nowhere`: in memory of the user, such as weight
 //! gradients.
@@ -31,6 +31,7 @@ enum class does : std::uint8_t {
   reads,   //!< waits for whoever made it
   frees,   //!< reads it for the last time; with `makes` in one kind: memory to work in
   adds_to, //!< of a datum per microbatch: the first chunk makes it, later ones add to it
+  needs, //!< of a datum that lies nowhere: it, or another of its pool, is there, of whichever unit
 };
 
 //! @brief Whose datum an effect is about: that of the pass's own stage, of the stages that it gets
@@ -85,7 +86,8 @@ struct effect {
 };
 
 //! @brief Which member of a stage functor a kind of pass calls. A copy calls none: the library
-//! moves the slots. `perform` is for kinds of one's own.
+//! moves the slots. Nor does what merely stands between passes. `perform` is for kinds of one's
+//! own.
 enum class stage_call : std::uint8_t {
   forward,
   backward,
@@ -93,6 +95,10 @@ enum class stage_call : std::uint8_t {
   backward_weight,
   recompute,
   copy,
+  gather_weights,
+  use_weights,
+  collect_gradients,
+  scatter_gradients,
   perform
 };
 
@@ -114,9 +120,9 @@ struct kind_of_pass {
   friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
 };
 
-inline constexpr int most_kinds = 14;  //!< Kinds of passes of a flow.
-inline constexpr int most_data = 16;   //!< Data of a flow.
-inline constexpr int engine_count = 3; //!< Engines of a device.
+inline constexpr int most_kinds = 25;  //!< Kinds of passes of a flow.
+inline constexpr int most_data = 24;   //!< Data of a flow.
+inline constexpr int engine_count = 4; //!< Engines of a device.
 
 //! @brief The number of a kind in the arrays of a flow.
 [[nodiscard]] constexpr int index_of(pass_kind kind) noexcept {
@@ -152,15 +158,18 @@ struct flow {
   // What follows from data and kinds, worked out once by `declare`.
   int rows = 0;                      //!< rows of lines, of which a stage has one each
   int row_of[most_data]{};           //!< the row of a datum
-  std::uint16_t makers[most_data]{}; //!< by row: the kinds that make it, one bit each
+  std::uint32_t makers[most_data]{}; //!< by row: the kinds that make it, one bit each
   bool wanted[most_data]{};          //!< by row: must be made for every unit
   int reader_step[most_data]{};      //!< by datum: -1, +1 where the stage before, after reads it,
                                      //!< `beside` where those of the group do
   bool freed[most_data]{};           //!< by datum: a kind frees it
   kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
-  int engine_row[engine_count] = {0, -1, -1}; //!< which row of a device an engine is, -1 for none
+  int engine_row[engine_count] = {
+    0, -1, -1, -1};                           //!< which row of a device an engine is, -1 for none
   int engines = 1;                            //!< rows of passes of a device
   bool reads_in_groups = false; //!< a kind reads what the stages of its group make
+  bool scatters = false;        //!< gradients are complete once they have been scattered
+  bool has_needs = false;       //!< a kind needs what another keeps there for several units
   //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
   //! be looked at together (a copy out of what was not meant to leave).
   bool has_choices = false;
@@ -182,6 +191,13 @@ struct flow {
         declared.data[of.effects[i].of].wanted)
       return true;
   return false;
+}
+
+//! @brief True for the kinds of which the last on a stage completes its weight gradients: those
+//! that scatter them, else those that add to them.
+[[nodiscard]] constexpr bool completes_gradients(flow const& declared, pass_kind kind) noexcept {
+  return declared.scatters ? declared[kind].calls == stage_call::scatter_gradients
+                           : adds_gradients(declared, kind);
 }
 
 //! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.

@@ -16,9 +16,12 @@ namespace pipelining::inline v0_2 {
 //! `backward` computes both gradients at once; `backward_input` and `backward_weight` are its
 //! halves. Papers of the zero-bubble family write "B" for what is `backward_input` here.
 //! The other kinds are those of `frugal_training`: a forward pass that keeps its input alone and
-//! the `recompute` that brings its activation back; a forward pass whose activation goes to the host,
-//! and the copies there and back, the latter not before a `copy_request`. The last four are those of
-//! `vocabulary_training`: what the shards of a vocabulary do at both ends of a model.
+//! the `recompute` that brings its activation back; a forward pass whose activation goes to the
+//! host, and the copies there and back, the latter not before a `copy_request`. `embed` to
+//! `embed_gradient` are those of `vocabulary_training`: what the shards of a vocabulary do at both
+//! ends of a model. The last are those of flows with sharded weights, see `shard_weights`: a visit
+//! of a stage that a forward pass opens has the first four, one that a backward pass opens the four
+//! `_again`.
 enum class pass_kind : std::uint8_t {
   forward,
   backward,
@@ -33,8 +36,35 @@ enum class pass_kind : std::uint8_t {
   embed,
   logits,
   logits_gradient,
-  embed_gradient
+  embed_gradient,
+  request_weights,
+  gather_weights,
+  use_weights,
+  release_weights,
+  request_weights_again,
+  gather_weights_again,
+  use_weights_again,
+  release_weights_again,
+  collect_gradients,
+  request_scatter,
+  scatter_gradients
 };
+
+//! @brief True for the kinds that stand between passes and take no time.
+[[nodiscard]] constexpr bool stands_between(pass_kind kind) noexcept {
+  switch (kind) {
+  case pass_kind::copy_request:
+  case pass_kind::request_weights:
+  case pass_kind::use_weights:
+  case pass_kind::release_weights:
+  case pass_kind::request_weights_again:
+  case pass_kind::use_weights_again:
+  case pass_kind::release_weights_again:
+  case pass_kind::collect_gradients:
+  case pass_kind::request_scatter: return true;
+  default: return false;
+  }
+}
 
 //! @brief One piece of work: a kind, on one stage, for one chunk of one microbatch. Eight bytes.
 //!

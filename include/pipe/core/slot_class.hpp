@@ -26,9 +26,12 @@ enum class slot_class : std::uint8_t {
   totals,            //!< a row of numbers of each stage, slot s for stage s, until the end of the
                      //!< iteration
   host_activation,   //!< an activation that has been copied to the host
-  logits,     //!< what a shard of the output layer keeps of its logits until their gradients are made
-  statistics, //!< largest logit, sum of exponentials, logit of the label of each token, of one shard
-  received_statistics //!< those of a shard on another device
+  logits, //!< what a shard of the output layer keeps of its logits until their gradients are made
+  statistics, //!< largest logit, sum of exponentials, logit of the label of each token, of one
+              //!< shard
+  received_statistics, //!< those of a shard on another device
+  weights,             //!< the whole weights of a stage, from their gather to their release
+  full_gradients       //!< gradients of the whole weights, until they have been scattered
 };
 
 } // namespace pipelining::inline v0_2

@@ -7,6 +7,7 @@
 #include <pipe/core/declare.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
+#include <pipe/core/shard_weights.hpp>
 #include <pipe/core/slot_class.hpp>
 #include <pipe/core/training_kinds.hpp>
 
@@ -78,16 +79,21 @@ template <int Barriers>
   requires(Barriers == 1 || Barriers == 2)
 inline constexpr flow vocabulary_training = detail::declare_vocabulary_training(Barriers);
 
-namespace detail {
-//! What a kind of training is; two flows have them all.
-[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
-  return index_of(kind) < index_of(pass_kind::embed) ? frugal_training[kind]
-                                                     : vocabulary_training<2>[kind];
+  //! @brief Training with sharded weights; other flows of training are made by `shard_weights`,
+  //! too.
+  inline constexpr flow sharded_training = shard_weights(training);
+
+  namespace detail {
+  //! What a kind of training is; three flows have them all.
+  [[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
+    return index_of(kind) < index_of(pass_kind::embed)             ? frugal_training[kind]
+           : index_of(kind) < index_of(pass_kind::request_weights) ? vocabulary_training<2>[kind]
+                                                                   : sharded_training[kind];
 }
 } // namespace detail
 
-//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L, Q, E, S, T
-//! or G.
+//! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L, Q, E, S,
+//! T, G, and with sharded weights N, A, U, X, P, J, V, Y, C, D or Z.
 [[nodiscard]] constexpr char letter(pass_kind kind) noexcept {
   return index_of(kind) < most_kinds ? detail::training_kind(kind).letter : '?';
 }

@@ -114,7 +114,7 @@ private:
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
-      if (step.what != operation::run || step.about != subject::pass || is_copy(step) ||
+      if (step.what != operation::run || step.about != subject::pass || is_copy(*work.declared, step) ||
           (*work.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {

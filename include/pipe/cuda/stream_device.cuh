@@ -238,7 +238,7 @@ private:
 
   [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
     int const own = stream_of(step);
-    if (is_copy(step))
+    if (runs_beside(step))
       return static_cast<std::size_t>(own - shared_lanes_);
     return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }
@@ -307,17 +307,18 @@ struct stream_device {
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
-    if (is_copy(step))
+    if (is_copy(*work.declared, step))
       return copy(index, step);
+    cudaStream_t const its = runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
     if (board.times() != nullptr)
-      board.times()->enter(index, board.compute());
-    run_item(stages, slots(), step, board.compute());
+      board.times()->enter(index, its);
+    run_item(stages, slots(), step, its);
     if (board.times() != nullptr)
-      board.times()->leave(index, board.compute());
+      board.times()->leave(index, its);
     if (board.guards() != nullptr)
-      board.guards()->after(index, board.compute());
-    board.complete(index, board.compute());
+      board.guards()->after(index, its);
+    board.complete(index, its);
   }
 
   //! Enqueues the messages of one group.

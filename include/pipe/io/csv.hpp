@@ -13,16 +13,27 @@
 namespace pipelining::inline v0_2 {
 
 //! @brief Writes one line per pass, device after device, under the heading
-//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter: F, B, I or W.
+//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter:
+//! F, B, I or W, see `letter`. What other engines do stands behind the passes of all devices.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_csv(Sink& out, timetable_view table) {
   out.append(std::string_view("device,kind,stage,microbatch,chunk,start,end\n"));
-  for (int device = 0; device < table.extents.devices; ++device) {
-    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+  for (int row = 0; row < table.rows(); ++row) {
+    for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
       pass const& what = table.passes[i];
       char const kind[] = {letter(what.kind), '\0'};
-      append(out, device, ",", kind, ",", what.stage, ",", what.microbatch, ",", what.chunk, ",");
+      append(out,
+             row % table.extents.devices,
+             ",",
+             kind,
+             ",",
+             what.stage,
+             ",",
+             what.microbatch,
+             ",",
+             what.chunk,
+             ",");
       append(out, table.starts[i], ",", table.ends[i], "\n");
     }
   }

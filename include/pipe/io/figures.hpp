@@ -117,12 +117,20 @@ void append_peaks(Sink& out,
 
 namespace detail {
 
-//! What stands before the row of an engine that copies: "copy out" or "copy in".
+//! What stands before the row of an engine beside the compute engine: "copy out", "copy in" or
+//! "network".
 //! @param row of a table, behind those of the devices
-[[nodiscard]] inline std::string copy_row_name(timetable_view const& table, int row) {
+[[nodiscard]] inline std::string engine_row_name(timetable_view const& table, int row) {
   int const number = row / table.extents.devices;
-  bool const out = table.declared->engine_row[static_cast<int>(engine::copy_out)] == number;
-  return out ? "copy out" : "copy in";
+  auto const is = [&](engine on) {
+    return table.declared->engine_row[static_cast<int>(on)] == number;
+  };
+  return is(engine::copy_out) ? "copy out" : is(engine::copy_in) ? "copy in" : "network";
+}
+
+//! The number in a cell: the microbatch, or the stage whose weights travel.
+[[nodiscard]] constexpr int number_of_cell(pass const& what) noexcept {
+  return training_kind(what.kind).on == engine::network ? what.stage : what.microbatch;
 }
 
 } // namespace detail

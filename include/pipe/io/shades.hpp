@@ -54,6 +54,17 @@ struct colour {
   case pass_kind::logits: return {240, 228, 66};
   case pass_kind::logits_gradient: return {204, 121, 167};
   case pass_kind::embed_gradient: return {153, 153, 153};
+  case pass_kind::request_weights:
+  case pass_kind::gather_weights:
+  case pass_kind::use_weights:
+  case pass_kind::release_weights: return {0, 114, 178};
+  case pass_kind::request_weights_again:
+  case pass_kind::gather_weights_again:
+  case pass_kind::use_weights_again:
+  case pass_kind::release_weights_again: return {204, 121, 167};
+  case pass_kind::collect_gradients:
+  case pass_kind::request_scatter:
+  case pass_kind::scatter_gradients: return {240, 228, 66};
   }
   return {};
 }
@@ -105,6 +116,17 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   case pass_kind::logits: return "shard of the logits";
   case pass_kind::logits_gradient: return "gradients of such a shard";
   case pass_kind::embed_gradient: return "gradients of a shard of the embedding";
+  case pass_kind::request_weights:
+  case pass_kind::request_weights_again: return "request of weights";
+  case pass_kind::gather_weights: return "gather weights for forward";
+  case pass_kind::gather_weights_again: return "gather weights for backward";
+  case pass_kind::use_weights:
+  case pass_kind::use_weights_again: return "weights are there";
+  case pass_kind::release_weights:
+  case pass_kind::release_weights_again: return "release of weights";
+  case pass_kind::collect_gradients: return "memory for gradients";
+  case pass_kind::request_scatter: return "request of a scatter";
+  case pass_kind::scatter_gradients: return "scatter gradients";
   }
   return "";
 }

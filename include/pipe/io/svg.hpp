@@ -47,7 +47,7 @@ void append_xml(Sink& out, std::string_view text) {
 
 namespace detail {
 
-//! Height of a row of copies, of that of a row of passes.
+//! Height of a row of copies or of the network, of that of a row of passes.
 inline constexpr double copy_share = 0.5;
 
 //! Where everything of a picture goes, in pixels.
@@ -60,7 +60,8 @@ struct svg_layout {
   double left = 0;
   double top = 74;
   double row = 34; //!< height of a row and the gap below it
-  std::vector<int> copying{}; //!< engines that copy on some device: thinner rows below
+  std::vector<int>
+    copying{}; //!< engines with work beside the passes of some device: thinner rows below
   double gap = 4;
   double plot_width = 0;
   double width = 0;
@@ -79,7 +80,7 @@ struct svg_layout {
   [[nodiscard]] double bar_left() const { return left + plot_width + 18; }
 };
 
-//! A row of passes or of copies.
+//! A row of passes, of copies or of the network.
 struct svg_row {
   double y;
   double height;
@@ -226,7 +227,7 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
              y + height / 2 + font * 0.36,
              font,
              text_is_light_on(fill) ? " fill=\"#fff\"" : "");
-  append(out, what.microbatch, "</text>");
+  append(out, number_of_cell(what), "</text>");
 }
 
 //! A grey row with its cells, and a name before it.
@@ -264,7 +265,7 @@ void write_rows(Sink& out, svg_layout const& layout) {
     height = copy_share * layout.row - layout.gap;
     for (int const number : layout.copying) {
       int const row = number * devices + device;
-      name = layout.row >= 20 ? copy_row_name(table, row) : "";
+      name = layout.row >= 20 ? engine_row_name(table, row) : "";
       write_row(
         out, layout, {y, height, table.offsets[row], table.offsets[row + 1]}, name, font - 2);
       y += copy_share * layout.row;
@@ -400,6 +401,8 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_details const& 
   }
   begin_text(out, 20, y + 38, 12.5, " fill=\"#555\"");
   append(out, "numbers: microbatches");
+  if (layout.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+    append(out, ", of the network stages");
   if (layout.local_count > 1)
     append(out,
            extents.where == placement::bidirectional ? "; dark: those that enter at the last device"

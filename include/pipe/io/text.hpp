@@ -48,8 +48,8 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
   if (local_stage(grid.table.extents, grid.locals, what) % 2 == 1)
     kind = static_cast<char>(kind - 'A' + 'a');
   std::string name(1, kind);
-  append_number(name, what.microbatch);
-  if (with_chunk)
+  append_number(name, number_of_cell(what));
+  if (with_chunk && training_kind(what.kind).on != engine::network)
     append(name, ".", what.chunk);
   return name;
 }
@@ -208,7 +208,10 @@ void write_text_legend(Sink& out, text_grid const& grid) {
     char const name[] = {letter(kind), '\0'};
     append(out, name, " ", word(kind), ", ");
   }
-  append(out, grid.table.extents.chunks > 1 ? "microbatch.chunk" : "microbatch", ", . idle");
+  append(out, grid.table.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
+  if (grid.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+    append(out, ", of the network stage");
+  append(out, ", . idle");
   if (most_local_stages(grid.table.extents, grid.locals) > 1)
     append(out,
            grid.table.extents.where == placement::bidirectional
@@ -251,7 +254,7 @@ void write_text(Sink& out,
     append(out, "\n");
     for (int row = device + table.extents.devices; row < table.rows(); row += table.extents.devices)
       if (table.row_size(row) > 0) {
-        name = detail::copy_row_name(table, row);
+        name = detail::engine_row_name(table, row);
         name.resize(grid.label, ' ');
         append(out, name, " |");
         detail::write_text_row(out, grid, row);

@@ -97,7 +97,8 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   append(out, " of all stages of a device)");
 }
 
-//! @brief The kinds that stand in a timetable, in the order of `pass_kind`.
+//! @brief The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
+//! stand between passes and take no time.
 //! @complexity O(n) for n passes.
 [[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
   unsigned found = 0;
@@ -105,7 +106,8 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
     found |= 1u << static_cast<unsigned>(table.passes[i].kind);
   std::vector<pass_kind> result;
   for (int kind = 0; kind < most_kinds; ++kind)
-    if ((found >> static_cast<unsigned>(kind) & 1u) != 0)
+    if ((found >> static_cast<unsigned>(kind) & 1u) != 0 &&
+        !stands_between(static_cast<pass_kind>(kind)))
       result.push_back(static_cast<pass_kind>(kind));
   return result;
 }

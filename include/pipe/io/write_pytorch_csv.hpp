@@ -77,7 +77,10 @@ public:
         next_(order.offsets, order.offsets + order.extents.devices) {}
 
   [[nodiscard]] std::vector<std::string> write() {
-    int left = order_.size();
+    // What torch does beside the passes has no row of its own in the file.
+    int left = order_.declared->scatters ? order_.offsets[order_.extents.devices] : order_.size();
+    for (int device = 0; device < order_.extents.devices; ++device)
+      left -= write_marks(device); // before anything is received
     while (left > 0) {
       int ran = 0;
       for (int device = 0; device < order_.extents.devices; ++device)
@@ -101,7 +104,30 @@ private:
     return true;
   }
 
+  //! Where weights are in shards, torch begins a gather when it is told to, and passes wait for it.
+  int write_marks(int device) {
+    int& next = next_[static_cast<std::size_t>(device)];
+    int const first = next;
+    for (; order_.declared->scatters && next < order_.offsets[device + 1] &&
+           stands_between(order_.passes[next].kind);
+         ++next) {
+      pass const& what = order_.passes[next];
+      if (is_one_of(what.kind, pass_kind::request_weights, pass_kind::request_weights_again))
+        append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "UNSHARD");
+      if (is_one_of(what.kind, pass_kind::release_weights, pass_kind::release_weights_again))
+        append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "RESHARD");
+    }
+    return next - first;
+  }
+  [[nodiscard]] static bool is_one_of(pass_kind kind, pass_kind one, pass_kind other) {
+    return kind == one || kind == other;
+  }
+
   int run_next(int device) {
+    int const marks = write_marks(device);
+    return marks + run_pass_of(device);
+  }
+  int run_pass_of(int device) {
     int const i = next_[static_cast<std::size_t>(device)];
     int const end = order_.offsets[device + 1];
     if (i == end)
@@ -160,7 +186,9 @@ private:
 //! Where messages are wanted, each is sent and received as soon as its pass has run, in one order
 //! that all devices share, so no device waits in a circle. Such a file is complete for the release
 //! of torch that it is written for, which would run no other: it has the scaling of gradients, and
-//! the waits. Parameters are neither sharded nor gathered in it.
+//! the waits. Parameters are gathered (UNSHARD) and released (RESHARD) in it where
+//! `with_sharded_weights` says so; torch scatters gradients once, with REDUCE_GRAD. Files without
+//! messages leave that to torch.
 //!
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
@@ -188,8 +216,11 @@ void write_pytorch_csv(Sink& out,
   } else {
     for (int device = 0; device < order.extents.devices; ++device)
       for (int i = order.offsets[device]; i < order.offsets[device + 1];)
-        i += detail::append_entry(
-          rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
+        if (order.declared->scatters && stands_between(order.passes[i].kind))
+          ++i;
+        else
+          i += detail::append_entry(
+            rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
   }
   for (std::string const& row : rows)
     append(out, row, "\n");

@@ -41,6 +41,8 @@ inline constexpr kind_in_file kinds_in_file[] = {
   {pass_kind::recompute, "recompute", false},
   {pass_kind::copy_out, "copy_out", false},
   {pass_kind::copy_in, "copy_in", false},
+  {pass_kind::gather_weights, "gather_weights", false},
+  {pass_kind::scatter_gradients, "scatter_gradients", false},
   {pass_kind::embed, "embed", false},
   {pass_kind::logits, "logits", false},
   {pass_kind::logits_gradient, "logits_gradient", false},
@@ -140,7 +142,7 @@ inline void check_names_in_costs(flat_json const& file) {
                    name,
                    "is no entry of a file of costs; those are pipelining_costs, communication, "
                    "links, message_bytes, forward, backward_input, backward_weight, recompute, "
-                   "copy_out and copy_in");
+                   "copy_out, copy_in, gather_weights and scatter_gradients");
   }
   if (!file.names().contains(format_of_costs))
     throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "

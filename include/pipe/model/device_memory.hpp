@@ -23,6 +23,16 @@ peak_activation_bytes(timetable_view table, int device, BytesOf const& bytes_of)
   return detail::peak_of<double>(table, device, slot_class::activation, bytes_of);
 }
 
+//! @brief The same of any pool of slots: of `slot_class::weights` the whole weights that are
+//! gathered at once, of `slot_class::full_gradients` the gradients that have not been scattered.
+//! @param bytes_of `bytes_of(pass)`: what lies in the slot of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double
+peak_slot_bytes(timetable_view table, int device, slot_class of, BytesOf const& bytes_of) {
+  return detail::peak_of<double>(table, device, of, bytes_of);
+}
+
 //! @brief The most bytes of inputs that a device keeps at once for passes that are recomputed: from
 //! the start of a checkpointed forward pass to the end of its recomputation. 0 without such passes.
 //! @param bytes_of `bytes_of(pass)`: the input of the unit and stage of this pass.

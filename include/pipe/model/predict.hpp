@@ -226,6 +226,18 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   return result;
 }
 
+//! @brief Seconds in which a GPU gathers the bf16 weights of a stage from the shards of its
+//! replicas, or scatters its gradients in single precision to them: all but its own share cross the
+//! network.
+//! @param kind a gather, or else the scatter.
+[[nodiscard]] constexpr double sharding_seconds(training_setup const& setup,
+                                                gpu const& on,
+                                                stage_bytes const& stage,
+                                                pass_kind kind) noexcept {
+  std::int64_t const whole = kind == pass_kind::scatter_gradients ? stage.gradients : stage.weights;
+  return static_cast<double>(whole) * (setup.data - 1) / setup.data / (on.network_gb_per_s * 1e9);
+}
+
 //! @brief What runs may hold over what is predicted: the factors that published figures support.
 //!
 //! Without tensor parallelism 1F1B and zero-bubble figures lie within 15 %; with it up to 26 % is

@@ -16,7 +16,7 @@ namespace pipelining::inline v0_2 {
 
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied gradients and totals, are not for flows.
-inline constexpr int slot_classes = 15; //!< Classes of slots.
+inline constexpr int slot_classes = 17; //!< Classes of slots.
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {
@@ -35,6 +35,8 @@ inline constexpr int slot_classes = 15; //!< Classes of slots.
   case slot_class::logits: return "logits";
   case slot_class::statistics: return "statistics";
   case slot_class::received_statistics: return "received_statistics";
+  case slot_class::weights: return "weights";
+  case slot_class::full_gradients: return "full_gradients";
   }
   return "unknown";
 }
@@ -109,7 +111,7 @@ struct item {
   int first_wait = 0;           //!< into the plan's list of waits
   int wait_count = 0; //!< items of this device that must be complete before this one starts
   bool completes_stage = false; //!< run: the last pass of the iteration that adds to the weight
-                                //!< gradients of its stage on this device
+                                //!< gradients of its stage on this device, or scatters them
   std::int64_t in_bytes = 0;    //!< size of what is in `in`
   std::int64_t out_bytes = 0;   //!< size of what goes into `out`
   subject about = subject::pass; //!< what the step is about
@@ -135,9 +137,14 @@ struct item {
   return step.lane == nothing ? 0 : step.lane + 1;
 }
 
-//! @brief True for a step in which the library copies a slot, and no stage is called.
-[[nodiscard]] constexpr bool is_copy(item const& step) noexcept {
+//! @brief True for a step of an engine that works beside the compute engine.
+[[nodiscard]] constexpr bool runs_beside(item const& step) noexcept {
   return step.what == operation::run && step.lane != nothing;
+}
+
+//! @brief True for such a step in which the library copies a slot, and no stage is called.
+[[nodiscard]] constexpr bool is_copy(flow const& declared, item const& step) noexcept {
+  return runs_beside(step) && declared[step.work.kind].calls == stage_call::copy;
 }
 
 //! @brief Where a step keeps the slot of a pool that passes keep things in, or null for the pools of

@@ -309,6 +309,12 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
       "evaluate with a plan of the whole timetable, and leave its gradients alone");
+  if (table.declared->has_needs)
+    throw std::invalid_argument(
+      "plan: an evaluation has no visits in which sharded weights are gathered; evaluate with a "
+      "plan of the schedule that with_sharded_weights adapts, on stages that hold whole weights, "
+      "or "
+      "train with a plan of the whole timetable and leave its gradients alone");
   std::vector<int> order;
   for (int const entry : global_order(table))
     if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)

@@ -25,6 +25,7 @@ enum class plan_rule : std::uint8_t {
   circular,      //!< devices wait for each other in a circle
   wrong_passes,  //!< a pass is missing, runs twice, or runs on another device than its stage's
   slots_overlap, //!< slots lie over one another in the arena, or are too small for what they hold
+  not_there,     //!< a pass needs weights that are not gathered then, or memory for gradients
   wrong_content, //!< a step reads a slot that holds something else
   unordered,     //!< a step may start before an item that it depends on is complete
   incomplete,    //!< a step uses gradients that are not complete when it runs
@@ -47,6 +48,7 @@ enum class plan_rule : std::uint8_t {
     return "a pass does not run exactly once on the device of its stage";
   case plan_rule::slots_overlap:
     return "slots of an arena overlap or are too small for what they hold";
+  case plan_rule::not_there: return "a pass runs where what it needs of its stage is not there";
   case plan_rule::wrong_content: return "a step reads a slot that holds something else";
   case plan_rule::unordered:
     return "a step may start before an item that it depends on is complete";

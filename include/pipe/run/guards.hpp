@@ -164,9 +164,13 @@ public:
         if (byte != unchanged)
           throw guard_error(detail::describe_overrun(detail::name_of(which, step), bytes, byte));
       });
-    bool const recomputes = (*memory_.work.declared)[step.work.kind].calls == stage_call::recompute;
-    if (step.about != subject::pass || recomputes)
+    stage_call const call = (*memory_.work.declared)[step.work.kind].calls;
+    if (step.about != subject::pass || call == stage_call::recompute)
       return;
+    // Weights that are released and gradients that are scattered are not read any more.
+    if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
+        ends && step.in.index != nothing && memory_.guards(step.in.of))
+      std::fill_n(memory_.memory + memory_.place(step.in), step.in_bytes, detail::poison_byte);
     check_filled(memory_.output_of(step));
     for (sized_slot const& further : memory_.work.further_outputs(step))
       check_filled(memory_.at(further.used, further.bytes));
@@ -238,7 +242,7 @@ private:
 //! @throws guard_error, and what the stage throws.
 template <class Stages>
 void run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
-  if (!guards.on() || is_copy(step))
+  if (!guards.on() || is_copy(*memory.work.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
   {

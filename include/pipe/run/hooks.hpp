@@ -65,6 +65,30 @@ concept can_braid =
   stage.braid(kind, half, kind, half, other);
 };
 
+//! @brief `stage.gather_weights(context, output)` writes the whole weights of the stage, from the
+//! shards of all devices that share them, into the output; `stage.use_weights(context, input)` says
+//! where they lie for the passes that follow, until it is said again. What lies there is another's
+//! once the visit of the stage ends. With `with_sharded_weights`.
+//!
+//! On a GPU `gather_weights` enqueues on `context.stream`, which is not that of the passes.
+template <class Stage>
+concept can_gather_weights = requires(Stage& stage, context const& where, input in, output out) {
+  stage.gather_weights(where, out);
+  stage.use_weights(where, in);
+};
+
+//! @brief `stage.collect_gradients(context, output)` says where the passes that follow add their
+//! weight gradients, and clears what lies there; `stage.scatter_gradients(context, input)` adds
+//! what has been collected to the shards of all devices that share the stage. With
+//! `with_sharded_weights`, once per visit or once per iteration.
+//!
+//! On a GPU `scatter_gradients` enqueues on `context.stream`, which is not that of the passes.
+template <class Stage>
+concept can_scatter_gradients = requires(Stage& stage, context const& where, input in, output out) {
+  stage.collect_gradients(where, out);
+  stage.scatter_gradients(where, in);
+};
+
 //! @brief True when a stage can do what a step is about that follows complete gradients.
 template <class Stage>
 [[nodiscard]] constexpr bool can_follow(subject about) noexcept {
@@ -87,6 +111,10 @@ struct hook_names {
   int contribute;
   int optimizer_step;
   int recompute;
+  int gather_weights;
+  int use_weights;
+  int collect_gradients;
+  int scatter_gradients;
 };
 template <class Stage>
 struct with_hook_names : Stage, hook_names {};
@@ -107,6 +135,14 @@ concept names_contribute = can_be_base<Stage> && !requires { &with_hook_names<St
 template <class Stage>
 concept names_optimizer_step =
   can_be_base<Stage> && !requires { &with_hook_names<Stage>::optimizer_step; };
+template <class Stage>
+concept names_gather = can_be_base<Stage> &&(
+  !requires { &with_hook_names<Stage>::gather_weights; } ||
+  !requires { &with_hook_names<Stage>::use_weights; });
+template <class Stage>
+concept names_scatter = can_be_base<Stage> &&(
+  !requires { &with_hook_names<Stage>::collect_gradients; } ||
+  !requires { &with_hook_names<Stage>::scatter_gradients; });
 
 template <class Stage>
 concept names_recompute = can_be_base<Stage> && !requires {
@@ -129,6 +165,16 @@ struct check_hook_names {
   static_assert(!names_optimizer_step<Stage> || can_update<Stage>,
                 "run: the stage has a member optimizer_step, but it would never be called; declare "
                 "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
+  static_assert(
+    !names_gather<Stage> || can_gather_weights<Stage>,
+    "run: the stage has a member gather_weights or use_weights, but they would never be "
+    "called; declare both, as gather_weights(pipelining::context const&, "
+    "pipelining::output) and use_weights(context const&, pipelining::input)");
+  static_assert(
+    !names_scatter<Stage> || can_scatter_gradients<Stage>,
+    "run: the stage has a member collect_gradients or scatter_gradients, but they would "
+    "never be called; declare both, as collect_gradients(pipelining::context const&, "
+    "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
   static constexpr bool good = true;
 };
 

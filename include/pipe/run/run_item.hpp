@@ -131,7 +131,7 @@ bool run_halves(
 //! @throws what the stage throws.
 template <class Stages>
 void run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
-  if (is_copy(step))
+  if (is_copy(*memory.work.declared, step))
     return memory.copy(step);
   detail::handed const given(memory, step, stream);
   context const& where = given.where();

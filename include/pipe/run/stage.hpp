@@ -98,6 +98,13 @@ struct check_stage {
   if (call == stage_call::forward || call == stage_call::recompute)
     return "run: the schedule has forward passes, but " + who +
            " lacks forward(context const&, input, output)";
+  if (call == stage_call::gather_weights || call == stage_call::use_weights)
+    return "run: the schedule gathers sharded weights, but " + who +
+           " lacks gather_weights(context const&, output) or use_weights(context const&, input)";
+  if (call == stage_call::collect_gradients || call == stage_call::scatter_gradients)
+    return "run: the schedule scatters gradients, but " + who +
+           " lacks collect_gradients(context const&, output) or scatter_gradients(context const&, "
+           "input)";
   if (call == stage_call::backward)
     return "run: the schedule has fused backward passes, but " + who +
            " has only the two halves, and what the first keeps for the second has no slot "
@@ -118,6 +125,10 @@ template <class Stage>
   case stage_call::backward_input:
   case stage_call::backward_weight: return can_split_backward<Stage> || is_frozen<Stage>;
   case stage_call::copy: return true;
+  case stage_call::gather_weights:
+  case stage_call::use_weights: return can_gather_weights<Stage>;
+  case stage_call::collect_gradients:
+  case stage_call::scatter_gradients: return can_scatter_gradients<Stage> || is_frozen<Stage>;
   case stage_call::perform: return can_perform<Stage>;
   }
   return false;
@@ -170,6 +181,28 @@ void run_pass(
     }
     break;
   case stage_call::copy: return;
+  case stage_call::gather_weights:
+  case stage_call::use_weights:
+    if constexpr (can_gather_weights<Stage>) {
+      if (call == stage_call::gather_weights)
+        stage.gather_weights(where, out);
+      else
+        stage.use_weights(where, in);
+      return;
+    }
+    break;
+  case stage_call::collect_gradients:
+  case stage_call::scatter_gradients:
+    if constexpr (is_frozen<Stage>) {
+      return;
+    } else if constexpr (can_scatter_gradients<Stage>) {
+      if (call == stage_call::collect_gradients)
+        stage.collect_gradients(where, out);
+      else
+        stage.scatter_gradients(where, in);
+      return;
+    }
+    break;
   case stage_call::perform:
     if constexpr (can_perform<Stage>) {
       stage.perform(kind, where, in, out);

@@ -54,15 +54,12 @@ struct sequence_work {
     case pass_kind::backward_input:
       return 0.5 * backward_linear * alone + backward_quadratic * attention;
     case pass_kind::backward_weight: return 0.5 * backward_linear * alone;
-    case pass_kind::copy_out:
-    case pass_kind::copy_in:
-    case pass_kind::copy_request: return 0; // the tokens say nothing of a copy's time
     case pass_kind::embed:
     case pass_kind::logits:
     case pass_kind::logits_gradient:
     case pass_kind::embed_gradient: return linear * length; // whatever shard that is of
+    default: return 0; // the tokens say nothing of copies, nor of what moves weights
     }
-    return 0;
   }
 };
 

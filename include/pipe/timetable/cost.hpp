@@ -39,6 +39,8 @@ struct uniform_cost {
   double recompute = -1; //!< negative: as long as `forward`
   double copy_out = 0;   //!< of an activation to the host
   double copy_in = 0;    //!< of an activation from the host
+  double gather = 0;     //!< of the shards of a stage's weights
+  double scatter = 0;    //!< of a stage's gradients into shards
   double embed = 1;           //!< of a shard of the embedding
   double logits = 1;          //!< of a shard of the output layer
   double logits_gradient = 1; //!< of such a shard
@@ -67,13 +69,15 @@ struct uniform_cost {
     case pass_kind::recompute: return recompute < 0 ? forward : recompute;
     case pass_kind::copy_out: return copy_out;
     case pass_kind::copy_in: return copy_in;
-    case pass_kind::copy_request: return 0;
+    case pass_kind::gather_weights:
+    case pass_kind::gather_weights_again: return gather;
+    case pass_kind::scatter_gradients: return scatter;
     case pass_kind::embed: return embed;
     case pass_kind::logits: return logits;
     case pass_kind::logits_gradient: return logits_gradient;
     case pass_kind::embed_gradient: return embed_gradient;
+    default: return 0; // stands between passes
     }
-    return 0;
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
   [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
@@ -90,14 +94,16 @@ struct uniform_cost {
   }
 };
 
-//! @brief The kinds that a cost_table has times of: `backward` is the sum of its halves, and forward
-//! passes of all kinds take the time of `forward`.
+//! @brief The kinds that a cost_table has times of: `backward` is the sum of its halves, forward
+//! passes of all kinds take the time of `forward`, and both gathers that of `gather_weights`.
 inline constexpr pass_kind timed_kinds[] = {pass_kind::forward,
                                             pass_kind::backward_input,
                                             pass_kind::backward_weight,
                                             pass_kind::recompute,
                                             pass_kind::copy_out,
                                             pass_kind::copy_in,
+                                            pass_kind::gather_weights,
+                                            pass_kind::scatter_gradients,
                                             pass_kind::embed,
                                             pass_kind::logits,
                                             pass_kind::logits_gradient,
@@ -162,7 +168,7 @@ public:
   }
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (what.kind == pass_kind::copy_request)
+    if (stands_between(what.kind))
       return 0;
     if (what.kind != pass_kind::backward)
       return times_[index(what.kind, what.stage, what.chunk)];
@@ -184,6 +190,8 @@ private:
   [[nodiscard]] std::size_t index(pass_kind kind, int stage, int chunk) const {
     if (stage < 0 || stage >= stages_ || chunk < 0 || chunk >= chunks_)
       throw std::out_of_range("cost_table: no such stage or chunk in this table");
+    if (kind == pass_kind::gather_weights_again)
+      kind = pass_kind::gather_weights;
     int row = 0; // that of all forward passes
     for (int i = 1; i < static_cast<int>(std::size(timed_kinds)); ++i)
       row = timed_kinds[i] == kind ? i : row;

@@ -35,6 +35,9 @@ namespace pipelining::inline v0_2 {
   case rule::wrong_kinds:
     return "the kinds of passes of a unit do not go together: one reads what none makes, or none "
            "frees what one makes";
+  case rule::not_there:
+    return "a pass stands where what it needs of its stage is not there: weights that have been "
+           "gathered, or memory for its gradients";
   case rule::waits_for_ever: return "a pass waits for ever: the order of passes is circular";
   case rule::overlaps:
     return "a pass starts before the pass before it on the same device has ended";

@@ -51,6 +51,9 @@ struct timetable_breaks {
   static_assert(Broken != rule::wrong_kinds,
                 "timetable: the kinds of passes of a unit do not go together: one reads what none "
                 "makes, or none frees what one makes");
+  static_assert(Broken != rule::not_there,
+                "timetable: a pass stands where what it needs of its stage is not there: weights "
+                "that have been gathered, or memory for its gradients");
   static_assert(Broken != rule::waits_for_ever,
                 "timetable: a pass waits for ever: the order of passes is circular");
   static_assert(Broken != rule::overlaps,

@@ -19,9 +19,13 @@ namespace pipelining::inline v0_2 {
   return table.row_size(device) == 0 ? 0 : table.starts[table.offsets[device]];
 }
 
-//! @brief When the last pass of a device ends.
+//! @brief When the last pass of a device ends, on whichever engine.
 [[nodiscard]] constexpr double last_end(timetable_view table, int device) noexcept {
-  return table.row_size(device) == 0 ? 0 : table.ends[table.offsets[device + 1] - 1];
+  double last = 0;
+  for (int row = device; row < table.rows(); row += table.extents.devices)
+    if (table.row_size(row) > 0 && table.ends[table.offsets[row + 1] - 1] > last)
+      last = table.ends[table.offsets[row + 1] - 1];
+  return last;
 }
 
 //! @brief The time that a device spends in passes; a composite pass counts once.

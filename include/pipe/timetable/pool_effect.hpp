@@ -86,7 +86,8 @@ peak_by(timetable_view const& table, int device, Change const& change) noexcept 
   int const engines = table.declared->engines;
   row_walk walks[engine_count] = {{table, device},
                                   {table, engines > 1 ? device + devices : device},
-                                  {table, engines > 2 ? device + 2 * devices : device}};
+                                  {table, engines > 2 ? device + 2 * devices : device},
+                                  {table, engines > 3 ? device + 3 * devices : device}};
   Number held{};
   Number peak{};
   for (;;) {

@@ -148,6 +148,8 @@ struct static_places {
       result.first = find_missing(entered_map);
     if (result.first && over.declared->has_choices)
       result.first = check_sets(entered_map, result.rows_of);
+    if (result.first && over.declared->has_needs)
+      result.first = check_needs(entered_map, result.rows_of);
     return result;
   }();
   static constexpr place_map map{over, table.holders, value.places};

@@ -7,6 +7,7 @@
 #include <pipe/core/declare.hpp>
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
+#include <pipe/core/needs.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
@@ -215,6 +216,17 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
   return result;
 }
 
+//! Every pass stands where what it needs of its stage is there.
+constexpr report check_needs(place_map const& map, place_row const* rows) {
+  for (int device = 0; device < map.over.extents.devices; ++device) {
+    needed_data there(map.over);
+    for (entry_number i = 0; i < rows[device].count; ++i)
+      if (pass const what = rows[device].passes[i]; !there.enter(what))
+        return {rule::not_there, device, static_cast<int>(i), what, {}};
+  }
+  return {};
+}
+
 //! `verify` for rows that have been entered.
 [[nodiscard]] constexpr report
 verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
@@ -224,6 +236,8 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   report result = entered.first();
   if (result && table.declared->has_choices)
     result = check_sets(entered.map(), entered.rows());
+  if (result && table.declared->has_needs)
+    result = check_needs(entered.map(), entered.rows());
   bool const plain = is_plain(entered.map().over) && table.links == nullptr;
   message_times const times{table.latency, table.groups, table.links};
   for (int number = 0; number < rows && result; ++number) {

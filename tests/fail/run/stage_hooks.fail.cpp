@@ -8,6 +8,8 @@
 // case 6: expected-error {{run: a stage needs backward\(context const&, input, output\), or both backward_input\(context const&, input, output\) and backward_weight\(context const&\)}}
 // case 7: expected-error {{run: a stage needs backward\(context const&, input, output\), or both}}
 // case 8: expected-error {{run: the stage has a member recompute, but it would never be called; declare it as recompute\(pipelining::context const&, pipelining::input\)}}
+// case 9: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
+// case 10: expected-error {{run: the stage has a member collect_gradients or scatter_gradients, but they would never be called; declare both}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
@@ -36,11 +38,20 @@ struct block {
   void optimizer_step(pp::totals const&) {}
 #elif FAIL_CASE == 8
   void recompute(pp::context const&) {}
+#elif FAIL_CASE == 9
+  void gather_weights(pp::context const&, pp::output) {}
+#elif FAIL_CASE == 10
+  void collect_gradients(pp::context const&, pp::output) {}
+  void scatter_gradients(pp::context const&, pp::output) {}
 #else
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
   void contribute(pp::context const&, pp::output) {}
   void optimizer_step(pp::context const&, pp::totals const&) {}
+  void gather_weights(pp::context const&, pp::output) {}
+  void use_weights(pp::context const&, pp::input) {}
+  void collect_gradients(pp::context const&, pp::output) {}
+  void scatter_gradients(pp::context const&, pp::input) {}
 #endif
 };
 

@@ -18,6 +18,8 @@
 // case 9: expected-error {{timetable: a pass starts before a pass that it depends on has ended and arrived}}
 // case 10: expected-error {{timetable: a device holds more activations than the limit allows}}
 // case 11: expected-error {{timetable: the compiler makes timetables of stages in a chain; make those of a stage graph with make_timetable}}
+// case 12: expected-error {{timetable: a pass stands where what it needs of its stage is not there}}
+// case 12: expected-error {{timetable_breaks<.*not_there, misplaced, .*device<0>, .*entry<0>, .*forward>}}
 // clang-format on
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
@@ -28,6 +30,8 @@ namespace pp = pipelining;
 struct misplaced {
 #if FAIL_CASE == 7
   static constexpr pp::flow const& declared = pp::frugal_training;
+#elif FAIL_CASE == 12
+  static constexpr pp::flow const& declared = pp::sharded_training; // and nothing is gathered
 #endif
   static constexpr pp::shape arrange(int devices, int microbatches) {
     return {.devices = devices, .microbatches = microbatches};

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace pp = pipelining;
@@ -137,6 +138,18 @@ static_assert(!pp::recompute_rule<rule<1>> && !pp::recompute_rule<rule<2>>);
 static_assert(pp::offload_rule<rule<0>> && !pp::offload_rule<rule<3>>);
 static_assert(pp::recompute_share<rule<0>> && !pp::recompute_share<rule<4>>);
 
+struct some_visits {};
+template <int Missing>
+struct weights_rule {
+  bool keeps_weights(pp::pass const&, pp::pass const&) const requires(Missing != 1);
+  bool keeps_weights(pp::pass const&, pp::pass const&) requires(Missing == 1);
+  bool keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing != 2);
+  no_double keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing == 2);
+  std::conditional_t<Missing == 3, some_visits, int> prefetch;
+};
+static_assert(pp::sharding_rule<weights_rule<0>> && !pp::sharding_rule<weights_rule<1>>);
+static_assert(!pp::sharding_rule<weights_rule<2>> && !pp::sharding_rule<weights_rule<3>>);
+
 template <int Missing>
 struct time_of_chunk {
   double operator()(pp::pass_kind, int, int) const requires(Missing != 1 && Missing != 2);
@@ -218,7 +231,17 @@ struct hooks {
              pp::pass_kind,
              pp::composite_half const&,
              hooks&) requires(Missing != 7);
+  void gather_weights(pp::context const&, pp::output) requires(Missing != 8);
+  void gather_weights(pp::context const&, pp::input) requires(Missing == 8);
+  void use_weights(pp::context const&, pp::input) requires(Missing != 9);
+  void collect_gradients(pp::context const&, pp::output) requires(Missing != 10);
+  void scatter_gradients(pp::context const&, pp::input) requires(Missing != 11);
+  void scatter_gradients(pp::context const&, pp::output) requires(Missing == 11);
 };
+static_assert(pp::can_gather_weights<hooks<0>> && !pp::can_gather_weights<hooks<8>>);
+static_assert(!pp::can_gather_weights<hooks<9>>);
+static_assert(pp::can_scatter_gradients<hooks<0>> && !pp::can_scatter_gradients<hooks<10>>);
+static_assert(!pp::can_scatter_gradients<hooks<11>>);
 static_assert(pp::can_announce_gradients<hooks<0>> && !pp::can_announce_gradients<hooks<1>>);
 static_assert(pp::can_tie<hooks<0>> && !pp::can_tie<hooks<2>> && !pp::can_tie<hooks<3>>);
 static_assert(pp::can_contribute<hooks<0>> && !pp::can_contribute<hooks<4>>);

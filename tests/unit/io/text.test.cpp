@@ -87,19 +87,18 @@ TEST_CASE("where columns are few, each shows the kind that runs at its middle") 
 
 TEST_CASE("engines that copy have a row each") {
   pp::uniform_cost const cost{.copy_out = 1, .copy_in = 1};
-  CHECK(
-    written(pp::make_timetable<pp::with_offload<pp::GPipe, away_at_once>>({1, 2}, cost)) ==
-    "name: devices 1, stages 1, microbatches 2, chunks 1\n"
-    "cost: forward 1, backward_input 1, backward_weight 1, communication 0\n"
-    "makespan 8, span 8, bubble 25 % of the span, 25 % of the makespan\n"
-    "peak activations 2, weight inputs 0, in microbatches of one stage\n"
-    "\n"
-    "                                   peak\n"
-    "device 0 |H0 H1 ...B0--- ...B1--- | 2\n"
-    "copy out |...O0 O1 ...............|\n"
-    "copy in  |......L0 ......L1 ......|\n"
-    "\n"
-    "B backward, H offloaded_forward, O copy_out, L copy_in, Q copy_request, microbatch, . idle\n");
+  CHECK(written(pp::make_timetable<pp::with_offload<pp::GPipe, away_at_once>>({1, 2}, cost)) ==
+        "name: devices 1, stages 1, microbatches 2, chunks 1\n"
+        "cost: forward 1, backward_input 1, backward_weight 1, communication 0\n"
+        "makespan 8, span 8, bubble 25 % of the span, 25 % of the makespan\n"
+        "peak activations 2, weight inputs 0, in microbatches of one stage\n"
+        "\n"
+        "                                   peak\n"
+        "device 0 |H0 H1 ...B0--- ...B1--- | 2\n"
+        "copy out |...O0 O1 ...............|\n"
+        "copy in  |......L0 ......L1 ......|\n"
+        "\n"
+        "B backward, H offloaded_forward, O copy_out, L copy_in, microbatch, . idle\n");
 }
 
 TEST_CASE("kinds that do the same have the same colour") {

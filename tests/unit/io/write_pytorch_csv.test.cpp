@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -71,4 +73,15 @@ TEST_CASE("what the format cannot say is refused") {
   CHECK_THROWS_WITH_AS(written(orders, pp::pytorch_content::passes_and_messages),
                        "write_pytorch_csv: the order of passes is circular; verify names the pass",
                        std::invalid_argument);
+}
+
+TEST_CASE("weights in shards are gathered and released by the file; the rest is as without") {
+  auto const plain = pp::make_orders(pp::Interleaved<2>{}, {2, 4});
+  auto const sharded = pp::make_orders(pp::with_sharded_weights<pp::Interleaved<2>>{}, {2, 4});
+  CHECK(written(sharded, pp::pytorch_content::passes) ==
+        written(plain, pp::pytorch_content::passes));
+  auto const small = pp::make_orders(pp::with_sharded_weights<pp::OneFOneB>{}, {2, 1});
+  CHECK(written(small, pp::pytorch_content::passes_and_messages, pp::pytorch_release::v2_10) ==
+        "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
+        "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n");
 }

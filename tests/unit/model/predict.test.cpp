@@ -34,6 +34,15 @@ TEST_CASE("bytes of a stage follow from what it holds") {
   pp::training_setup sharded = setup;
   sharded.data = 4;
   CHECK(pp::predict_bytes(model, sharded, {.layers = 4}, whole).optimizer == inner.optimizer / 4);
+  // Three of four shards come from elsewhere: at 2 bytes gathered, at 4 scattered.
+  pp::gpu network;
+  network.network_gb_per_s = 50;
+  double const gathered = 0.75 * static_cast<double>(inner.weights) / 50e9;
+  CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::gather_weights) ==
+        doctest::Approx(gathered));
+  CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::scatter_gradients) ==
+        doctest::Approx(2 * gathered));
+  CHECK(pp::sharding_seconds(setup, network, inner, pp::pass_kind::gather_weights) == 0);
   std::vector<int> const halves{2048, 2048};
   CHECK(pp::predict_bytes(model, setup, {.layers = 4}, halves).carried ==
         2LL * 4 * 4 * 4096 * 4096 / 8);

@@ -114,7 +114,7 @@ TEST_CASE("a search that is given no steps still connects everything") {
 TEST_CASE("copies to the host are calls on streams of their own") {
   pp::uniform_cost const cost{.copy_out = 0.1, .copy_in = 0.1};
   auto const work = pp::lower(pp::make_timetable(pp::with_offload<pp::GPipe>{}, {1, 4}, cost));
-  auto const copies = std::count_if(work.items.begin(), work.items.end(), pp::is_copy);
+  auto const copies = std::count_if(work.items.begin(), work.items.end(), pp::runs_beside);
   pp::call_count const calls = pp::count_calls(work);
   REQUIRE(copies > 0);
   CHECK(calls.copies == copies);

@@ -87,9 +87,11 @@ constexpr void size_pass(data_uses const& uses,
     datum const& of = uses.over.declared->data[use.of];
     auto const made_in = static_cast<slot_class>(use.pool);
     int const count = use.nowhere ? 0 : uses.count(use, work);
-    if (is_copy(step)) {
-      if (of.lives == residence::device)
-        step.in_bytes = step.out_bytes = sizes.bytes(made_in, work);
+    if (runs_beside(step)) {
+      if (of.lives == residence::device && step.in.index != nothing)
+        step.in_bytes = sizes.bytes(made_in, work);
+      if (of.lives == residence::device && step.out.index != nothing)
+        step.out_bytes = sizes.bytes(made_in, work);
     } else if (use.stage != 0) {
       for (int number = 0; number < count; ++number) {
         auto const owner = static_cast<std::uint16_t>(uses.owner(use, work, number));
@@ -114,11 +116,16 @@ constexpr void size_pass(data_uses const& uses,
         else if (sized_slot& at = further.at(step.further_outputs, output - 1); true)
           set(at.used, at.bytes, bytes);
       }
+    } else if (count > 0 && !use.makes && step.in == slot{made_in, step.in.index}) {
+      set(step.in, step.in_bytes, sizes.bytes(made_in, work));
     }
   }
-  if (is_copy(step))
-    for (slot const& used : {step.in, step.out})
-      grow(layouts[static_cast<int>(used.of)], step.in_bytes);
+  if (runs_beside(step)) {
+    if (step.in.index != nothing)
+      grow(layouts[static_cast<int>(step.in.of)], step.in_bytes);
+    if (step.out.index != nothing)
+      grow(layouts[static_cast<int>(step.out.of)], step.out_bytes);
+  }
 }
 
 //! The bytes of a message.

@@ -101,6 +101,8 @@ struct data_uses {
         }
         std::int8_t outputs = 0;
         for (int e = 0; e < kind.effect_count; ++e) {
+          if (kind.effects[e].what == does::needs)
+            continue; // follows from where it stands
           data_use use = use_of(kind, kind.effects[e], result.last_chunk);
           int const step = use.stage == 0 ? use.reader : use.stage;
           bool const there =

@@ -109,13 +109,13 @@ constexpr further_slots lower_slots(lowering const& shared,
   return state.further;
 }
 
-//! Marks the last pass of every stage that adds to its weight gradients.
+//! Marks the pass of every stage behind which its weight gradients are complete.
 constexpr void mark_complete_stages(pipeline const& over, program& work) noexcept {
   scratch<bool> seen(stages(over.extents), false);
   for (int i = work.count - 1; i >= 0; --i) {
     item& step = work.items[i];
     if (step.what != operation::run || step.about != subject::pass ||
-        !adds_gradients(*over.declared, step.work.kind))
+        !completes_gradients(*over.declared, step.work.kind))
       continue;
     step.completes_stage = !seen.data[step.work.stage];
     seen.data[step.work.stage] = true;

@@ -94,7 +94,7 @@ struct tied_end {
     event const& what = work.events[i];
     pass const& done = work.table.passes[what.entry];
     if (what.to == nothing && done.stage == stage &&
-        adds_gradients(*work.table.declared, done.kind))
+        completes_gradients(*work.table.declared, done.kind))
       end.completing = i;
   }
   return end;

@@ -100,6 +100,8 @@ public:
       item& step = work_.items[i];
       int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, i);
       if (step.about != subject::pass) {
+        if (step.what == operation::run)
+          need(i, last_scatter_);
         assign_given_slots(state_.others,
                            pool(step_class(step)),
                            uses_.stage_count,
@@ -110,7 +112,9 @@ public:
         send(step, i++);
       } else if (step.what == operation::receive) {
         receive(step, i++);
-      } else if (is_copy(step)) {
+      } else if (runs_beside(step)) {
+        if (declared_.scatters && step.completes_stage)
+          last_scatter_ = i;
         copy(step, i++);
       } else {
         compute(i, end);
@@ -252,7 +256,7 @@ private:
   constexpr void take_for_copies(double before) noexcept {
     for (; next_copy_ < work_.count; ++next_copy_) {
       item& step = work_.items[next_copy_];
-      if (!is_copy(step) || step.about != subject::pass)
+      if (!runs_beside(step) || step.about != subject::pass)
         continue;
       if (state_.times.starts[next_copy_] >= before)
         return;
@@ -264,7 +268,7 @@ private:
   }
   constexpr void take_target(item& step, int i) noexcept {
     for (data_use const& use : uses_[step.work])
-      if (use.makes) {
+      if (use.makes && use.lies) {
         held_datum& made = held(use, step.work);
         take(made, use.pool, i);
         step.out = {static_cast<slot_class>(made.pool), made.slot};
@@ -281,7 +285,7 @@ private:
       held_datum& source = held(use, step.work);
       if (use.nowhere)
         order_by(source, use, i);
-      if (!use.frees)
+      if (!use.frees || !use.lies)
         continue;
       step.in = {static_cast<slot_class>(source.pool), source.slot};
       need(i, source.maker);
@@ -366,6 +370,7 @@ private:
   int first_left_ = 0;
   int left_count_ = 0;
   int next_copy_ = 0;
+  int last_scatter_ = nothing; // what follows complete gradients runs behind it
 };
 
 } // namespace detail

@@ -67,6 +67,8 @@ struct plan_breaks {
                 "plan: a pass does not run exactly once on the device of its stage");
   static_assert(Broken != plan_rule::slots_overlap,
                 "plan: slots of an arena overlap or are too small for what they hold");
+  static_assert(Broken != plan_rule::not_there,
+                "plan: a pass runs where what it needs of its stage is not there");
   static_assert(Broken != plan_rule::wrong_content,
                 "plan: a step reads a slot that holds something else");
   static_assert(Broken != plan_rule::unordered,

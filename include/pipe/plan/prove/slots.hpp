@@ -7,6 +7,7 @@
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
+#include <pipe/core/needs.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
@@ -43,6 +44,7 @@ struct slot_space {
   reused_scratch<slot_history> histories;
   reused_scratch<int> readers;
   reused_scratch<unsigned char> progress;
+  reused_scratch<int> makers;
 };
 
 //! The walk over one device's program.
@@ -54,7 +56,9 @@ struct slot_check {
   slot_history* histories; // of all classes, one after the other
   int* read_by;            // [slots][width + 1], the readers of each history
   unsigned char* progress; // [S], how far the gradients of each stage are
+  int* makers;             // [instances], of what lies nowhere, where there are several engines
   proof verdict{};
+  int last_scatter = nothing;                 // that has completed the gradients of a stage
   slot_history* first_of[slot_classes + 1]{}; // of each class, and behind the last
 
   constexpr void begin() noexcept {
@@ -156,11 +160,14 @@ struct slot_check {
     constexpr unsigned char added = 2;
     unsigned char& at = progress[step.work.stage];
     bool const tied = work.tied_bytes > 0 && holds_tied(work.extents, step.work.stage);
+    if (step.about != subject::pass && !knows(i, last_scatter))
+      return fail(plan_rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
       if (adds_gradients(*work.declared, step.work.kind) && at != 0)
         return fail(plan_rule::incomplete, i, nothing);
       at = step.completes_stage ? complete : at;
+      last_scatter = work.declared->scatters && step.completes_stage ? i : last_scatter;
       return;
     case subject::contribution:
       if (!work.evaluates && at != (tied ? added : complete))
@@ -190,9 +197,16 @@ struct slot_check {
     }
     if (use.stage != 0)
       return step.in;
-    if (int const* const kept = kept_slot(step, use.pool); kept != nullptr && !is_copy(step))
+    if (int const* const kept = kept_slot(step, use.pool); kept != nullptr && !runs_beside(step))
       return {static_cast<slot_class>(use.pool), *kept};
     return use.makes || use.works_in ? step.out : step.in;
+  }
+  //! What lies nowhere orders those that make and read it.
+  constexpr void follow_nowhere(int i, int instance, bool makes) noexcept {
+    if (makes)
+      makers[instance] = i;
+    else if (makers[instance] == nothing || !knows(i, makers[instance]))
+      fail(plan_rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
     if (follows_gradients())
@@ -200,6 +214,8 @@ struct slot_check {
     pass const& what = step.work;
     int const unit = unit_of(uses.over, what);
     for (data_use const& use : uses[what]) {
+      if (use.nowhere && use.stage == 0 && work.declared->engines > 1)
+        follow_nowhere(i, uses.index(use, what, unit, 0), use.makes);
       int const count = use.lies ? uses.count(use, what) : 0;
       for (int number = 0; number < count; ++number) {
         slot const at = used(step, use, number);
@@ -215,8 +231,23 @@ struct slot_check {
   }
 };
 
+//! Every pass runs where what it needs of its stage is there.
+constexpr proof check_needs(plan_view const& work, int device) {
+  if (!work.declared->has_needs)
+    return {};
+  needed_data there(work.over());
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    if (item const& step = steps[i]; step.what == operation::run && !runs_beside(step) &&
+                                     step.about == subject::pass && !there.enter(step.work))
+      return {plan_rule::not_there, device, static_cast<int>(i)};
+  return {};
+}
+
 //! Checks the slots of one device. What starts together does not know of one another.
 constexpr proof check_slots(plan_view work, data_uses const& uses, int device, slot_space& space) {
+  if (proof const found = check_needs(work, device); !found)
+    return found;
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
   int const streams = work.streams(device);
@@ -230,7 +261,8 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
                   {space.clocks.get(count * streams), space.tail.get(streams), streams},
                   space.histories.get(slots, {}),
                   space.readers.get(slots * (uses.width + 1)),
-                  space.progress.get(hooks ? stages(work.extents) : 0, 0)};
+                  space.progress.get(hooks ? stages(work.extents) : 0, 0),
+                  space.makers.get(work.declared->engines > 1 ? uses.instances() : 0, nothing)};
   walk.begin();
   auto const at = [&steps](int index) -> item const& {
     return steps[static_cast<std::size_t>(index)];

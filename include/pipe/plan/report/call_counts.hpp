@@ -61,7 +61,7 @@ struct call_count {
     bool const message = head.what != operation::run;
     if (message)
       calls.messages += end - first;
-    else if (is_copy(head))
+    else if (is_copy(*work.declared, head))
       calls.copies += 1;
     else if (head.about == subject::pass &&
              (*work.declared)[head.work.kind].calls != stage_call::copy)

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Plans with sharded weights: what the proof finds when something is taken away or moved.
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+constexpr pp::uniform_cost costs{.communication = 0.25, .gather = 0.75, .scatter = 0.5};
+
+struct sharded_sizes {
+  std::int64_t tied_bytes = 0;
+  std::int64_t totals_bytes = 0;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {
+    return of == pp::slot_class::weights          ? 1000 * (what.stage + 1)
+           : of == pp::slot_class::full_gradients ? 2000 * (what.stage + 1)
+                                                  : 8;
+  }
+};
+
+template <class Schedule>
+pp::plan plan_of(Schedule const& schedule, sharded_sizes const& sizes = {}) {
+  return pp::lower(pp::make_timetable(pp::with_sharded_weights<Schedule>{schedule}, {2, 4}, costs),
+                   sizes);
+}
+
+//! The first item of a device that is of a kind.
+std::size_t find_item(pp::plan const& work, pp::pass_kind kind, std::size_t from = 0) {
+  while (work.items[from].what != pp::operation::run ||
+         work.items[from].about != pp::subject::pass || work.items[from].work.kind != kind)
+    ++from;
+  return from;
+}
+
+} // namespace
+
+TEST_CASE("no wait of a plan with sharded weights can be left out") {
+  int dropped = 0;
+  auto const drop_each = [&dropped](pp::plan const& work) {
+    for (std::size_t i = 0; i < work.items.size(); ++i)
+      for (int k = 0; k < work.items[i].wait_count; ++k) {
+        pp::plan bad = work;
+        pp::item& step = bad.items[i];
+        int const first = step.first_wait;
+        std::swap(bad.waits[static_cast<std::size_t>(first + k)],
+                  bad.waits[static_cast<std::size_t>(first + step.wait_count - 1)]);
+        --step.wait_count;
+        CHECK_FALSE(pp::prove(bad));
+        ++dropped;
+      }
+  };
+  drop_each(plan_of(pp::BreadthFirst<2>{}));
+  drop_each(plan_of(pp::Interleaved<2>{}));
+  drop_each(plan_of(pp::ZeroBubbleV{}));
+  drop_each(plan_of(pp::Interleaved<3>{}, {.totals_bytes = 8}));
+  CHECK(dropped > 100);
+}
+
+TEST_CASE(
+  "a pass that is moved out of its visit, or out of where gradients are collected, is found") {
+  pp::plan const good = plan_of(pp::BreadthFirst<2>{});
+  REQUIRE(pp::prove(good));
+  auto const verdict_on = [&good](pp::pass_kind moved, pp::pass_kind before) {
+    pp::plan bad = good;
+    auto const from = find_item(bad, moved);
+    auto to = from;
+    while (bad.items[to].what != pp::operation::run || bad.items[to].work.kind != before)
+      --to;
+    // The two change places; nothing that they wait for stands between.
+    std::swap(bad.items[from].work, bad.items[to].work);
+    return pp::prove(bad).broken;
+  };
+  CHECK(verdict_on(pp::pass_kind::release_weights, pp::pass_kind::forward) ==
+        pp::plan_rule::not_there);
+  CHECK(verdict_on(pp::pass_kind::request_scatter, pp::pass_kind::backward) ==
+        pp::plan_rule::not_there);
+  pp::plan twice = good;
+  auto const gather = find_item(twice, pp::pass_kind::gather_weights);
+  twice.items[find_item(twice, pp::pass_kind::gather_weights, gather + 1)].work =
+    twice.items[gather].work;
+  CHECK(pp::prove(twice).broken == pp::plan_rule::wrong_passes);
+  pp::plan beside = good;
+  beside.items[gather].lane = pp::nothing;
+  CHECK(pp::prove(beside).broken == pp::plan_rule::wrong_lane);
+}
+
+TEST_CASE("slots are as large as the largest stage's weights, and lie in the arena") {
+  pp::plan const work = plan_of(pp::BreadthFirst<3>{});
+  pp::plan_view const view = work;
+  for (int device = 0; device < 2; ++device) {
+    auto const& weights = view.layout(device, pp::slot_class::weights);
+    auto const& gradients = view.layout(device, pp::slot_class::full_gradients);
+    CHECK(weights.count == 2);
+    CHECK(weights.bytes >= 1000 * (5 + device));
+    CHECK(weights.bytes < 1000 * (5 + device) + 256);
+    CHECK(gradients.bytes >= 2000 * (5 + device));
+  }
+  for (pp::item const& step : work.items)
+    if (step.what == pp::operation::run && step.work.kind == pp::pass_kind::use_weights)
+      CHECK(step.in_bytes == 1000 * (step.work.stage + 1));
+}
+
+TEST_CASE("what follows complete gradients comes behind the last scatter of its stage") {
+  pp::plan const work = plan_of(pp::Interleaved<2>{}, {.tied_bytes = 8, .totals_bytes = 8});
+  pp::plan_view const view = work;
+  int followed = 0;
+  for (int device = 0; device < 2; ++device) {
+    std::vector<char> complete(4);
+    for (pp::item const& step : view.program_of(device)) {
+      if (step.completes_stage) {
+        CHECK(step.work.kind == pp::pass_kind::scatter_gradients);
+        complete[step.work.stage] = 1;
+      }
+      if (step.what == pp::operation::run && step.about != pp::subject::pass &&
+          step.about != pp::subject::update) {
+        CHECK(complete[step.work.stage] == 1);
+        ++followed;
+      }
+    }
+  }
+  CHECK(followed == 8);
+}
+
+TEST_CASE("a schedule with two copies of every stage gathers both") {
+  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::DualPipe<>>{}, {4, 8}, costs);
+  CHECK(pp::prove(pp::lower<pp::one_communicator>(table, sharded_sizes{})));
+  CHECK(pp::prove(pp::lower<pp::communicator_per_edge>(table, sharded_sizes{})));
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Weights in shards, on threads: the same numbers as with whole weights, from slots that hold what
+// was gathered only while a visit lasts.
+#include <pipe/plan/lower.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/schedule/breadth_first.hpp>
+#include <pipe/schedule/chronos_pipe.hpp>
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/hanayo.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/stp.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <string>
+#include <tests/support/arithmetic_stage.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+//! Messages of three numbers, weights and their gradients of one.
+struct sharded_sizes {
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const&) const {
+    return of == pp::slot_class::output || of == pp::slot_class::input_gradient ? 24 : 8;
+  }
+};
+constexpr pp::uniform_cost costs{
+  .communication = 0.25, .copy_out = 0.3, .copy_in = 0.3, .gather = 0.6, .scatter = 0.4};
+
+// Its weight is the sum of two shards, and passes read it where it was gathered; its gradient is a
+// shard too, and grows by what was collected.
+struct sharded_stage {
+  support::arithmetic_stage whole;
+  std::uint64_t shards[2]{};
+  std::uint64_t const* weight = nullptr;
+  std::uint64_t* collected = nullptr;
+  std::uint64_t gradient = 0;
+  int gathers = 0;
+  int scatters = 0;
+  int ready = 0;
+
+  void gather_weights(pp::context const&, pp::output out) {
+    ++gathers;
+    out.as<std::uint64_t>()[0] = shards[0] + shards[1];
+  }
+  void use_weights(pp::context const&, pp::input in) { weight = in.as<std::uint64_t>().data(); }
+  void collect_gradients(pp::context const&, pp::output out) {
+    collected = out.as<std::uint64_t>().data();
+    *collected = 0;
+  }
+  void scatter_gradients(pp::context const&, pp::input in) {
+    ++scatters;
+    CHECK(ready == 0);
+    gradient += in.as<std::uint64_t>()[0];
+  }
+  void gradients_ready(pp::context const&) { ++ready; }
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    whole.weight = *weight;
+    whole.forward(where, in, out);
+  }
+  void recompute(pp::context const& where, pp::input in) {
+    CHECK(*weight == shards[0] + shards[1]);
+    where.activation.as<std::uint64_t>()[0] =
+      in.slot < 0 ? support::arithmetic_stage::unit(where) : in.as<std::uint64_t>()[0];
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    whole.weight = *weight;
+    whole.backward(where, in, out);
+    collect();
+  }
+  void backward_input(pp::context const& where, pp::input in, pp::output out) {
+    whole.weight = *weight;
+    whole.backward_input(where, in, out);
+  }
+  void backward_weight(pp::context const& where) {
+    whole.backward_weight(where);
+    collect();
+  }
+
+private:
+  void collect() {
+    *collected += whole.gradient;
+    whole.gradient = 0;
+  }
+};
+
+int count_kinds(pp::timetable_view table, pp::stage_call call) {
+  int count = 0;
+  for (int i = 0; i < table.size(); ++i)
+    count += (*table.declared)[table.passes[i].kind].calls == call ? 1 : 0;
+  return count;
+}
+
+template <class Policy, class Schedule>
+void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size) {
+  auto const table = pp::make_timetable(schedule, size, costs);
+  CAPTURE(size.devices);
+  CAPTURE(size.microbatches);
+  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    model[s].shards[0] = 2 * s;
+    model[s].shards[1] = s + 3 - 2 * s;
+    model[s].whole.chunks = table.extents.chunks;
+  }
+  auto const work = pp::lower<Policy>(table, sharded_sizes{});
+  auto const slots = [&work](int device, pp::slot_class of) {
+    return pp::plan_view(work).layout(device, of).count;
+  };
+  for (int device = 0; device < size.devices; ++device) {
+    using enum pp::slot_class;
+    CHECK(slots(device, weights) == pp::peak_chunks(table, device, weights));
+    // A scatter that ends just when gradients begin to be collected still has its slot.
+    CHECK(slots(device, full_gradients) >= pp::peak_chunks(table, device, full_gradients));
+    CHECK(slots(device, full_gradients) <= pp::peak_chunks(table, device, full_gradients) + 1);
+  }
+  pp::thread_runner runner(work, model, {.guarded = true});
+  int const steps = 2;
+  for (int step = 0; step < steps; ++step) {
+    for (sharded_stage& stage : model)
+      stage.ready = 0;
+    runner.step();
+  }
+  auto const expected = support::run_sequentially(
+    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+  int gathers = 0;
+  int scatters = 0;
+  for (std::size_t s = 0; s < model.size(); ++s) {
+    CHECK(model[s].gradient == steps * expected.gradients[s]);
+    CHECK(model[s].ready == 1);
+    gathers += model[s].gathers;
+    scatters += model[s].scatters;
+  }
+  CHECK(model.back().whole.losses == steps * expected.losses);
+  CHECK(gathers == steps * count_kinds(table, pp::stage_call::gather_weights));
+  CHECK(scatters == steps * count_kinds(table, pp::stage_call::scatter_gradients));
+  bool pairs = false; // whose halves run in turn on these stages
+  for (pp::pass const& what : table.passes)
+    pairs = pairs || what.overlapped;
+  if (!pairs)
+    CHECK(pp::verify(runner.trace()));
+}
+
+template <class Schedule>
+void check_all(Schedule const& schedule) {
+  for (int devices = 1; devices <= 4; ++devices)
+    for (int const rounds : {1, 3}) {
+      pp::pipeline_size const size{devices, rounds * devices};
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_sharded_weights<Schedule>{schedule, {}}, size);
+      check_equal_to_sequential<pp::communicator_per_edge>(
+        pp::with_sharded_weights<Schedule>{schedule, pp::gathered_once}, size);
+      check_equal_to_sequential<pp::one_communicator>(
+        pp::with_sharded_weights<Schedule>{schedule, {.scatter_once = true, .prefetch = 0}}, size);
+    }
+}
+
+} // namespace
+
+TEST_CASE("every schedule gives the same numbers with weights in shards") {
+  SUBCASE("gpipe") {
+    check_all(pp::GPipe{});
+  }
+  SUBCASE("1f1b") {
+    check_all(pp::OneFOneB{});
+  }
+  SUBCASE("breadth-first") {
+    check_all(pp::BreadthFirst<3>{});
+  }
+  SUBCASE("interleaved") {
+    check_all(pp::Interleaved<2>{});
+  }
+  SUBCASE("zb-h2") {
+    check_all(pp::ZeroBubbleH2{});
+  }
+  SUBCASE("zb-v") {
+    check_all(pp::ZeroBubbleV{});
+  }
+  SUBCASE("seq1f1b") {
+    check_all(pp::Seq1F1B<3>{});
+  }
+  SUBCASE("seq1f1b interleaved") {
+    check_all(pp::Seq1F1BInterleaved<2, 3>{});
+  }
+  SUBCASE("v-half") {
+    check_all(pp::VHalf{});
+  }
+  SUBCASE("hanayo") {
+    check_all(pp::Hanayo<2>{});
+  }
+  SUBCASE("chronos") {
+    check_all(pp::ChronosPipe{});
+  }
+  SUBCASE("recomputed") {
+    check_all(pp::with_recompute<pp::Interleaved<2>>{});
+  }
+  SUBCASE("offloaded") {
+    check_all(pp::with_offload<pp::GPipe>{});
+  }
+  SUBCASE("stp") {
+    for (int const microbatches : {12, 17})
+      check_equal_to_sequential<pp::communicator_per_pair>(pp::with_sharded_weights<pp::STP<>>{},
+                                                           {4, microbatches});
+  }
+}
+
+namespace {
+
+// Reads the weights of another stage when its own visit begins.
+struct late_stage : sharded_stage {
+  late_stage const* before = nullptr;
+  std::uint64_t seen = 0;
+
+  void use_weights(pp::context const& where, pp::input in) {
+    if (before != nullptr)
+      seen = *before->weight;
+    sharded_stage::use_weights(where, in);
+  }
+};
+
+} // namespace
+
+TEST_CASE("in the checked mode, weights that have been released are poison") {
+  std::vector<late_stage> model(4);
+  for (late_stage& stage : model)
+    stage.shards[0] = 5;
+  auto const table =
+    pp::make_timetable(pp::with_sharded_weights<pp::BreadthFirst<2>>{}, {2, 2}, costs);
+  model[2].before = &model[0];
+  model[3].before = &model[1];
+  pp::thread_runner runner(pp::lower(table, sharded_sizes{}), model, {.guarded = true});
+  runner.step();
+  CHECK(model[2].seen == UINT64_MAX);
+  CHECK(model[3].seen == UINT64_MAX);
+}
+
+TEST_CASE("a schedule with sharded weights says what a stage lacks") {
+  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, costs);
+  std::vector<support::arithmetic_stage> model(2);
+  CHECK_THROWS_WITH_AS(
+    (pp::thread_runner{pp::lower(table, sharded_sizes{}), model}),
+    "run: the schedule gathers sharded weights, but stage 0 lacks gather_weights(context const&, "
+    "output) or use_weights(context const&, input)",
+    std::invalid_argument);
+}
+
+TEST_CASE("an evaluation says that it gathers no weights") {
+  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, costs);
+  CHECK_THROWS_AS((void)pp::lower_evaluation(table), std::invalid_argument);
+}
