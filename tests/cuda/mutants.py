@@ -163,7 +163,7 @@ MUTANTS = [
     ("abort one communicator after the other", GUARD, "note(ncclCommAbort(each.handle));",
      "{\n        note(ncclGroupEnd());\n        note(ncclCommAbort(each.handle));\n"
      "        note(ncclGroupStart());\n      }"),
-    ("abort the communicator in a launch first", GUARD, "return each.settled;", "return !each.settled;"),
+    ("abort the communicator in a launch first", GUARD, "return a.settled && !b.settled;", "return b.settled && !a.settled;"),
     ("close before the others have ended", MACHINE, 'meet("at the end of its last step");', ""),
     ("end a capture that NCCL still adds to", MACHINE, "while (!messages_.quiet() && Clock::now() < end)",
      "while (!PLANTED && !messages_.quiet() && Clock::now() < end)"),
