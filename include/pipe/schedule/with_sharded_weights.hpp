@@ -38,11 +38,13 @@ struct reshard {
   //! Visits ahead: the gather of the next so many may begin when a visit does. 0: none overlaps.
   int prefetch = 1;
 
+  //! Whether the weights stay from one pass of a stage to the next.
   [[nodiscard]] constexpr bool keeps_weights(pass const& before, pass const&) const noexcept {
     return before.kind == pass_kind::forward || before.kind == pass_kind::checkpointed_forward
              ? !after_forward
              : !after_backward;
   }
+  //! Whether its whole gradients do.
   [[nodiscard]] constexpr bool keeps_gradients(pass const&, pass const&) const noexcept {
     return scatter_once;
   }
@@ -62,13 +64,12 @@ inline constexpr reshard gathered_once{
 //! scatter, and one visit gathered ahead:
 //! - a schedule with one stage on a device gathers and scatters once per device and ends g + r
 //! later;
-//! - `BreadthFirst` with V > 1 stages on a device gathers 2 V - 1 times and scatters V times: a
-//! visit
-//!   for each stage and direction, and one for both on the last. It ends g + r later as long as M
-//!   forward passes of a stage take g at least and M backward passes g + r;
-//! - schedules that go back and forth between their stages pay for every run of passes:
-//! Interleaved,
-//!   but for its ends, for every pass.
+//! - `BreadthFirst` with V > 1 stages on a device gathers 2 V - 1 times, one visit for each stage
+//!   and direction and one for both on the last, and scatters V times. It ends g + r later as long
+//!   as M forward passes of a stage take g at least and M backward passes g + r;
+//! - schedules that go back and forth between their stages pay for every run of passes: Interleaved
+//!   for every pass but those at its ends.
+//!
 //! A device holds the weights of at most two stages at once (of `prefetch` + 1), where no composite
 //! passes need more.
 //!

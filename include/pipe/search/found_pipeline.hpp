@@ -32,7 +32,7 @@ struct pipeline_search_progress {
 //! @brief What a search over cuts, placements and orders has found.
 struct found_pipeline {
   dynamic_timetable table; //!< verified; as early as its order allows
-  arrangement how;
+  arrangement how;         //!< its layers and devices
   std::size_t start = 0;  //!< of the orders given, the one that it comes from
   bool own_order = false; //!< whether its order was searched, not given
   double makespan = 0;    //!< of the table
@@ -43,6 +43,7 @@ struct found_pipeline {
   bool all_cuts = false;  //!< whether every cut of every given order was tried
   std::int64_t looks = 0; //!< pipelines that were looked at
 
+  //! Whether nothing that fits takes less.
   [[nodiscard]] bool proven() const noexcept {
     return excess == 0 && makespan <= bound * (1 + 1e-9);
   }

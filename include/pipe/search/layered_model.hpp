@@ -143,15 +143,19 @@ public:
           "layered_devices: a device must have a speed and a memory above 0");
   }
 
+  //! How many layers there are.
   [[nodiscard]] int layers() const noexcept { return static_cast<int>(loads_.size()); }
+  //! Whether all devices are alike.
   [[nodiscard]] bool equal_devices() const {
     return std::all_of(devices_.begin(), devices_.end(), [this](device_power const& each) {
       return each == devices_.front();
     });
   }
+  //! Layers of each stage, [S], balanced by the speeds of the devices.
   [[nodiscard]] std::vector<int> start(pipeline const& over, std::vector<int> const& places) const {
     return balanced_layers(times_, stages(over.extents), speeds(over, places));
   }
+  //! The times of the stages of an arrangement.
   [[nodiscard]] cost_table costs(pipeline const& over, arrangement const& how) const {
     std::vector<double> const speed = speeds(over, how.places);
     cost_table table(over.extents, {.communication = latency_});
@@ -173,6 +177,7 @@ public:
     }
     return table;
   }
+  //! The most bytes that a device holds beyond its memory; not above 0 where all fits.
   [[nodiscard]] double excess(timetable_view table, arrangement const& how) const {
     std::vector<double> activation; // of a chunk, by stage
     std::vector<double> resident;
@@ -198,6 +203,7 @@ public:
     }
     return most;
   }
+  //! A makespan that no cut, placement and order goes below.
   [[nodiscard]] double least_time(pipeline const& over) const {
     std::vector<double> all;
     for (device_power const& each : devices_)

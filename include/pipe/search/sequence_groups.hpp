@@ -38,11 +38,13 @@ struct group_work {
   double exchange = 0;  //!< time to send all that a token exchanges from one device to another
   double memory = 0;    //!< bytes of a token
 
+  //! The time that a group of so many devices takes for a sequence.
   [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
     double const s = tokens;
     // Each device has its share of the tokens and sends all but its own part of it.
     return (quadratic * s * s + linear * s) / size + exchange * s / size * (size - 1) / size;
   }
+  //! What each of them holds of it.
   [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
     return memory * tokens / size;
   }

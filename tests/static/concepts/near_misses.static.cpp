@@ -151,6 +151,44 @@ static_assert(pp::sharding_rule<weights_rule<0>> && !pp::sharding_rule<weights_r
 static_assert(!pp::sharding_rule<weights_rule<2>> && !pp::sharding_rule<weights_rule<3>>);
 
 template <int Missing>
+struct shards {
+  int prefetch = 1;
+  bool keeps_weights(pp::pass const&, pp::pass const&) const requires(Missing != 1);
+  bool keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing != 2);
+  no_double keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing == 2);
+};
+struct shards_without_prefetch {
+  bool keeps_weights(pp::pass const&, pp::pass const&) const;
+  bool keeps_gradients(pp::pass const&, pp::pass const&) const;
+};
+static_assert(pp::sharding_rule<shards<0>> && !pp::sharding_rule<shards<1>>);
+static_assert(!pp::sharding_rule<shards<2>> && !pp::sharding_rule<shards_without_prefetch>);
+
+template <int Missing>
+struct layered {
+  int layers() const requires(Missing != 1);
+  bool equal_devices() const requires(Missing != 2);
+  std::vector<int> start(pp::pipeline const&, std::vector<int> const&) const requires(Missing != 3);
+  pp::cost_table costs(pp::pipeline const&, pp::arrangement const&) const requires(Missing != 4);
+  double costs(pp::pipeline const&, pp::arrangement const&) const requires(Missing == 4);
+  double excess(pp::timetable_view, pp::arrangement const&) const requires(Missing != 5);
+  double least_time(pp::pipeline const&) const requires(Missing != 6);
+};
+static_assert(pp::layered_model<layered<0>>);
+static_assert(!pp::layered_model<layered<1>> && !pp::layered_model<layered<2>>);
+static_assert(!pp::layered_model<layered<3>> && !pp::layered_model<layered<4>>);
+static_assert(!pp::layered_model<layered<5>> && !pp::layered_model<layered<6>>);
+
+template <int Missing>
+struct group {
+  double time(int, int) const requires(Missing != 1);
+  double time(int) const requires(Missing == 1);
+  double bytes(int, int) const requires(Missing != 2);
+};
+static_assert(pp::group_cost<group<0>>);
+static_assert(!pp::group_cost<group<1>> && !pp::group_cost<group<2>>);
+
+template <int Missing>
 struct time_of_chunk {
   double operator()(pp::pass_kind, int, int) const requires(Missing != 1 && Missing != 2);
   double operator()(pp::pass_kind, int, int) requires(Missing == 1);
