@@ -71,6 +71,18 @@ struct troubled_stage {
     wait(where);
     inner.backward_weight(where);
   }
+  void gather_weights(pp::context const& where, pp::output out) {
+    wait(where);
+    inner.gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { inner.use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    inner.collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    wait(where);
+    inner.scatter_gradients(where, in);
+  }
 
 private:
   void wait(pp::context const& where) {
