@@ -22,20 +22,23 @@
 
 namespace gpt {
 
-//! Gradients of the last step and weights after it, of some stages.
+//! Gradients of the last step, then weights after it, of some stages, whole or in shards.
 template <class Number, class Stage>
 void append_numbers(std::vector<Number>& numbers, Stage& stage) {
   stage.for_each_parameter([&](parameter<Number>& p) {
     numbers.insert(numbers.end(), p.gradient.begin(), p.gradient.end());
+  });
+  stage.for_each_parameter([&](parameter<Number>& p) {
     numbers.insert(numbers.end(), p.value.begin(), p.value.end());
   });
 }
 
-//! The numbers of all stages of a pipeline in the order of the layers, on its device 0; empty on
-//! the others. Collective.
+//! The gradients, then the weights of all stages of a pipeline in the order of the layers, on its
+//! device 0; empty on the others. Collective.
 [[nodiscard]] inline std::vector<float>
 gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipeline) {
   std::vector<float> all;
+  std::vector<float> weights;
   std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(table.extents)));
   model.for_each_stage([&](std::size_t s, pipeline_stage& stage) {
     append_numbers(own[s], stage);
@@ -60,8 +63,11 @@ gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipelin
       numbers.resize(static_cast<std::size_t>(count));
       MPI_Recv(numbers.data(), count, MPI_FLOAT, home, s, pipeline, &status);
     }
-    all.insert(all.end(), numbers.begin(), numbers.end());
+    auto const half = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
+    all.insert(all.end(), numbers.begin(), half);
+    weights.insert(weights.end(), half, numbers.end());
   }
+  all.insert(all.end(), weights.begin(), weights.end());
   return all;
 }
 

@@ -27,7 +27,7 @@ def run(*arguments):
 def rows(output):
     """The lines of the comparison: name -> (chunks, planned peak, its share, bytes, their share, gradients that differ)."""
     number = r"([\d.]+)"
-    found = re.findall(rf"^  ([\w-]+(?: with \w+)?) +(\d+) +{number} +{number} % +{number} MB +{number} % +(\d+)$", output, re.MULTILINE)
+    found = re.findall(rf"^  ([\w-]+(?: with [\w-]+)?) +(\d+) +{number} +{number} % +{number} MB +{number} % +(\d+)$", output, re.MULTILINE)
     return {name: tuple(map(float, values)) for name, *values in found}
 
 
