@@ -36,9 +36,7 @@ loss_plot(std::vector<double> const& losses, double unigram, std::string const& 
     return bottom - (bottom - top) * (loss - floor) / (ceiling - floor);
   };
 
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"820\" height=\"420\" "
-                    "viewBox=\"0 0 820 420\" font-family=\"Helvetica, Arial, sans-serif\" "
-                    "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+  std::string svg = examples::begin_chart(820, 420);
   svg += text_at(left, 24, "start", "#222", title);
   for (double loss = floor; loss < ceiling + tick / 2; loss += tick) {
     svg += line_from(left, y_of(loss), right, y_of(loss), "stroke=\"#ddd\"");

@@ -25,6 +25,15 @@ namespace examples {
   return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
 }
 
+//! The element that all others stand in, on white; a chart ends with "</svg>".
+[[nodiscard]] inline std::string begin_chart(int width, int height) {
+  std::string const size[] = {std::to_string(width), std::to_string(height)};
+  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size[0] + "\" height=\"" + size[1] +
+         "\" viewBox=\"0 0 " + size[0] + " " + size[1] +
+         "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\">\n"
+         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+}
+
 [[nodiscard]] inline std::string
 text_at(double x, double y, char const* anchor, char const* colour, std::string const& words) {
   return std::string("<text x=\"") + decimals(x, 1) + "\" y=\"" + decimals(y, 1) +

@@ -4,9 +4,9 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/search/block_frontier.hpp>
+#include <pipe/search/frontier.hpp>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
@@ -131,9 +131,7 @@ std::string type_of(pp::block_choice const& block) {
   std::string stride;
   std::string gap;
   for (int leg = 0; leg < 2 * block.legs; ++leg) {
-    int const number = leg < block.legs ? leg : leg - block.legs;
-    auto const at = static_cast<std::size_t>(number % 2 + (leg < block.legs ? 0 : 2));
-    pp::append(stride, leg > 0 ? ", " : "", block.stride[at]);
+    pp::append(stride, leg > 0 ? ", " : "", pp::stride_of(block, leg));
     gap += leg > 0 ? ", pipelining::first_fit" : "0";
   }
   std::string out;
@@ -166,9 +164,7 @@ std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> 
   double const left = 62, right = 640, top = 44, bottom = 400, highest = 0.4;
   auto const x_of = [&](double memory) { return left + (right - left) * memory / asked.devices; };
   auto const y_of = [&](double bubble) { return bottom - (bottom - top) * bubble / highest; };
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"780\" height=\"460\" "
-                    "viewBox=\"0 0 780 460\" font-family=\"Helvetica, Arial, sans-serif\" "
-                    "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+  std::string svg = begin_chart(780, 460);
   svg += text_at(left,
                  24,
                  "start",
@@ -205,22 +201,17 @@ std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> 
                      ("stroke=\"" + std::string(colour) + "\" stroke-width=\"2\"").c_str());
     legend += 20;
     for (std::size_t i = 0; i < asked.how.chunks.size(); ++i) {
-      std::vector<pp::block_choice> line;
+      std::vector<pp::choice_point> line;
       for (pp::block_choice const& each : all)
-        if (each.legs == legs && each.chunks == asked.how.chunks[i])
-          line.push_back(each);
-      std::sort(line.begin(), line.end(), [](auto const& a, auto const& b) {
-        return a.memory != b.memory ? a.memory < b.memory : a.bubble < b.bubble;
-      });
+        if (each.legs == legs && each.chunks == asked.how.chunks[i] && each.bubble < highest)
+          line.push_back({each.memory, each.bubble});
       std::string points;
       double least = highest;
-      for (pp::block_choice const& each : line) {
-        if (each.bubble >= least)
-          continue;
+      for (std::size_t const which : pp::frontier(line)) {
         if (!points.empty()) // a step: with less than its memory the one before is the best
-          points += decimals(x_of(each.memory), 1) + "," + decimals(y_of(least), 1) + " ";
-        least = each.bubble;
-        points += decimals(x_of(each.memory), 1) + "," + decimals(y_of(least), 1) + " ";
+          points += decimals(x_of(line[which].memory), 1) + "," + decimals(y_of(least), 1) + " ";
+        least = line[which].time;
+        points += decimals(x_of(line[which].memory), 1) + "," + decimals(y_of(least), 1) + " ";
       }
       if (!points.empty())
         svg += "<polyline fill=\"none\" stroke=\"" + std::string(colour) +

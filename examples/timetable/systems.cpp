@@ -25,6 +25,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../support/chart.hpp"
 #include "choose.hpp"
 #include "progress_line.hpp"
 
@@ -112,23 +113,17 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
   return sum;
 }
 
-std::string fixed(double value, int decimals) {
-  char digits[64];
-  std::snprintf(digits, sizeof digits, "%.*f", decimals, value);
-  return digits;
-}
-
 //! A row of the table.
 std::string row_of(choose_command const& asked, schedule_choice const& call) {
   auto const [one, table] = evaluate(asked, call);
   traffic const sum = traffic_of(asked, one, table);
   std::string row;
-  pp::append(row, "| `", one.label, "` | ", fixed(one.seconds, 2), " | ");
-  pp::append(row, fixed(100 * pp::figures_of(table, {}).makespan_bubble_rate, 1), " % | ");
-  pp::append(row, fixed(one.gigabytes, 1), " | ", fixed(one.host_gigabytes, 1), " | ");
-  pp::append(row, fixed(sum.messages / asked.microbatches, 1), " | ");
-  pp::append(row, fixed(sum.gigabytes / asked.microbatches, 2), " | ");
-  pp::append(row, fixed(sum.exchanges / asked.microbatches, 1), " |\n");
+  pp::append(row, "| `", one.label, "` | ", decimals(one.seconds, 2), " | ");
+  pp::append(row, decimals(100 * pp::figures_of(table, {}).makespan_bubble_rate, 1), " % | ");
+  pp::append(row, decimals(one.gigabytes, 1), " | ", decimals(one.host_gigabytes, 1), " | ");
+  pp::append(row, decimals(sum.messages / asked.microbatches, 1), " | ");
+  pp::append(row, decimals(sum.gigabytes / asked.microbatches, 2), " | ");
+  pp::append(row, decimals(sum.exchanges / asked.microbatches, 1), " |\n");
   return row;
 }
 

@@ -40,14 +40,20 @@ struct block_choice {
   friend bool operator==(block_choice const&, block_choice const&) = default;
 };
 
+//! @brief The stride of one of its 2 V legs, forward legs first.
+[[nodiscard]] constexpr int stride_of(block_choice const& choice, int leg) noexcept {
+  bool const forward = leg < choice.legs;
+  int const number = forward ? leg : leg - choice.legs;
+  return choice.stride[static_cast<std::size_t>(number % 2 + (forward ? 0 : 2))];
+}
+
 //! @brief The numbers of such a block.
 //! @tparam Legs choice.legs
 template <int Legs>
 [[nodiscard]] constexpr strides<Legs> strides_of(block_choice const& choice) noexcept {
   strides<Legs> result{.interval = choice.interval};
   for (int leg = 0; leg < 2 * Legs; ++leg) {
-    int const number = leg < Legs ? leg : leg - Legs;
-    result.stride[leg] = choice.stride[static_cast<std::size_t>(number % 2 + (leg < Legs ? 0 : 2))];
+    result.stride[leg] = stride_of(choice, leg);
     result.gap[leg] = leg == 0 ? 0 : first_fit;
   }
   return result;
