@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
-#include <sstream>
 #include <string>
 #include <tests/support/golden_lines.hpp>
+#include <tests/support/uneven_layers.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -51,20 +51,7 @@ void all_cuts(int layers, int stages, std::vector<int>& now, std::vector<std::ve
 TEST_CASE("uneven layers are cut as well as the best of all cuts") {
   for (std::string const& line : support::golden_lines("golden/search/uneven_layers.txt")) {
     CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    std::string word;
-    in >> size.devices >> size.microbatches >> word;
-    std::vector<pp::layer_cost> layers;
-    while (in >> word && word != ":") {
-      std::size_t const slash = word.find('/');
-      layers.push_back({std::stod(word.substr(0, slash)), std::stod(word.substr(slash + 1)), 0});
-    }
-    double makespan = 0;
-    in >> makespan >> word;
-    std::vector<int> cut;
-    for (int count = 0; in >> count;)
-      cut.push_back(count);
+    auto const [size, layers, makespan, cut] = support::read_uneven_layers(line);
     REQUIRE(static_cast<int>(cut.size()) == size.devices);
     pp::layer_cut const best = pp::best_layers(pp::OneFOneB{}, size, layers);
     CHECK(best.exact);

@@ -21,9 +21,9 @@
 #include <functional>
 #include <numeric>
 #include <random>
-#include <sstream>
 #include <string>
 #include <tests/support/golden_lines.hpp>
+#include <tests/support/uneven_layers.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -140,21 +140,10 @@ std::vector<pp::layer_load> some_layers(std::mt19937& random, int count) {
 TEST_CASE("the search ends with the proven cuts of uneven layers, and with better orders below") {
   for (std::string const& line : support::golden_lines("golden/search/uneven_layers.txt")) {
     CAPTURE(line);
-    std::istringstream in(line);
-    pp::pipeline_size size;
-    std::string word;
-    in >> size.devices >> size.microbatches >> word;
+    auto const [size, costs, makespan, cut] = support::read_uneven_layers(line);
     std::vector<pp::layer_load> layers;
-    while (in >> word && word != ":") {
-      std::size_t const slash = word.find('/');
-      layers.push_back(
-        {{std::stod(word.substr(0, slash)), std::stod(word.substr(slash + 1)), 0}, 1, 0});
-    }
-    double makespan = 0;
-    in >> makespan >> word;
-    std::vector<int> cut;
-    for (int count = 0; in >> count;)
-      cut.push_back(count);
+    for (pp::layer_cost const& each : costs)
+      layers.push_back({each, 1, 0});
     pp::layered_devices const model(
       layers, std::vector<pp::device_power>(static_cast<std::size_t>(size.devices)));
     std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, size, {})};
