@@ -9,6 +9,11 @@ if(PIPELINING_WARNINGS_AS_ERRORS)
   target_compile_options(pipelining_development INTERFACE -Werror)
 endif()
 
+# Most unit tests and lessons take longer to optimise than they run, so the presets say -O0 here. What the optimiser makes
+# of the library is tested by those with OPTIMISED and by the larger examples.
+set(PIPELINING_UNIT_TEST_OPTIONS "" CACHE STRING "Compiler options of unit tests and lessons that are not to be optimised")
+mark_as_advanced(PIPELINING_UNIT_TEST_OPTIONS)
+
 # ASLR with many random bits breaks the sanitizers of older compilers, so their programs run without it where the
 # machine allows that.
 set(PIPELINING_LAUNCHER "")

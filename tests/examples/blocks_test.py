@@ -53,7 +53,7 @@ int main() {{
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "main.cpp").write_text(program, encoding="utf-8")
-            subprocess.run([COMPILER, "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-I", INCLUDE,
+            subprocess.run([COMPILER, "-std=c++20", "-Wall", "-Wextra", "-Werror", "-I", INCLUDE,
                             str(root / "main.cpp"), "-o", str(root / "main")], check=True)
             done = subprocess.run([str(root / "main")], capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stdout), (0, ""))

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-# Most unit tests take longer to optimise than they run, so the presets say -O0 here. What the optimiser makes of the
-# library is tested by the programs with OPTIMISED and by the examples.
-set(PIPELINING_UNIT_TEST_OPTIONS "" CACHE STRING "Compiler options of unit tests that are not to be optimised")
-mark_as_advanced(PIPELINING_UNIT_TEST_OPTIONS)
-
 # What they all include, parsed once. Not for g++, which takes longer to read this back than to parse what one test needs.
 # That each header includes what it needs is tested in headers/.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")

@@ -82,7 +82,7 @@ TEST_CASE("a GPT with its vocabulary in shards has the bits of one device that s
     check_both(pp::Interleaved<2>{}, 2, 4);
   }
   SUBCASE("v-half") {
-    check_both(pp::VHalf{}, 4, 8);
+    check_both(pp::SweptVHalf{}, 4, 8);
   }
 }
 

@@ -98,7 +98,7 @@ TEST_CASE("every message takes the time of its link") {
   check_against_relaxation(pp::OneFOneB{}, {4, 6});
   check_against_relaxation(pp::Interleaved<2>{}, {4, 8});
   check_against_relaxation(pp::Seq1F1B<3>{}, {4, 5});
-  check_against_relaxation(pp::VHalf{}, {4, 8});
+  check_against_relaxation(pp::SweptVHalf{}, {4, 8});
 }
 
 TEST_CASE("equal links are a latency") {

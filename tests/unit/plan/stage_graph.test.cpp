@@ -107,7 +107,7 @@ TEST_CASE("plans of graphs are proven, and have the messages that edges want") {
     check_policies(pp::ZeroBubbleH1{}, 4);
   }
   SUBCASE("v-half") {
-    check_policies(pp::VHalf{}, 5);
+    check_policies(pp::SweptVHalf{}, 5);
   }
   SUBCASE("recompute") {
     check_policies(pp::with_recompute<pp::OneFOneB>{}, 6);

@@ -88,7 +88,7 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
     check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
   }
   SUBCASE("v-half") {
-    check_policies(pp::with_vocabulary<pp::VHalf, 2>{});
+    check_policies(pp::with_vocabulary<pp::SweptVHalf, 2>{});
   }
 }
 

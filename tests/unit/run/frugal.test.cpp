@@ -106,10 +106,10 @@ TEST_CASE("every schedule gives the same numbers with recomputed and with offloa
     check_all(pp::Seq1F1B<3>{});
   }
   SUBCASE("v-half") {
-    check_all(pp::VHalf{});
+    check_all(pp::SweptVHalf{});
   }
   SUBCASE("chronos") {
-    check_all(pp::ChronosPipe{});
+    check_all(pp::SweptChronosPipe{});
   }
   SUBCASE("hanayo") {
     check_all(pp::Hanayo<2>{});

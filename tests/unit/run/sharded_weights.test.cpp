@@ -188,7 +188,7 @@ TEST_CASE("every schedule gives the same numbers with weights in shards") {
     check_all(pp::ZeroBubbleH2{});
   }
   SUBCASE("zb-v") {
-    check_all(pp::ZeroBubbleV{});
+    check_all(pp::SweptZeroBubbleV{});
   }
   SUBCASE("seq1f1b") {
     check_all(pp::Seq1F1B<3>{});
@@ -197,13 +197,13 @@ TEST_CASE("every schedule gives the same numbers with weights in shards") {
     check_all(pp::Seq1F1BInterleaved<2, 3>{});
   }
   SUBCASE("v-half") {
-    check_all(pp::VHalf{});
+    check_all(pp::SweptVHalf{});
   }
   SUBCASE("hanayo") {
     check_all(pp::Hanayo<2>{});
   }
   SUBCASE("chronos") {
-    check_all(pp::ChronosPipe{});
+    check_all(pp::SweptChronosPipe{});
   }
   SUBCASE("recomputed") {
     check_all(pp::with_recompute<pp::Interleaved<2>>{});

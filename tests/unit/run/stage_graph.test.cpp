@@ -81,6 +81,6 @@ TEST_CASE("a model that is a graph has the gradients of one unit after the other
     check_all(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_all(pp::VHalf{}, 6);
+    check_all(pp::SweptVHalf{}, 6);
   }
 }

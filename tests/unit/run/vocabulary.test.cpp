@@ -83,6 +83,6 @@ TEST_CASE("a model with its vocabulary in shards has the gradients of one device
     check_all(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_all(pp::VHalf{}, 6);
+    check_all(pp::SweptVHalf{}, 6);
   }
 }

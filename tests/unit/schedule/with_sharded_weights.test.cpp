@@ -268,10 +268,10 @@ TEST_CASE("the weights of every schedule are there where passes need them, and n
   check_sizes(pp::Seq1F1B<3>{});
   check_sizes(pp::Seq1F1BInterleaved<2, 3>{});
   check_sizes(pp::ZeroBubbleH1{});
-  check_sizes(pp::ZeroBubbleV{});
-  check_sizes(pp::VHalf{});
+  check_sizes(pp::SweptZeroBubbleV{});
+  check_sizes(pp::SweptVHalf{});
   check_sizes(pp::Hanayo<2>{});
-  check_sizes(pp::ChronosPipe{});
+  check_sizes(pp::SweptChronosPipe{});
   check_sizes(pp::with_recompute<pp::Interleaved<2>>{});
   check_sizes(pp::with_offload<pp::OneFOneB>{});
   for (int const devices : {2, 4})

@@ -183,7 +183,7 @@ TEST_CASE("passes start as soon as the edges allow, under every schedule") {
     check_on_graphs(pp::ZeroBubbleH1{}, 5);
   }
   SUBCASE("v-half") {
-    check_on_graphs(pp::VHalf{}, 6);
+    check_on_graphs(pp::SweptVHalf{}, 6);
   }
 }
 

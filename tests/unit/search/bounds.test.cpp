@@ -102,11 +102,17 @@ void check_all(int devices, int microbatches, Cost const& cost) {
   check("zb-h2", pp::ZeroBubbleH2{});
   check("zb-interleaved", pp::ZeroBubbleInterleaved<2>{});
   check("zb-auto", pp::ZeroBubbleAuto<>{.memory_limit = devices});
-  check("v-min", pp::VMin{});
-  check("v-half", pp::VHalf{});
-  check("v-zb", pp::VZeroBubble{});
-  check("v-1f1b", pp::OneFOneBV{});
-  check("zb-v", pp::ZeroBubbleV{});
+  check("v-min", pp::SweptVMin{});
+  check("v-half", pp::SweptVHalf{});
+  check("v-zb", pp::SweptVZeroBubble{});
+  check("zb-v", pp::SweptZeroBubbleV{});
+  if (devices == 4) { // searches are long
+    check("v-min, searched", pp::VMin{});
+    check("v-half, searched", pp::VHalf{});
+    check("v-zb, searched", pp::VZeroBubble{});
+    check("v-1f1b", pp::OneFOneBV{});
+    check("zb-v, searched", pp::ZeroBubbleV{});
+  }
   if (microbatches % 2 == 0 && devices % 2 == 0 && microbatches >= 2 * devices) {
     check("dualpipe", pp::DualPipe<pp::pairs::in_turn>{});
     check("dualpipe-v", pp::DualPipeV<pp::pairs::in_turn>{});

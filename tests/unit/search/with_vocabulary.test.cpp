@@ -218,10 +218,10 @@ TEST_CASE("a vocabulary in shards goes around other schedules") {
     check_around(pp::Interleaved<2>{}, 2);
   }
   SUBCASE("v-half") {
-    check_around(pp::VHalf{}, 2);
+    check_around(pp::SweptVHalf{}, 2);
   }
   SUBCASE("v-min") {
-    check_around(pp::VMin{}, 2);
+    check_around(pp::SweptVMin{}, 2);
   }
 }
 
