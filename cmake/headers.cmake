@@ -56,6 +56,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_search.hpp
   schedule/v_shape.hpp
   schedule/walk.hpp
+  schedule/wei_pipe.hpp
   schedule/with_recompute.hpp
   schedule/with_sharded_weights.hpp
   schedule/with_stage_graph.hpp

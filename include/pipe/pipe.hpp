@@ -146,6 +146,7 @@
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>

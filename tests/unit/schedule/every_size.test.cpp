@@ -21,6 +21,7 @@
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -104,6 +105,7 @@ TEST_CASE("every size of the schedules with one stage per device") {
     all.verify(pp::EagerOneFOneB{}, size);
     all.verify(pp::ZeroBubbleH1{}, size);
     all.verify(pp::ZeroBubbleH2{}, size);
+    all.verify(pp::WeiPipe{}, {size.devices, size.devices * size.microbatches});
     for (int const group : groups(size))
       all.verify(pp::Grouped<>{std::max(group, 1)}, size);
     for (int chunks = 1; chunks <= most_chunks; ++chunks) {
