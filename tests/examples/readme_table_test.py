@@ -19,6 +19,7 @@ TYPES = {
     "hanayo": ("Hanayo<2>", "down the devices and up again, twice; for forward and backward of equal times"),
     "breadth-first": ("BreadthFirst<2>", "stage by stage: fewest gathers of weights"),
     "helix": ("HelixPipe<1, 1>", "attention on other devices than the weights of its layer, for long ones; here as long as the rest, and half stages at the ends as whole ones"),
+    "wei-pipe": ("WeiPipe", "microbatches stay on their device, weights travel: for activations that are larger than weights"),
     "zb-h1": ("ZeroBubbleH1", "split backward; a device holds 1F1B's activations, and weight inputs beside them"),
     "zb-h2": ("ZeroBubbleH2", "split backward, no bubble on the span"),
     "zb-interleaved": ("ZeroBubbleInterleaved<2>", "split backward on interleaved stages"),
