@@ -42,6 +42,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp
+  schedule/round_pipe.hpp
   schedule/requirements.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
@@ -123,6 +124,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/pipeline_search.hpp
   search/pipeline_trials.hpp
   search/pipeline_walk.hpp
+  search/round_stages.hpp
   search/sequence_groups.hpp
   search/sequence_partition.hpp
   search/shortest_slices.hpp

@@ -133,6 +133,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/requirements.hpp>
+#include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
@@ -174,6 +175,7 @@
 #include <pipe/search/pipeline_search.hpp>
 #include <pipe/search/pipeline_trials.hpp>
 #include <pipe/search/pipeline_walk.hpp>
+#include <pipe/search/round_stages.hpp>
 #include <pipe/search/sequence_groups.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
