@@ -95,10 +95,11 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
   check_output();
 }
 
-inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+//! All steps of a model: pipelined_model, or another with `step`, `update` and `trace`.
+template <class Model>
+training train_model(options const& o, text_to_learn const& text, Model& model) {
   using clock = std::chrono::steady_clock;
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  pipelined_model model(o.size, table, o.lengths, seed);
   adamw optimizer;
   optimizer.steps = o.steps;
   std::mt19937_64 random(seed);
@@ -118,7 +119,7 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
     if (step >= warm_up || result.interrupted) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
-      for (int device = 0; device < table.extents.devices; ++device) {
+      for (int device = 0; device < trace.extents.devices; ++device) {
         result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
       }
       if (result.traces.size() == most_traces) {
@@ -137,6 +138,13 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
   if (result.traces.empty()) {
     result.traces.push_back(model.trace());
   }
+  return result;
+}
+
+//! The same of a schedule of stages, with what its devices kept.
+inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+  pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
+  auto result = train_model(o, text, model);
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
   return result;

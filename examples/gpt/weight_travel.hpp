@@ -86,8 +86,8 @@ public:
       groups_.emplace_back(size, layers, cut, 0, memory_);
       groups_.back().shard(0);
       largest = std::max(largest, groups_.back().gradient_numbers());
-      transposes = std::max(transposes,
-                            groups_.back().weight_numbers() - groups_.back().gradient_numbers());
+      transposes =
+        std::max(transposes, groups_.back().weight_numbers() - groups_.back().gradient_numbers());
     }
     weights_.resize(static_cast<std::size_t>(2 * largest));
     transposes_.resize(static_cast<std::size_t>(transposes));
@@ -208,10 +208,11 @@ public:
   travelling_model(model_size const& size, int devices, int microbatches, std::uint64_t seed)
       : groups_(cut_layers(size.layers, devices)),
         cut_(microbatches, cut_sequence(size.sequence, 1)), home_(size, groups_, cut_, seed),
-        table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})),
-        sizes_{size, groups_, home_.numbers}, plan_(pp::lower(table_, sizes_)),
-        devices_(make_devices(size, devices)), microbatches_(staying(microbatches)),
-        runner_(plan_, microbatches_) {}
+        table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
+                                                                                 groups_,
+                                                                                 home_.numbers},
+        plan_(pp::lower(table_, sizes_)), devices_(make_devices(size, devices)),
+        microbatches_(staying(microbatches)), runner_(plan_, microbatches_) {}
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -265,8 +266,8 @@ private:
   std::vector<std::unique_ptr<visited_device>> make_devices(model_size const& size, int devices) {
     std::vector<std::unique_ptr<visited_device>> made;
     for (int device = 0; device < devices; ++device) {
-      made.push_back(std::make_unique<visited_device>(
-        size, groups_, cut_.seen_in_turn(device, devices), home_));
+      made.push_back(
+        std::make_unique<visited_device>(size, groups_, cut_.seen_in_turn(device, devices), home_));
     }
     return made;
   }

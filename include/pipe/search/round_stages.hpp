@@ -44,16 +44,16 @@ namespace detail {
 //! @return layers of each run, from the back; empty where a layer alone is too much
 [[nodiscard]] inline std::vector<int> pack_from_back(std::span<double const> times,
                                                      std::span<double const> bytes,
-                                                     double most_time,
-                                                     double most_bytes) {
+                                                     double longest,
+                                                     double most_size) {
   std::vector<int> runs;
   double time = 0;
   double size = 0;
   for (std::size_t i = times.size(); i-- > 0;) {
     double const own = bytes.empty() ? 0 : bytes[i];
-    if (times[i] > most_time || own > most_bytes)
+    if (times[i] > longest || own > most_size)
       return {};
-    if (runs.empty() || time + times[i] > most_time || size + own > most_bytes) {
+    if (runs.empty() || time + times[i] > longest || size + own > most_size) {
       runs.push_back(0);
       time = 0;
       size = 0;
