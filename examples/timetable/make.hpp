@@ -30,6 +30,9 @@ struct made_table {
   //! What runs, where weights travel; `table` shows its groups of layers as stages.
   std::optional<pipelining::dynamic_timetable> travelling = {};
 
+  [[nodiscard]] pipelining::timetable_view to_run() const {
+    return travelling ? travelling->view() : table.view();
+  }
   [[nodiscard]] pipelining::timetable_details about() const {
     return {name, cost, chunk_shares, chunk_lengths};
   }

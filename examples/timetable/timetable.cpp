@@ -162,10 +162,9 @@ void write(examples::command const& asked, examples::made_table const& made) {
     pp::write_pytorch_csv(
       out, table, pp::pytorch_content::passes_and_messages, torch_of(asked.torch));
   else if (asked.format == "calls")
-    out.append(pp::describe_calls(lower(asked, made.travelling ? made.travelling->view() : table)));
+    out.append(pp::describe_calls(lower(asked, made.to_run())));
   else if (asked.format == "memory")
-    out.append(
-      pp::describe_memory(lower(asked, made.travelling ? made.travelling->view() : table)));
+    out.append(pp::describe_memory(lower(asked, made.to_run())));
   else
     pp::write_text(out, table, about, terminal(asked.width));
 }

@@ -100,7 +100,8 @@ inline constexpr flow travelling_weights = declare(
 //! weights of a group 3P, whatever the length of the sequences is; a 1F1B pipeline sends two
 //! activations. The first microbatch takes its weights from where they lie between steps, the last
 //! one leaves the sums of gradients there. The paper spreads both over the devices and moves them
-//! to the first and from the last; that is no part of the timetable.
+//! to the first and from the last; that is no part of the timetable, and stages have no hooks for
+//! complete gradients.
 //!
 //! @throws std::invalid_argument from `arrange` when M is no multiple of P.
 //! @complexity O(1) per pass.
