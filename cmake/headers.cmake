@@ -49,6 +49,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
   schedule/slim_pipe.hpp
+  schedule/slim_pipe_exchange.hpp
   schedule/slot_block.hpp
   schedule/stage_visits.hpp
   schedule/stp.hpp

@@ -139,6 +139,7 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/slot_block.hpp>
 #include <pipe/schedule/stage_visits.hpp>
 #include <pipe/schedule/stp.hpp>

@@ -3,12 +3,13 @@
 
 //! @file
 //! @brief Passes that take longer the more keys their queries attend to. Header for
-//! pipelining::attention_cost.
+//! pipelining::attention_cost and pipelining::attention_part_cost.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <optional>
@@ -36,6 +37,31 @@ struct attention_cost {
     double const taken = attends && exchange ? exchange->of(extents, what).chunks : 0;
     double const keys = attends ? what.chunk + 0.5 + taken : 0;
     return linear.duration(what) + keys * (is_forward ? forward : backward);
+  }
+  [[nodiscard]] constexpr double latency() const { return linear.latency(); }
+};
+
+//! @brief The same for SlimPipeExchange, whose stages are parts of passes: here a device that gives
+//! attention away waits for what comes back.
+template <class Schedule>
+struct attention_part_cost {
+  Schedule schedule{};            //!< whose stages they are
+  shape extents{};                //!< of the timetable
+  uniform_cost linear{};          //!< of a chunk on a layer, but for attention
+  double forward = 0;             //!< attention of the queries of one chunk to the keys of one
+  double backward = 0;            //!< likewise, in a backward pass
+  double projection_share = 0.25; //!< of `linear`; the rest is that of `output`
+
+  [[nodiscard]] constexpr double duration(pass const& what) const {
+    exchange_stage const part = schedule.stage_at(extents, what.stage);
+    double const keys = what.kind == pass_kind::forward ? forward : backward;
+    switch (part.part) {
+    case layer_part::projection: return projection_share * linear.duration(what);
+    case layer_part::attention: return (part.chunk + 0.5 - part.taken) * keys;
+    case layer_part::taken_attention: return part.taken * keys;
+    case layer_part::output: return (1 - projection_share) * linear.duration(what);
+    }
+    return 0;
   }
   [[nodiscard]] constexpr double latency() const { return linear.latency(); }
 };
