@@ -131,30 +131,35 @@ constexpr std::int64_t small = tokens * key_width;
 constexpr std::int64_t sums = tokens * heads;
 
 //! Bytes of slots: the projection gives x, query, keys and values; attention its output and
-//! log-sum-exp. Back go gradients of these; to attention, behind that of its output, the merged
-//! output and log-sum-exp.
+//! log-sum-exp. Back go gradients of these, to each reader those of what it has made; to attention,
+//! behind that of its output, the merged output and log-sum-exp.
 struct sizes_of {
   schedule_type schedule;
   pp::shape extents;
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& what) const {
     pp::exchange_stage const stage = schedule.stage_at(extents, what.stage);
-    return 8 * count(of, stage);
-  }
-
-private:
-  [[nodiscard]] static std::int64_t count(pp::slot_class of, pp::exchange_stage const& stage) {
-    using enum pp::layer_part;
-    bool const back = of == pp::slot_class::input_gradient;
     bool const kept = of == pp::slot_class::activation;
+    using enum pp::layer_part;
     switch (stage.part) {
-    case projection: return kept || back ? narrow : 2 * narrow + 2 * small;
-    case attention: return kept ? narrow : back ? narrow + 2 * small : narrow + sums;
-    case taken_attention:
-      return kept   ? narrow + 2 * small * stage.taken
-             : back ? std::max(narrow, 2 * small)
-                    : narrow + sums;
-    case output: return kept ? narrow + sums : back ? 2 * narrow + sums : narrow;
+    case projection: return 8 * (kept ? narrow : 2 * narrow + 2 * small);
+    case attention: return 8 * (kept ? narrow : narrow + sums);
+    case taken_attention: return 8 * (kept ? narrow + 2 * small * stage.taken : narrow + sums);
+    case output: return 8 * (kept ? narrow + sums : narrow);
+    }
+    return 0;
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& what, int reader) const {
+    if (of != pp::slot_class::input_gradient)
+      return bytes(of, what);
+    pp::exchange_stage const from = schedule.stage_at(extents, what.stage);
+    pp::exchange_stage const to = schedule.stage_at(extents, reader);
+    using enum pp::layer_part;
+    switch (from.part) {
+    case projection: return 8 * narrow;
+    case attention: return to.part == attention ? 0 : 8 * (narrow + 2 * small);
+    case taken_attention: return 8 * (to.chunk == from.chunk ? narrow : 2 * small);
+    case output: return 8 * (to.part == projection ? narrow : 2 * narrow + sums);
     }
     return 0;
   }
@@ -243,10 +248,6 @@ struct stage {
     double* const kept = where.activation.as<double>().data();
     auto const in = [&](std::size_t k) { return where.inputs[k].as<double const>().data(); };
     auto const out = [&](std::size_t k) { return where.outputs[k].as<double>().data(); };
-    for (pp::output const& each : where.outputs) { // all are as long as the longest
-      auto const words = each.as<double>();
-      std::fill(words.begin(), words.end(), 0.0);
-    }
     auto const m = static_cast<std::size_t>(where.microbatch);
     switch (what.part) {
     case pp::layer_part::output: {
@@ -293,6 +294,7 @@ struct stage {
       return;
     }
     case pp::layer_part::taken_attention: {
+      std::fill_n(out(0), narrow, 0.0);
       if (what.taken == 0)
         return;
       numbers keys(static_cast<std::size_t>(what.taken * small));
