@@ -23,6 +23,7 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <tests/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -412,19 +413,6 @@ struct model {
   }
 };
 
-//! All stages on device 0, microbatch after microbatch: the same splits, merges and sums.
-struct on_one_device : schedule_type {
-  [[nodiscard]] static constexpr int device_of(pp::shape const&, int, int) { return 0; }
-  static void order(pp::shape const& extents, int device, pp::row_writer& out) {
-    for (int m = 0; m < extents.microbatches && device == 0; ++m) {
-      for (int s = 0; s < pp::stages(extents); ++s)
-        out.forward(s, m);
-      for (int s = pp::stages(extents); s-- > 0;)
-        out.backward(s, m);
-    }
-  }
-};
-
 struct result {
   numbers output;
   std::vector<layer_weights> gradients;
@@ -547,7 +535,8 @@ void check(schedule_type const& schedule, pp::pipeline_size size) {
   CHECK(train<pp::one_communicator>(schedule, size) == got);
   CHECK(train<pp::communicator_per_pair>(schedule, size) == got);
   CHECK(train<pp::communicator_per_edge>(schedule, size) == got);
-  CHECK(train<pp::one_communicator>(on_one_device{schedule}, size) == got);
+  CHECK(train<pp::one_communicator>(support::exchange_on_one_device<schedule_type>{schedule},
+                                    size) == got);
   result const wanted = reference(schedule, size);
   CHECK(difference(got.output, wanted.output) < 1e-13);
   for (std::size_t l = 0; l < wanted.gradients.size(); ++l) {
