@@ -227,8 +227,7 @@ std::vector<named_schedule> const& schedules() {
             return pp::SliceV<>{{c.chunks.value_or(4)}};
           }),
     named("slimpipe",
-          "SlimPipe: little more than one microbatch on a device; 1 chunk per device or more, 2 "
-          "stages per device",
+          "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
           option::chunks | option::stages_per_device,
           [](schedule_choice const& c) {
             return pp::SlimPipe<pp::dynamic, pp::dynamic>{.chunks = c.chunks.value_or(c.devices),

@@ -11,7 +11,7 @@
 #include <examples/gpt/exchanged_layers.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
-#include <tests/support/exchange_on_one_device.hpp>
+#include <examples/support/exchange_on_one_device.hpp>
 #include <vector>
 
 using namespace gpt;
@@ -37,7 +37,7 @@ void check_bits(exchange_schedule const& schedule, pp::pipeline_size at, model_s
   exchanged_pipeline<Policy> alone(
     size,
     schedule,
-    pp::make_timetable(support::exchange_on_one_device<exchange_schedule>{schedule}, at),
+    pp::make_timetable(examples::exchange_on_one_device<exchange_schedule>{schedule}, at),
     9);
   auto const pieces = some_batch(size, at.microbatches);
   adamw const optimizer{};

@@ -23,7 +23,7 @@
 #include <limits>
 #include <random>
 #include <span>
-#include <tests/support/exchange_on_one_device.hpp>
+#include <examples/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -535,7 +535,7 @@ void check(schedule_type const& schedule, pp::pipeline_size size) {
   CHECK(train<pp::one_communicator>(schedule, size) == got);
   CHECK(train<pp::communicator_per_pair>(schedule, size) == got);
   CHECK(train<pp::communicator_per_edge>(schedule, size) == got);
-  CHECK(train<pp::one_communicator>(support::exchange_on_one_device<schedule_type>{schedule},
+  CHECK(train<pp::one_communicator>(examples::exchange_on_one_device<schedule_type>{schedule},
                                     size) == got);
   result const wanted = reference(schedule, size);
   CHECK(difference(got.output, wanted.output) < 1e-13);
