@@ -72,19 +72,25 @@ struct attention_exchange {
                                                  : exchanged_keys{what.stage % extents.devices, 0};
   }
 
-  //! @brief The pass that a device runs while another runs `what`: what they exchange, they
-  //! exchange with each other.
-  //! @pre extents are those of SlimPipe, and the device has such a pass: one that `of` names has.
-  //! @complexity O(C)
+  //! @brief The pass that a device runs as its `number`-th of a kind: forward passes are numbered
+  //! from the first on, and so are backward passes. Numbers of no pass, below 0 and behind the
+  //! last, give stage and chunk of one, and microbatch 0: `steady` does not look at it.
+  //! @pre extents are those of SlimPipe. @complexity O(C)
   [[nodiscard]] static constexpr pass
-  beside(shape const& extents, pass const& what, int device) noexcept {
-    bool const forward = what.kind == pass_kind::forward;
-    int const number = turn_of(extents, what) - (forward ? device : extents.devices - 1 - device);
+  numbered(shape const& extents, pass_kind kind, int device, int number) noexcept {
     int const all = extents.stages_per_device * extents.chunks;
-    int const unit = forward ? number % all : all - 1 - number % all;
-    int const size = SlimPipe<>::chunk_group(extents);
-    int const stage = unit / size % extents.stages_per_device * extents.devices + device;
-    return row_writer::make(what.kind, stage, number / all, chunk_of(extents, unit));
+    int const unit = kind == pass_kind::forward ? number : -1 - number;
+    int const local = (unit % all + all) % all / SlimPipe<>::chunk_group(extents);
+    bool const exists = number >= 0 && number / all < extents.microbatches;
+    return row_writer::make(kind,
+                            local % extents.stages_per_device * extents.devices + device,
+                            exists ? number / all : 0,
+                            chunk_of(extents, unit));
+  }
+  //! @brief The number of the pass that one device runs while another runs its `number`-th.
+  [[nodiscard]] static constexpr int
+  beside(pass_kind kind, int number, int device, int other) noexcept {
+    return kind == pass_kind::forward ? number + device - other : number + other - device;
   }
 
 private:

@@ -12,7 +12,6 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -39,30 +38,29 @@ struct exchange_stage {
 //! @brief SlimPipe in which devices exchange attention inside passes, as attention_exchange plans
 //! it: queries and old keys go to the peer, its (O, log-sum-exp) come back and are merged.
 //!
-//! A graph of stages says it all, and messages, proof and run follow from it. A layer of the model
-//! (one per stage of SlimPipe, V on each device) has four stages for each of the C chunks:
-//! `projection` reads the layer before; `attention` reads it and the `attention` of the chunk
-//! before, on whose device the keys and values of the sequence lie; `taken_attention` reads the
-//! projections of its chunk and of the oldest chunks; `output` reads projection, attention, taken
-//! attention. The order of SlimPipe is written part by part: a device runs projection, what it
-//! takes over, attention, output, and backward the reverse, so that a peer waits as little as can
-//! be. That is a meeting of two passes: the one that gives waits in `output` for the other.
+//! A graph of stages says it all; messages, proof and run follow from it. A layer of the model (one
+//! per stage of SlimPipe, V on each device) has four stages for each of the C chunks: `projection`
+//! reads the layer before; `attention` reads it and the `attention` of the chunk before, since keys
+//! and values of the sequence stay on their device; `taken_attention` reads the projections of its
+//! chunk and of the oldest chunks; `output` reads projection, attention and taken attention.
 //!
-//! Forward and backward passes of a stage are on one device, which keeps what it was sent. So a
-//! chunk's attention is taken over where the plan has it in both directions, a little less often
-//! than in the paper, which sends keys again for the backward pass; else `taken_attention` runs on
-//! the own device, with the same sums. Gradients of keys wait on the device of their layer for the
-//! backward pass of their chunk.
+//! Passes of SlimPipe are written part by part: projection, what the device takes over, attention,
+//! output, and backward the reverse. So two passes meet: the peer waits for the projection, and the
+//! output for the peer. The paper has no exchange where some device has no pass of that kind to
+//! run, at both ends of a step; here devices then take over attention between their passes, where
+//! they would be idle.
 //!
-//! No order gives other bits: what is split, merged and added up, and in which order, follows from
-//! the stages. For timetables that the program makes. Peak and chunks of SlimPipe, counted in
-//! stages; `taken_attention` of no keys has nothing to do.
+//! Forward and backward pass of a stage are on one device, which keeps the queries and keys that it
+//! was sent (the paper sends them again). Gradients of old keys wait on the device of their layer
+//! for the backward pass of their chunk. What is split, merged and added up, and in which order,
+//! follows from the stages: no order and no device changes a bit. `taken_attention` of no keys has
+//! nothing to do. For timetables that the program makes.
 //!
 //! @tparam Chunks C, or `dynamic`. @tparam StagesPerDevice V, layers on a device, or `dynamic`.
 //! @throws std::invalid_argument from `arrange` as SlimPipe.
 //! @complexity O(P^2) per pass.
-//! @source Li et al., "SlimPipe", 2025 (arXiv:2504.14519), section on attention context exchange,
-//! and its repository, kwai/Megatron-Kwai; parts of layers as stages are our own.
+//! @source Li et al., "SlimPipe", 2025 (arXiv:2504.14519), and its repository, kwai/Megatron-Kwai;
+//! parts of layers as stages, and the exchange at both ends of a step, are our own.
 template <int Chunks = dynamic, int StagesPerDevice = 1>
 struct SlimPipeExchange {
   SlimPipe<Chunks, StagesPerDevice> inner{}; //!< whose order it is, with a stage for each layer
@@ -73,8 +71,7 @@ struct SlimPipeExchange {
     return {.devices = devices,
             .microbatches = microbatches,
             .stages_per_device = parts * within.chunks * within.stages_per_device,
-            .where = placement::custom,
-            .custom_routes = microbatches};
+            .where = placement::custom};
   }
   //! What a stage is.
   [[nodiscard]] constexpr exchange_stage stage_at(shape const& extents, int stage) const {
@@ -90,18 +87,14 @@ struct SlimPipeExchange {
   [[nodiscard]] constexpr int stage_of(layer_part part, int layer, int chunk) const noexcept {
     return (layer * parts + static_cast<int>(part)) * inner.chunks + chunk;
   }
-  //! Layers as stages of SlimPipe; taken attention where the plan has it for a microbatch.
-  [[nodiscard]] constexpr int device_of(shape const& extents, int stage, int route) const {
+  //! Layers as stages of SlimPipe; taken attention where the plan has it.
+  [[nodiscard]] constexpr int device_of(shape const& extents, int stage, int) const {
     exchange_stage const what = stage_at(extents, stage);
-    shape const within = inside(extents);
-    int const own = what.layer % extents.devices;
-    if (what.part != layer_part::taken_attention || what.taken == 0)
-      return own;
-    pass const forward = row_writer::make(pass_kind::forward, what.layer, route, what.chunk);
-    pass const backward = row_writer::make(pass_kind::backward, what.layer, route, what.chunk);
-    bool const both =
-      exchange.of(within, forward).chunks != 0 && exchange.of(within, backward).chunks != 0;
-    return both ? exchange.of(within, forward).peer : own;
+    if (what.part != layer_part::taken_attention)
+      return what.layer % extents.devices;
+    pass const forward = row_writer::make(pass_kind::forward, what.layer, 0, what.chunk);
+    exchanged_keys const planned = exchange.steady(inside(extents), forward);
+    return what.taken > 0 ? planned.peer : what.layer % extents.devices;
   }
   //! Who reads what; of taken attention, its own projection first, then those of the oldest chunks.
   [[nodiscard]] std::vector<stage_edge> edges_of(shape const& extents) const {
@@ -126,13 +119,20 @@ struct SlimPipeExchange {
       }
     return edges;
   }
-  void order(shape const& extents, int device, row_writer& out) const {
+  constexpr void order(shape const& extents, int device, row_writer& out) const {
     shape const within = inside(extents);
-    std::vector<pass> passes(static_cast<std::size_t>(row_capacity(within)));
-    row_writer row{passes.data(), static_cast<int>(passes.size())};
-    inner.order(within, device, row);
-    for (int i = 0; i < row.count; ++i)
-      write(extents, within, row.passes[i], device, out);
+    part_writer parts{this, &within, device, &out};
+    // Devices take turns at the same time, from the first of the first device to the last of the
+    // last: at its turns before and behind its own passes, a device only takes over attention.
+    int const after = extents.devices - 1 - device;
+    int const all = within.stages_per_device * units(within);
+    int const ahead = within.stages_per_device * within.chunks + 2 * after - 1;
+    for (int number = -device; number - ahead < all + device; ++number) {
+      if (number < all + after)
+        parts.turn(pass_kind::forward, number);
+      if (number - ahead >= -after)
+        parts.turn(pass_kind::backward, number - ahead);
+    }
   }
   //! The extents of SlimPipe.
   [[nodiscard]] constexpr shape inside(shape const& extents) const {
@@ -142,41 +142,47 @@ struct SlimPipeExchange {
 private:
   static constexpr int parts = 4;
 
-  //! A pass of SlimPipe, part by part, with what it takes over.
-  constexpr void write(shape const& extents,
-                       shape const& within,
-                       pass const& what,
-                       int device,
-                       row_writer& out) const {
-    using enum layer_part;
-    auto const push = [&](layer_part part, pass const& whose) {
-      out.push(
-        row_writer::make(what.kind, stage_of(part, whose.stage, whose.chunk), whose.microbatch));
-    };
-    auto const take = [&](pass const& whose) {
-      int const stage = stage_of(taken_attention, whose.stage, whose.chunk);
-      if (device_of(extents, stage, whose.microbatch) == device)
-        push(taken_attention, whose);
-    };
-    exchanged_keys const taken = exchange.of(within, what);
-    auto const take_over = [&] {
-      if (taken.chunks > 0)
-        take(attention_exchange::beside(within, what, taken.peer));
-    };
-    if (what.kind == pass_kind::forward) {
-      push(projection, what);
-      take_over();
-      push(attention, what);
-      take(what);
-      push(output, what);
-    } else {
-      push(output, what);
-      take(what);
-      push(attention, what);
-      take_over();
-      push(projection, what);
+  //! Writes the passes of a device part by part.
+  struct part_writer {
+    SlimPipeExchange const* schedule;
+    shape const* within;
+    int device;
+    row_writer* out;
+
+    //! The `number`-th pass of a kind, and what the device takes over then.
+    constexpr void turn(pass_kind kind, int number) {
+      pass const own = attention_exchange::numbered(*within, kind, device, number);
+      exchanged_keys const planned = schedule->exchange.steady(*within, own);
+      int const other = attention_exchange::beside(kind, number, device, planned.peer);
+      bool const takes = planned.chunks > 0 && exists(other);
+      pass const taken = attention_exchange::numbered(*within, kind, planned.peer, other);
+      using enum layer_part;
+      if (!exists(number)) {
+        if (takes)
+          push(taken_attention, taken);
+        return;
+      }
+      bool const is_forward = kind == pass_kind::forward;
+      push(is_forward ? projection : output, own);
+      if (takes && is_forward)
+        push(taken_attention, taken);
+      push(attention, own);
+      if (planned.chunks >= 0)
+        push(taken_attention, own); // of no keys
+      if (takes && !is_forward)
+        push(taken_attention, taken);
+      push(is_forward ? output : projection, own);
     }
-  }
+
+  private:
+    [[nodiscard]] constexpr bool exists(int number) const noexcept {
+      return number >= 0 && number < within->stages_per_device * units(*within);
+    }
+    constexpr void push(layer_part part, pass const& whose) {
+      out->push(row_writer::make(
+        whose.kind, schedule->stage_of(part, whose.stage, whose.chunk), whose.microbatch));
+    }
+  };
 };
 
 } // namespace pipelining::inline v0_2
