@@ -140,7 +140,7 @@ private:
     case pp::layer_part::attention: return kept ? attends : state(of);
     case pp::layer_part::taken_attention:
       return kept ? attends + keys(given(of).count()) : state(of);
-    case pp::layer_part::output:
+    case pp::layer_part::after_attention:
       return kept ? state(of) + after_attention<float>::kept_numbers(size, tokens(of)) : narrow(of);
     }
     return 0;
@@ -153,7 +153,7 @@ private:
       return to.part == from.part ? 0 : narrow(from) + keys(tokens(from));
     case pp::layer_part::taken_attention:
       return to.chunk == from.chunk ? narrow(from) : keys(tokens(to));
-    case pp::layer_part::output:
+    case pp::layer_part::after_attention:
       return to.part == pp::layer_part::projection ? narrow(from) : narrow(from) + state(from);
     }
     return 0;
@@ -223,7 +223,7 @@ struct exchanged_piece {
       hand_on(kept, out);
       return;
     }
-    case pp::layer_part::output: {
+    case pp::layer_part::after_attention: {
       std::copy_n(in(where, 1), model->sizes.state(what), kept);
       merge(kept, in(where, 2));
       std::vector<float> y(in(where, 0), in(where, 0) + narrow);
@@ -252,7 +252,7 @@ struct exchanged_piece {
     auto const narrow = model->sizes.narrow(what);
     auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
     switch (what.part) {
-    case pp::layer_part::output: {
+    case pp::layer_part::after_attention: {
       std::vector<float> dx(static_cast<std::size_t>(narrow));
       if (layer().last == nullptr) {
         std::copy_n(in(where, 0), narrow, dx.begin());

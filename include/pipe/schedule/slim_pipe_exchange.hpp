@@ -22,15 +22,15 @@ enum class layer_part : std::uint8_t {
   projection,      //!< query, keys and values of a chunk
   attention,       //!< to the keys that stay here: causal, the oldest ones left out
   taken_attention, //!< to the oldest keys, unmasked, where another device may run it
-  output           //!< merges both, and what follows attention
+  after_attention  //!< merges both, and what follows attention
 };
 
 //! @brief A stage of SlimPipeExchange: a part of a layer, for one chunk of sequences.
 struct exchange_stage {
-  layer_part part = layer_part::projection;
-  int layer = 0;
-  int chunk = 0;
-  int taken = 0; //!< oldest key chunks of this chunk that go to `taken_attention`, maybe none
+  layer_part part = layer_part::projection; //!< which part
+  int layer = 0;                            //!< of which layer, from 0
+  int chunk = 0;                            //!< for which chunk, from 0
+  int taken = 0; //!< key chunks, the oldest ones, that go to `taken_attention`, maybe none
 
   friend constexpr bool operator==(exchange_stage const&, exchange_stage const&) = default;
 };
@@ -42,13 +42,13 @@ struct exchange_stage {
 //! per stage of SlimPipe, V on each device) has four stages for each of the C chunks: `projection`
 //! reads the layer before; `attention` reads it and the `attention` of the chunk before, since keys
 //! and values of the sequence stay on their device; `taken_attention` reads the projections of its
-//! chunk and of the oldest chunks; `output` reads projection, attention and taken attention.
+//! chunk and of the oldest chunks; `after_attention` reads these three.
 //!
 //! Passes of SlimPipe are written part by part: projection, what the device takes over, attention,
-//! output, and backward the reverse. So two passes meet: the peer waits for the projection, and the
-//! output for the peer. The paper has no exchange where some device has no pass of that kind to
-//! run, at both ends of a step; here devices then take over attention between their passes, where
-//! they would be idle.
+//! what follows, and backward the reverse. So two passes meet: the peer waits for the projection,
+//! and what follows attention for the peer. The paper has no exchange where some device has no pass
+//! of that kind to run, at both ends of a step; here devices then take over attention between their
+//! passes, where they would be idle.
 //!
 //! Forward and backward pass of a stage are on one device, which keeps the queries and keys that it
 //! was sent (the paper sends them again). Gradients of old keys wait on the device of their layer
@@ -68,6 +68,7 @@ struct SlimPipeExchange {
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     shape const within = inner.arrange(devices, microbatches);
+    check_extents(within); // the product below is that of fewer passes
     return {.devices = devices,
             .microbatches = microbatches,
             .stages_per_device = parts * within.chunks * within.stages_per_device,
@@ -105,9 +106,9 @@ struct SlimPipeExchange {
         int const projected = stage_of(projection, layer, chunk);
         int const attends = stage_of(attention, layer, chunk);
         int const taken = stage_of(taken_attention, layer, chunk);
-        int const ends = stage_of(output, layer, chunk);
+        int const ends = stage_of(after_attention, layer, chunk);
         if (layer > 0)
-          edges.push_back({stage_of(output, layer - 1, chunk), projected});
+          edges.push_back({stage_of(after_attention, layer - 1, chunk), projected});
         edges.push_back({projected, attends});
         if (chunk > 0)
           edges.push_back({stage_of(attention, layer, chunk - 1), attends});
@@ -121,7 +122,7 @@ struct SlimPipeExchange {
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
     shape const within = inside(extents);
-    part_writer parts{this, &within, device, &out};
+    part_writer writer{this, &within, device, &out};
     // Devices take turns at the same time, from the first of the first device to the last of the
     // last: at its turns before and behind its own passes, a device only takes over attention.
     int const after = extents.devices - 1 - device;
@@ -129,9 +130,9 @@ struct SlimPipeExchange {
     int const ahead = within.stages_per_device * within.chunks + 2 * after - 1;
     for (int number = -device; number - ahead < all + device; ++number) {
       if (number < all + after)
-        parts.turn(pass_kind::forward, number);
+        writer.turn(pass_kind::forward, number);
       if (number - ahead >= -after)
-        parts.turn(pass_kind::backward, number - ahead);
+        writer.turn(pass_kind::backward, number - ahead);
     }
   }
   //! The extents of SlimPipe.
@@ -163,7 +164,7 @@ private:
         return;
       }
       bool const is_forward = kind == pass_kind::forward;
-      push(is_forward ? projection : output, own);
+      push(is_forward ? projection : after_attention, own);
       if (takes && is_forward)
         push(taken_attention, taken);
       push(attention, own);
@@ -171,7 +172,7 @@ private:
         push(taken_attention, own); // of no keys
       if (takes && !is_forward)
         push(taken_attention, taken);
-      push(is_forward ? output : projection, own);
+      push(is_forward ? after_attention : projection, own);
     }
 
   private:

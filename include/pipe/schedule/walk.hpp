@@ -171,6 +171,10 @@ struct walk {
       throw std::invalid_argument(
         "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
         "and gradients of weights lag by at most 2 units per device");
+    if (chunk_group < 0 || (chunk_group > 0 && chunks % chunk_group != 0))
+      throw std::invalid_argument("interleaved stages: a group of " + std::to_string(chunk_group) +
+                                  " chunks must divide the " + std::to_string(chunks) +
+                                  " of a sequence; 0 stands for all of them");
     if (forwards < 0 || (forwards > 0 && forwards / stages_per_device < chunks))
       throw std::invalid_argument(
         "interleaved stages: " + std::to_string(forwards) +

@@ -50,7 +50,7 @@ struct attention_part_cost {
   uniform_cost linear{};          //!< of a chunk on a layer, but for attention
   double forward = 0;             //!< attention of the queries of one chunk to the keys of one
   double backward = 0;            //!< likewise, in a backward pass
-  double projection_share = 0.25; //!< of `linear`; the rest is that of `output`
+  double projection_share = 0.25; //!< of `linear`; the rest is that of `after_attention`
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
     exchange_stage const part = schedule.stage_at(extents, what.stage);
@@ -59,7 +59,7 @@ struct attention_part_cost {
     case layer_part::projection: return projection_share * linear.duration(what);
     case layer_part::attention: return (part.chunk + 0.5 - part.taken) * keys;
     case layer_part::taken_attention: return part.taken * keys;
-    case layer_part::output: return (1 - projection_share) * linear.duration(what);
+    case layer_part::after_attention: return (1 - projection_share) * linear.duration(what);
     }
     return 0;
   }

@@ -20,10 +20,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <examples/support/exchange_on_one_device.hpp>
 #include <limits>
 #include <random>
 #include <span>
-#include <examples/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -146,7 +146,7 @@ struct sizes_of {
     case projection: return 8 * (kept ? narrow : 2 * narrow + 2 * small);
     case attention: return 8 * (kept ? narrow : narrow + sums);
     case taken_attention: return 8 * (kept ? narrow + 2 * small * stage.taken : narrow + sums);
-    case output: return 8 * (kept ? narrow + sums : narrow);
+    case after_attention: return 8 * (kept ? narrow + sums : narrow);
     }
     return 0;
   }
@@ -160,7 +160,7 @@ struct sizes_of {
     case projection: return 8 * narrow;
     case attention: return to.part == attention ? 0 : 8 * (narrow + 2 * small);
     case taken_attention: return 8 * (to.chunk == from.chunk ? narrow : 2 * small);
-    case output: return 8 * (to.part == projection ? narrow : 2 * narrow + sums);
+    case after_attention: return 8 * (to.part == projection ? narrow : 2 * narrow + sums);
     }
     return 0;
   }
@@ -228,7 +228,7 @@ struct stage {
                                          attention::full{});
       return;
     }
-    case pp::layer_part::output: {
+    case pp::layer_part::after_attention: {
       std::copy_n(in(1), narrow + sums, kept);
       attention::merge(rows(kept, tokens),
                        statistics(kept + narrow, tokens),
@@ -251,7 +251,7 @@ struct stage {
     auto const out = [&](std::size_t k) { return where.outputs[k].as<double>().data(); };
     auto const m = static_cast<std::size_t>(where.microbatch);
     switch (what.part) {
-    case pp::layer_part::output: {
+    case pp::layer_part::after_attention: {
       numbers dy(static_cast<std::size_t>(narrow));
       for (std::int64_t i = 0; i < narrow; ++i)
         dy[static_cast<std::size_t>(i)] =
