@@ -68,7 +68,7 @@ struct SlimPipeExchange {
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     shape const within = inner.arrange(devices, microbatches);
-    check_extents(within); // the product below is that of fewer passes
+    check_extents(within); // so that the product below fits an int
     return {.devices = devices,
             .microbatches = microbatches,
             .stages_per_device = parts * within.chunks * within.stages_per_device,
