@@ -27,6 +27,7 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/attention_exchange.hpp
   schedule/bit_pipe.hpp
   schedule/breadth_first.hpp
   schedule/building_block.hpp
@@ -48,6 +49,8 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
+  schedule/slim_pipe.hpp
+  schedule/slim_pipe_exchange.hpp
   schedule/slot_block.hpp
   schedule/stage_visits.hpp
   schedule/stp.hpp
@@ -68,6 +71,7 @@ set(PIPELINING_HEADERS_SCHEDULE
 )
 
 set(PIPELINING_HEADERS_TIMETABLE
+  timetable/attention_cost.hpp
   timetable/cost.hpp
   timetable/describe.hpp
   timetable/diagnosis.hpp

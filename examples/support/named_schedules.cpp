@@ -17,6 +17,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
@@ -231,6 +232,14 @@ std::vector<named_schedule> const& schedules() {
             if (!c.chunk_counts.empty())
               return pp::RaggedSliceV<repeated_chunks>{{c.chunk_counts}};
             return pp::SliceV<>{{c.chunks.value_or(4)}};
+          }),
+    named("slimpipe",
+          "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
+          option::chunks | option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::SlimPipe<pp::dynamic, pp::dynamic>{.chunks = c.chunks.value_or(c.devices),
+                                                          .stages_per_device =
+                                                            c.stages_per_device.value_or(2)};
           }),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",

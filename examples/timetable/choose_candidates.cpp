@@ -102,6 +102,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
     {"svpp", "SVPP<" + per_device + ", " + chunks + ">"},
     {"slice-v", "SliceV<" + chunks + ">"},
+    {"slimpipe",
+     "SlimPipe<" + std::to_string(c.chunks.value_or(c.devices)) + ", " + per_device + ">"},
     {"zb-h1", "ZeroBubbleH1"},
     {"zb-h2", "ZeroBubbleH2"},
     {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},

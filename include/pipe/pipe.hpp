@@ -117,6 +117,7 @@
 #include <pipe/run/thread_device.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
@@ -138,6 +139,8 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/slot_block.hpp>
 #include <pipe/schedule/stage_visits.hpp>
 #include <pipe/schedule/stp.hpp>
@@ -185,6 +188,7 @@
 #include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/entered_rows.hpp>

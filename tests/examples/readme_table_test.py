@@ -37,6 +37,7 @@ TYPES = {
     "seq1f1b-zb-interleaved": ("Seq1F1BZeroBubbleInterleaved<2, 4>", "split backward, chunks and interleaved stages"),
     "svpp": ("SVPP<2, 4>", "MEPipe's: split backward, chunks and interleaved stages, with a knob for memory"),
     "slice-v": ("SliceV<4>", "a V over 4 chunks of each sequence: the memory of Seq1F1B, no bubble on the span"),
+    "slimpipe": ("SlimPipe<8, 2>", "little more than one microbatch on a device, over as many chunks as devices or more"),
     "chunkflow": ("ChunkFlow<equal_chunks<4>, 4>", "the same for sequences of unequal length, all or the last chunks kept"),
     "chimera": ("Chimera", "microbatches from both ends, each direction in the other's bubble; weights held twice"),
     "bitpipe": ("BitPipe", "the same on two V's; for as many microbatches as devices, blocks of which wait for each other"),

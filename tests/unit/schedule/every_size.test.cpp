@@ -17,6 +17,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
@@ -179,6 +180,15 @@ TEST_CASE("every size of SliceV") {
     for (int chunks = 1; chunks <= most_chunks; ++chunks)
       if (size.microbatches * chunks >= 2 * (size.devices - 1) + chunks) // it refuses fewer
         all.verify(pp::SliceV<>{{chunks}}, size);
+  });
+}
+
+TEST_CASE("every size of SlimPipe") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int held = 1; held <= 3; ++held)
+      for (int const more : {0, 1, 4})
+        all.verify(pp::SlimPipe<pp::dynamic, pp::dynamic>{size.devices + more, held}, size);
   });
 }
 
