@@ -524,7 +524,8 @@ void check(command& result, std::vector<std::string_view> const& given) {
                         " is for --with sharded-weights and gathered-once only, "
                         "and not for costs of a file");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
-    throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
+    throw usage_error(
+      "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
   if (result.choice.adapted != adapter::none && result.format == "html")
     throw usage_error("a page knows forward and backward passes alone; --with has all other "
                       "formats, svg among them");
@@ -677,7 +678,8 @@ std::string help_text() {
          "                         first stage of every device alone), offload, offload-half,\n"
          "                         offload-chunks (what hides behind the next chunk),\n"
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
-         "                         shard per device, one or two barriers), sharded-weights\n"
+         "                         shard per device, one or two barriers), vocabulary-interlaced\n"
+         "                         (all devices do it at once), sharded-weights\n"
          "                         (gathered for every visit of a stage) or gathered-once\n"
          "  --gather T, --scatter T\n"
          "                         of sharded weights: time of a gather of a stage's weights, and\n"

@@ -84,6 +84,12 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
   SUBCASE("1f1b, two barriers") {
     check_policies(pp::with_vocabulary<pp::OneFOneB, 2>{});
   }
+  SUBCASE("1f1b, interlaced") {
+    check_policies(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
+  }
+  SUBCASE("v-half, interlaced") {
+    check_policies(pp::with_vocabulary<pp::VHalf, pp::interlaced>{});
+  }
   SUBCASE("zb-h1") {
     check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
   }
@@ -93,6 +99,7 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
 }
 
 TEST_CASE("no wait of a plan with a vocabulary in shards can be left out") {
+  CHECK(support::leave_out_waits(small_plan<pp::interlaced>()) > 100);
   CHECK(support::leave_out_waits(small_plan<1>()) > 100);
   CHECK(support::leave_out_waits(small_plan<2>()) > 100);
 }
