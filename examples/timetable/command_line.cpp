@@ -126,8 +126,9 @@ void read_vocabulary_cost(pipelining::uniform_cost& cost,
 }
 
 std::string read_policy(std::string_view option, std::string_view word) {
-  if (word != "pipeline" && word != "pair" && word != "edge")
-    throw usage_error(std::string(option) + " wants pipeline, pair or edge, not " + quoted(word));
+  if (word != "pipeline" && word != "pair" && word != "edge" && word != "exchange")
+    throw usage_error(std::string(option) + " wants pipeline, pair, edge or exchange, not " +
+                      quoted(word));
   return std::string(word);
 }
 
@@ -670,7 +671,9 @@ std::string help_text() {
          "  --torch VERSION        of pytorch-comms: the version that reads the file, 2.10 to\n"
          "                         2.15 (default)\n"
          "  --policy POLICY        of calls and memory: one communicator for the pipeline, for\n"
-         "                         each pair of devices (default) or for each directed edge\n"
+         "                         each pair of devices (default) or for each directed edge; or\n"
+         "                         exchange: one, in which shards of a vocabulary exchange at "
+         "once\n"
          "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
          "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"

@@ -596,7 +596,7 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--memory-limit", "nan", reason="above 0")
         self.refused(*self.GOOD, "--width", "3", "--format", "csv", reason="text only")
         self.refused(*self.GOOD, "--help", reason="stands alone")
-        self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair or edge")
+        self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair, edge or exchange")
         self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6,7,8", reason="at most 7")
         self.refused(*self.GOOD, "--bytes", "1", reason="calls, memory and html")
