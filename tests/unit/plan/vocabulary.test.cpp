@@ -92,7 +92,7 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
     check_policies(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
   }
   SUBCASE("v-half, interlaced") {
-    check_policies(pp::with_vocabulary<pp::VHalf, pp::interlaced>{});
+    check_policies(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
   }
   SUBCASE("zb-h1") {
     check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
@@ -144,7 +144,7 @@ TEST_CASE("what shards exchange is one step of all devices, in the same order on
   check_exchanges(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
   check_exchanges(pp::with_vocabulary<pp::OneFOneB, 1>{});
   check_exchanges(pp::with_vocabulary<pp::ZeroBubbleH1, 2>{});
-  check_exchanges(pp::with_vocabulary<pp::VHalf, pp::interlaced>{});
+  check_exchanges(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
 }
 
 TEST_CASE("an exchange that is not the same step on all devices is found") {
