@@ -335,7 +335,7 @@ class Timetables(unittest.TestCase):
         self.assertRegex(output("compare", "--devices", 3, "--microbatches", 6), r"\ndualpipe +[^\n]*even")
 
     def test_calls_add_up(self):
-        for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6)):
+        for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6), ("exchange", 1)):
             lines = output("1f1b", "--devices", 4, "--microbatches", 8, "--format", "calls",
                            "--policy", policy).splitlines()
             self.assertIn(f"policy {policy}: {communicators} communicator", lines[0])

@@ -85,7 +85,7 @@ struct message_placement {
 
 namespace detail {
 
-//! Puts the messages of a pass that are part of an exchange, or of no exchange, behind `last`.
+//! Hands the messages of a pass that are part of one exchange, or of none, to `put`.
 //! @param wanted the exchange, or `nothing`.
 template <class Put>
 constexpr void
@@ -107,7 +107,8 @@ place_messages_of(message_placement const& work, int entry, int wanted, Put put)
   }
 }
 
-//! Puts the exchanges of which a pass is the last to make something behind `last`.
+//! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
+//! all messages of the exchange to `put`.
 template <class Put>
 constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
   pipeline const over = work.table.over();
