@@ -19,14 +19,14 @@ namespace pipelining::inline v0_2 {
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
 struct event {
-  int entry = 0;    //!< of the timetable
-  int device = 0;   //!< runs the pass, or sends the message
-  int to = nothing; //!< receives the message; `nothing` for a pass
+  int entry = 0;                 //!< of the timetable
+  int device = 0;                //!< runs the pass, or sends the message
+  int to = nothing;              //!< receives the message; `nothing` for a pass
   subject about = subject::pass; //!< what it is about
-  int stage = 0;        //!< beside passes: the stage, or that of the first row
-  int rows = 0;         //!< of totals
-  int number = 0;       //!< of the message, as that of an item
-  int exchange = nothing; //!< that the message is part of, as that of an item
+  int stage = 0;                 //!< beside passes: the stage, or that of the first row
+  int rows = 0;                  //!< of totals
+  int number = 0;                //!< of the message, as that of an item
+  int exchange = nothing;        //!< that the message is part of, as that of an item
 };
 
 namespace detail {
@@ -72,12 +72,12 @@ constexpr void insert_message(event* first, event* last, event const& message) n
 //! caller, and can stop after any slot and go on later.
 struct message_placement {
   timetable_view table; //!< what the order is of
-  int const* order; //!< [count], a global order
-  int count;        //!< of passes
-  bool slots;       //!< with time slots, for groups of both directions
-  event* events;    //!< [(1 + width of the graph) count]
-  int next = 0;  //!< the pass to place next
-  int written = 0; //!< of events
+  int const* order;     //!< [count], a global order
+  int count;            //!< of passes
+  bool slots;           //!< with time slots, for groups of both directions
+  event* events;        //!< [(1 + width of the graph) count]
+  int next = 0;         //!< the pass to place next
+  int written = 0;      //!< of events
   //! [pass_indices], `nothing`: the entries of passes that are placed; null where exchanges are not
   //! joined.
   int* entries = nullptr;
