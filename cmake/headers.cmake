@@ -149,14 +149,17 @@ set(PIPELINING_HEADERS_ATTENTION
 
 set(PIPELINING_HEADERS_PLAN
   plan/connection_rounds.hpp
+  plan/early_passes.hpp
   plan/item.hpp
   plan/lower.hpp
   plan/plan.hpp
   plan/policy.hpp
+  plan/post_validated.hpp
   plan/proof.hpp
   plan/prove.hpp
   plan/sizes.hpp
   plan/static_plan.hpp
+  plan/step_validation.hpp
   plan/lower/arena.hpp
   plan/lower/budget.hpp
   plan/lower/device_plan.hpp
@@ -175,6 +178,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/prove/slots.hpp
   plan/prove/static_proof.hpp
   plan/prove/steps.hpp
+  plan/prove/validation.hpp
   plan/report/call_counts.hpp
   plan/report/describe.hpp
   plan/report/difference.hpp
@@ -206,6 +210,7 @@ set(PIPELINING_HEADERS_IO
 set(PIPELINING_HEADERS_RUN
   run/affinity.hpp
   run/arena.hpp
+  run/carried_totals.hpp
   run/check.hpp
   run/checkpoint.hpp
   run/clock.hpp
@@ -221,6 +226,7 @@ set(PIPELINING_HEADERS_RUN
   run/packed_state.hpp
   run/plan_agreement.hpp
   run/plan_number.hpp
+  run/post_validated.hpp
   run/rank_layout.hpp
   run/reach.hpp
   run/rendezvous.hpp
@@ -236,6 +242,7 @@ set(PIPELINING_HEADERS_RUN
   run/thread_device.hpp
   run/threads.hpp
   run/trace_of.hpp
+  run/validate_step.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

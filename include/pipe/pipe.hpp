@@ -53,6 +53,7 @@
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/plan/connection_rounds.hpp>
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/lower/arena.hpp>
@@ -69,6 +70,7 @@
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/prove/diagnosis.hpp>
@@ -77,6 +79,7 @@
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/static_proof.hpp>
 #include <pipe/plan/prove/steps.hpp>
+#include <pipe/plan/prove/validation.hpp>
 #include <pipe/plan/report/call_counts.hpp>
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/plan/report/difference.hpp>
@@ -85,8 +88,10 @@
 #include <pipe/plan/report/policy_cost.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/static_plan.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/affinity.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/checkpoint.hpp>
 #include <pipe/run/clock.hpp>
@@ -102,6 +107,7 @@
 #include <pipe/run/packed_state.hpp>
 #include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
+#include <pipe/run/post_validated.hpp>
 #include <pipe/run/rank_layout.hpp>
 #include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
@@ -117,6 +123,7 @@
 #include <pipe/run/thread_device.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/run/validate_step.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>

@@ -11,6 +11,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
@@ -166,10 +167,14 @@ public:
     refuse_after_failure();
     check_number(which, plans_.size());
     mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
+    carried_.check(next.view);
     next.runs->begin(now_running_ != &next);
     now_running_ = &next;
+    // Ranks before the last one get their rows from it; there what is carried is of no use.
+    carried_.put(next.runs->slots());
     try {
       execute(next.view, rank_, *next.runs);
+      carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::mpi_stop const& stop) {
       throw conclude({}, stop, next.runs->standing());
     } catch (std::exception const& error) {
@@ -179,8 +184,15 @@ public:
     }
   }
 
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate. The same on all ranks.
+  [[nodiscard]] bool begins_again() const noexcept {
+    return now_running_ != nullptr && now_running_->runs->begins_again();
+  }
+
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step.
+  //! until the next step. Where stages step early the last rank alone has those of all stages.
   [[nodiscard]] pipelining::totals totals() const {
     if (now_running_ == nullptr)
       return {};
@@ -424,6 +436,7 @@ private:
   detail::mpi_memory memory_;
   std::vector<std::unique_ptr<mpi_plan>> plans_;
   mpi_plan* now_running_ = nullptr; // the plan of the last step
+  carried_totals carried_;
 };
 
 } // namespace pipelining::inline v0_2

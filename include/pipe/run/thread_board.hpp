@@ -99,6 +99,7 @@ struct thread_board {
   std::atomic<long> generation = 0; // errands begun
   errand what = errand::start;
   std::atomic<int> running = 0; // devices that have not ended the errand
+  std::atomic<bool> again = false; // the iteration of the step begins again
   sleeping_place caller;
 
   std::mutex guard; // of the failure
@@ -147,6 +148,7 @@ struct thread_board {
         guards.emplace_back(slots(next, device));
     }
     next.messages.reset();
+    again.store(false, std::memory_order_relaxed);
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;

@@ -7,6 +7,7 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
@@ -105,21 +106,34 @@ public:
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error when a stage throws (its exception is nested) or a device waits beyond the
-  //! deadline, std::invalid_argument for a number that `add` has not given.
+  //! deadline, std::invalid_argument for a number that `add` has not given, and for a plan that
+  //! validates a step of the optimizer that was not taken early, or leaves one without.
   //! @sync returns when all devices have ended the step.
   void step(plan_number which = {}) {
     refuse_while_stuck();
     check_number(which, board_->plans.size());
-    board_->begin_step(*board_->plans[static_cast<std::size_t>(which.index)]);
+    detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
+    carried_.check(next.view);
+    board_->begin_step(next);
+    carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
+    carried_.take(board_->slots(next, board_->devices - 1), begins_again());
+  }
+
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate.
+  [[nodiscard]] bool begins_again() const noexcept {
+    return board_->again.load(std::memory_order_relaxed);
   }
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step.
+  //! until the next step. Where the plan before is validated and nothing else, they are its rows.
   [[nodiscard]] pipelining::totals totals() const {
     if (board_->now == nullptr)
       return {};
-    return board_->slots(*board_->now, 0).all_totals();
+    bool const at_end = steps_early(board_->now->view.validation);
+    return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
   }
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
@@ -213,6 +227,7 @@ private:
   Stages* stages_;
   detail::thread_crew crew_;
   detail::thread_board* board_;
+  carried_totals carried_;
   int stuck_device_ = nothing;
 };
 

@@ -9,8 +9,10 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -43,7 +45,8 @@ check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_b
 //! The gradient of a tied weight is handed over and sent as soon as its stage is complete, so that
 //! the last stage's travels while earlier stages still run. Totals come behind all passes: rows go
 //! from device to device towards device 0, which completes its gradients last, then all of them
-//! back. Last come the steps of the optimizer. Works on arrays of the caller.
+//! back. Last come the steps of the optimizer. With early steps rows go to the last device, and
+//! come back in the plan that follows. Works on arrays of the caller.
 struct hook_placement {
   timetable_view table; //!< what the plan is made of
   bool tied;            //!< first and last stage share a weight
@@ -54,12 +57,14 @@ struct hook_placement {
   int written = 0;      //!< of placed
   int messages = 0;     //!< placed that no pass makes
   bool updates = true; //!< steps of the optimizer come last; an evaluation has none
+  step_validation validation = step_validation::at_once; //!< of these steps
+  int unvalidated = 0; //!< devices, from device 0 on, that have not validated the step before
 };
 
 //! @brief The most events that `place_hooks` adds.
 [[nodiscard]] constexpr int hook_capacity(shape const& extents) noexcept {
   int const rows = stages(extents);
-  return 6 + 2 * rows + (extents.devices - 1) * (rows + 1);
+  return 6 + 3 * rows + (extents.devices - 1) * (rows + 1);
 }
 
 namespace detail {
@@ -77,6 +82,46 @@ constexpr void
 push_message(hook_placement& work, subject about, int from, int to, int stage, int rows) noexcept {
   push(work, {0, from, to, about, stage, rows, work.messages});
   ++work.messages;
+}
+
+//! Validates the step before on all devices down to one, from the last one on: each hands the rows
+//! on, then looks at them.
+constexpr void place_validations(hook_placement& work, int device) noexcept {
+  shape const& extents = work.table.extents;
+  for (; work.unvalidated > device; --work.unvalidated) {
+    int const next = work.unvalidated - 1;
+    if (next > 0)
+      push_message(work, subject::spread, next, next - 1, 0, stages(extents));
+    for (int stage = 0; stage < stages(extents); ++stage)
+      if (device_of(work.table, stage) == next)
+        push_step(work, subject::validation, stage);
+  }
+}
+
+//! What a device sends when it has validated reaches one that has as well.
+constexpr void validate_receiver(hook_placement& work, int from, int to) noexcept {
+  if (from >= work.unvalidated)
+    place_validations(work, to);
+}
+
+//! The halves of a composite pass stay together.
+[[nodiscard]] constexpr bool is_half(hook_placement const& work, int index) noexcept {
+  auto const overlaps = [&work](int at) {
+    return at < work.count && work.events[at].to == nothing &&
+           work.table.passes[work.events[at].entry].overlapped;
+  };
+  return overlaps(index) || overlaps(index + 1);
+}
+
+//! Takes an event over; a device validates before it runs what cannot run again.
+constexpr void push_event(hook_placement& work, int index) noexcept {
+  event const& what = work.events[index];
+  if (what.to != nothing)
+    validate_receiver(work, what.device, what.to);
+  else if (is_half(work, index) ||
+           !may_run_again(work.table.over(), what.device, work.table.passes[what.entry]))
+    place_validations(work, what.device);
+  push(work, what);
 }
 
 //! One of the two stages of a tied weight, on the way through the global order.
@@ -106,8 +151,10 @@ constexpr void place_tied(hook_placement& work, tied_end& end, tied_end const& o
   int const there = device_of(work.table, other.stage);
   end.placed = true;
   push_step(work, subject::tied_gradient, end.stage);
-  if (there != device)
+  if (there != device) {
+    validate_receiver(work, device, there);
     push_message(work, subject::tied_gradient, device, there, end.stage, 0);
+  }
   if (!other.placed)
     return;
   push_step(work, subject::add_tied, end.stage);
@@ -137,21 +184,25 @@ constexpr void place_tied_steps(hook_placement& work) noexcept {
         place_tied(work, ends[k], ends[1 - k]);
     if (i == work.count)
       return;
-    push(work, work.events[i]);
+    push_event(work, i);
     for (tied_end& end : ends)
       follow(work, end, i);
   }
 }
 
-//! Sends the rows of all stages from device `from` on, a message for each run of stages.
-constexpr void place_gather(hook_placement& work, int from) noexcept {
+//! Sends the rows of the stages of some devices, a message for each run of stages.
+constexpr void place_rows(hook_placement& work, int from, int to, int first, int last) noexcept {
   shape const& extents = work.table.extents;
+  auto const has = [&](int stage) {
+    int const device = device_of(work.table, stage);
+    return device >= first && device <= last;
+  };
   for (int stage = 0; stage < stages(extents);) {
-    int const first = stage;
-    while (stage < stages(extents) && device_of(work.table, stage) >= from)
+    int const start = stage;
+    while (stage < stages(extents) && has(stage))
       ++stage;
-    if (stage > first)
-      push_message(work, subject::gather, from, from - 1, first, stage - first);
+    if (stage > start)
+      push_message(work, subject::gather, from, to, start, stage - start);
     else
       ++stage;
   }
@@ -165,7 +216,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
       if (device_of(work.table, stage) == device)
         push_step(work, subject::contribution, stage);
     if (device > 0)
-      place_gather(work, device);
+      place_rows(work, device, device - 1, device, extents.devices - 1);
   }
   for (int device = 0; device + 1 < extents.devices; ++device)
     push_message(work, subject::spread, device, device + 1, 0, rows);
@@ -173,17 +224,40 @@ constexpr void place_totals(hook_placement& work) noexcept {
     push_step(work, subject::update, stage);
 }
 
+//! Rows go to the last device; each device steps once it has those of the devices before it.
+constexpr void place_early_steps(hook_placement& work) noexcept {
+  shape const& extents = work.table.extents;
+  int const rows = stages(extents);
+  auto const held = [&work](int stage, int device) {
+    return device_of(work.table, stage) == device;
+  };
+  for (int device = 0; device < extents.devices; ++device) {
+    for (int stage = 0; stage < rows; ++stage)
+      if (held(stage, device))
+        push_step(work, subject::contribution, stage);
+    if (device + 1 < extents.devices)
+      place_rows(work, device, device + 1, 0, device);
+    for (int stage = 0; stage < rows; ++stage)
+      if (held(stage, device))
+        push_step(work, subject::early_update, stage);
+  }
+}
+
 } // namespace detail
 
 //! @brief Fills `placed`.
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
+  work.unvalidated = validates(work.validation) ? work.table.extents.devices : 0;
   if (work.tied && stages(work.table.extents) > 1)
     detail::place_tied_steps(work);
   else
     for (int i = 0; i < work.count; ++i)
-      detail::push(work, work.events[i]);
-  if (work.totals)
+      detail::push_event(work, i);
+  detail::place_validations(work, 0);
+  if (steps_early(work.validation))
+    detail::place_early_steps(work);
+  else if (work.totals && !validates(work.validation))
     detail::place_totals(work);
 }
 
