@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -35,6 +36,8 @@ struct options {
   bool eager = false;
   bool unfused = false;
   examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
+  double clip = 0; //!< largest norm of all gradients together; 0: any
+  bool post_validation = false;
   std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
@@ -74,6 +77,11 @@ inline constexpr char const* usage =
   "                     the time of a forward pass), sharded-weights (weights lie in two shards "
   "and\n"
   "                     are gathered for every visit of a stage) or gathered-once (they stay)\n"
+  "  --clip X           clips gradients whose norm, over all stages, is above X; the optimizer is\n"
+  "                     part of the plan then\n"
+  "  --post-validation  with --clip: stages step before they know the norm, and the next "
+  "iteration\n"
+  "                     rolls steps back that were wrong; weights are the same, bit for bit\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
@@ -101,6 +109,19 @@ namespace detail {
     throw std::invalid_argument(std::string(option) + " wants a whole number from " +
                                 std::to_string(least) + " to " + std::to_string(most) + ", not '" +
                                 std::string(word.substr(0, 40)) + "'");
+  }
+  return value;
+}
+
+//! A number above 0 of an option.
+//! @throws std::invalid_argument with one line that names the option
+[[nodiscard]] inline double positive_number(std::string_view option, std::string_view word) {
+  std::string const text(word);
+  char* end = nullptr;
+  double const value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value > 0) || !(value < 1e30)) {
+    throw std::invalid_argument(std::string(option) + " wants a number above 0, not '" +
+                                text.substr(0, 40) + "'");
   }
   return value;
 }
@@ -221,8 +242,14 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
       chosen.help = true;
       continue;
     }
-    if (name == "--eager" || name == "--unfused") {
-      (name == "--eager" ? chosen.eager : chosen.unfused) = true;
+    if (name == "--eager" || name == "--unfused" || name == "--post-validation") {
+      (name == "--eager"     ? chosen.eager
+       : name == "--unfused" ? chosen.unfused
+                             : chosen.post_validation) = true;
+      continue;
+    }
+    if (name == "--clip" && i + 1 < words.size()) {
+      chosen.clip = detail::positive_number(name, words[++i]);
       continue;
     }
     if (name == "--chunk-counts" && i + 1 < words.size()) {
@@ -241,7 +268,7 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     for (auto const& each : texts) {
       text = each.name == name ? &each : text;
     }
-    bool const wants = name == "--with" || name == "--chunk-counts";
+    bool const wants = name == "--with" || name == "--chunk-counts" || name == "--clip";
     if (number == nullptr && text == nullptr && !wants) {
       throw std::invalid_argument("no such option: '" + std::string(name.substr(0, 40)) +
                                   "'; --help names them all");
@@ -261,6 +288,10 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     chosen.size.key_heads = chosen.size.heads;
   }
   check(chosen.size);
+  if (chosen.post_validation && chosen.clip == 0) {
+    throw std::invalid_argument(
+      "--post-validation validates the norm that --clip gives; give both");
+  }
   if (!chosen.help) {
     detail::check_effort(chosen.size, chosen.microbatches);
   }

@@ -152,6 +152,28 @@ inline void report_time(options const& o,
   std::printf("\n");
 }
 
+//! What clipping has done to steps and weights.
+inline void report_clipping(options const& o, training const& result) {
+  if (!result.clipped) {
+    return;
+  }
+  auto const& found = *result.clipped;
+  std::printf(
+    "gradients clipped to a norm of %g in %lld of %zu steps, left out in %lld; weights %016llx\n",
+    o.clip,
+    static_cast<long long>(found.clipped),
+    result.losses.size(),
+    static_cast<long long>(found.left_out),
+    static_cast<unsigned long long>(found.weights));
+  if (o.post_validation) {
+    std::printf(
+      "%ld early steps were wrong: stages rolled back %lld times, %ld iterations began again\n",
+      found.corrected,
+      static_cast<long long>(found.rolled_back),
+      found.repeated);
+  }
+}
+
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -28,6 +30,16 @@
 
 namespace gpt {
 
+//! What clipping has done.
+struct clipping_report {
+  std::int64_t clipped = 0;
+  std::int64_t left_out = 0;
+  std::int64_t rolled_back = 0; //!< steps of a stage that had come too early
+  long corrected = 0;           //!< steps that some stage had to roll back, or to make up for
+  long repeated = 0;            //!< iterations that began again
+  std::uint64_t weights = 0;    //!< a hash of all weights
+};
+
 //! What training leaves for the report.
 struct training {
   std::vector<double> losses;
@@ -37,6 +49,7 @@ struct training {
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks;            //!< bytes, by device
   std::vector<slot_bytes> slots;             //!< by device
+  std::optional<clipping_report> clipped{};
 };
 
 //! Enough steps that their medians do not follow a single slow one.
@@ -95,13 +108,29 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
   check_output();
 }
 
-inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+//! A hash of the bits of all weights, FNV-1a.
+template <class Model>
+[[nodiscard]] std::uint64_t hash_of_weights(Model& model) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (auto& stage : model.stages()) {
+    stage.for_each_parameter([&hash](auto const& p) {
+      for (auto const& x : p.value) {
+        hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
+      }
+    });
+  }
+  return hash;
+}
+
+//! @param update what comes behind the passes of a step, beside what the plan does
+template <class Model, class Update>
+training train(options const& o,
+               text_to_learn const& text,
+               pp::timetable_view table,
+               Model& model,
+               Update update) {
   using clock = std::chrono::steady_clock;
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  pipelined_model model(o.size, table, o.lengths, seed);
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
   std::int64_t const warm_up = std::min<std::int64_t>(3, o.steps - 1);
@@ -112,7 +141,7 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
     std::chrono::duration<double> const took = clock::now() - start;
-    model.update(optimizer, step);
+    update(step);
     std::chrono::duration<double> const whole = clock::now() - start;
     result.interrupted = stop_wanted && step + 1 < o.steps;
     if (step >= warm_up || result.interrupted) {
@@ -139,6 +168,35 @@ inline training train(options const& o, text_to_learn const& text, pp::timetable
   }
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
+  return result;
+}
+
+//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
+inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  if (o.clip == 0) {
+    pipelined_model model(o.size, table, o.lengths, seed);
+    return train(o, text, table, model, [&](std::int64_t step) { model.update(optimizer, step); });
+  }
+  clipping const how{optimizer, o.clip, o.post_validation};
+  clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
+  for (auto& stage : model.called()) {
+    stage.set_clipping(how);
+  }
+  auto result = train(o, text, table, model, [](std::int64_t) {});
+  model.finish();
+  auto const& counts = model.called().front().counts();
+  result.clipped = {counts.clipped,
+                    counts.left_out,
+                    0,
+                    model.early_steps().corrected(),
+                    model.early_steps().repeated(),
+                    hash_of_weights(model)};
+  for (auto const& stage : model.called()) {
+    result.clipped->rolled_back += stage.rolled_back();
+  }
   return result;
 }
 
