@@ -70,6 +70,7 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/describe.hpp
   timetable/diagnosis.hpp
   timetable/entered_rows.hpp
+  timetable/iterations.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
   timetable/partial_cost.hpp

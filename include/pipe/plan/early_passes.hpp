@@ -3,30 +3,15 @@
 
 //! @file
 //! @brief What a device does of an iteration before it knows whether the step of the optimizer was
-//! right. Header for pipelining::may_run_again and pipelining::arrives_early.
+//! right. Header for
+//! pipelining::behind_validation and pipelining::arrives_early.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <cstddef>
 
 namespace pipelining::inline v0_2 {
-
-//! @brief True for a pass that a device may run before it knows whether the step of the optimizer
-//! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
-//! passes, and can run again.
-[[nodiscard]] constexpr bool
-may_run_again(pipeline const& over, int device, pass const& what) noexcept {
-  if ((*over.declared)[what.kind].calls != stage_call::forward)
-    return false;
-  for (int stage = 0; stage < what.stage; ++stage)
-    if (device_of(over, stage) == device)
-      return false;
-  return true;
-}
 
 //! @brief The item behind those of a device that may have to run again: the one behind its last
 //! validation. 0 where it has none.

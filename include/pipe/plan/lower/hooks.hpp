@@ -9,10 +9,10 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/step_validation.hpp>
+#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>

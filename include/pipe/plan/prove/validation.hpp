@@ -10,6 +10,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
+#include <pipe/timetable/iterations.hpp>
 
 #include <cstddef>
 
