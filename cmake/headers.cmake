@@ -226,6 +226,7 @@ set(PIPELINING_HEADERS_RUN
   run/null_access.hpp
   run/packed_state.hpp
   run/plan_agreement.hpp
+  run/plan_cache.hpp
   run/plan_number.hpp
   run/post_validated.hpp
   run/rank_layout.hpp

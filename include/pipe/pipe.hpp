@@ -106,6 +106,7 @@
 #include <pipe/run/null_access.hpp>
 #include <pipe/run/packed_state.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/rank_layout.hpp>

@@ -29,6 +29,16 @@ post_validated_numbers add(Runner& runner, post_validated_plans plans, plan_numb
   return {first, steady, runner.add(std::move(plans.last))};
 }
 
+//! @brief Gives a runner plans in the place of others, which are gone then.
+//! @throws as `replace` of the runner does.
+template <class Runner>
+post_validated_numbers
+replace(Runner& runner, post_validated_numbers const& which, post_validated_plans plans) {
+  return {runner.replace(which.first, std::move(plans.first)),
+          runner.replace(which.steady, std::move(plans.steady)),
+          runner.replace(which.last, std::move(plans.last))};
+}
+
 //! @brief Runs iterations whose optimizer's step is taken early and validated in the next
 //! iteration.
 //!

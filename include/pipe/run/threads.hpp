@@ -73,7 +73,7 @@ public:
   thread_runner(plan work, Stages& stages, threads options = {})
       : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
         board_(crew_.board.get()) {
-    board_->add(std::move(work));
+    board_->put(std::move(work), 0);
     for (int device = 0; device < board_->devices; ++device)
       crew_.workers.emplace_back(
         [board = crew_.board, &stages, device] { serve(*board, stages, device); });
@@ -89,18 +89,20 @@ public:
 
   //! @brief Takes a further plan, which `step(number)` runs.
   //!
-  //! Do it before the first step: memory grows here where the plan wants more, and then buffers lie
-  //! elsewhere than before.
+  //! Between steps: memory grows here where the plan wants more, and then buffers lie elsewhere
+  //! than before; `totals` and `trace` are gone.
   //! @return its number, 1 for the first one that is added.
   //! @throws std::invalid_argument when the plan has other numbers of devices or stages than the
   //! first one, or as the constructor does; run_error when a stage has not returned yet.
-  plan_number add(plan work) {
-    refuse_while_stuck();
-    check_addition(board_->plans.front()->view, work);
-    check_stages(work, *stages_);
-    board_->add(std::move(work));
-    complete(detail::errand::touch);
-    return {static_cast<int>(board_->plans.size()) - 1};
+  plan_number add(plan work) { return put(std::move(work), board_->plans.size()); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    check_number(which, board_->plans.size());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
   //! @brief Runs every pass of a plan once.
@@ -147,6 +149,15 @@ public:
   }
 
 private:
+  plan_number put(plan work, std::size_t at) {
+    refuse_while_stuck();
+    check_addition(board_->plans.front()->view, work);
+    check_stages(work, *stages_);
+    board_->put(std::move(work), at);
+    complete(detail::errand::touch);
+    return {static_cast<int>(at)};
+  }
+
   //! What is wrong is found before a thread starts.
   static std::shared_ptr<detail::thread_board>
   make_board(plan const& work, Stages& stages, threads options) {

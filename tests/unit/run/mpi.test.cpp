@@ -3,6 +3,7 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/run/mpi.hpp>
 #include <pipe/run/mpi_store.hpp>
+#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -333,6 +334,34 @@ struct counting_stage : support::arithmetic_stage {
 };
 
 } // namespace
+
+TEST_CASE("iterations of other sizes follow each other, and few of their plans are kept") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const of_size = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::OneFOneB>({4, microbatches}),
+                     pp::uniform_sizes{.message = 4,
+                                       .activation = 4,
+                                       .weight_input = 4,
+                                       .tied_bytes = 4,
+                                       .totals_bytes = sizeof(support::training_row)});
+  };
+  auto expected = support::untrained(4);
+  auto model = support::training_model(4);
+  pp::mpi_runner runner(
+    of_size(2), model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = "sizes"});
+  pp::plan_cache<int, pp::plan_number> cache(2);
+  for (int const microbatches : {4, 6, 4, 6, 9, 6, 4, 9}) {
+    runner.step(cache.get(microbatches, [&](pp::plan_number const* instead) {
+      return instead == nullptr ? runner.add(of_size(microbatches))
+                                : runner.replace(*instead, of_size(microbatches));
+    }));
+    support::train_sequentially(expected, microbatches, 1);
+  }
+  CHECK(cache.made() == 5);
+  CHECK(cache.reused() == 3);
+  auto const mine = static_cast<std::size_t>(runner.rank());
+  CHECK(support::same_bits(model[mine].numbers, expected[mine]));
+}
 
 TEST_CASE("every rank reads the totals of an evaluation") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
