@@ -75,11 +75,13 @@ struct clipped_stage : Stage {
     out.as<gradient_row>()[0] = row;
   }
 
+  // [snippet accepts]
   //! A norm only grows when rows join it, so what these rows do not accept, more will not.
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     clipped_step const found(*how_, all);
     return found.finite && found.coefficient == 1;
   }
+  // [snippet accepts]
 
   void optimizer_step(pp::context const&, pp::totals const& all) {
     clipped_step const found(*how_, all);
@@ -101,6 +103,7 @@ struct clipped_stage : Stage {
     this->refresh();
   }
 
+  // [snippet roll_back]
   //! Forward passes that have run since then leave nothing that their repetition does not write
   //! anew.
   void roll_back(pp::context const&, bool stepped) {
@@ -119,6 +122,7 @@ struct clipped_stage : Stage {
     ++rolled_back_;
     this->refresh();
   }
+  // [snippet roll_back]
 
   struct step_counts {
     std::int64_t taken = 0;

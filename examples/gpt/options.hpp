@@ -4,6 +4,7 @@
 //! @file
 //! @brief The command line of the example.
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -31,6 +32,8 @@ struct options {
   std::int64_t group = 0;             //!< of the chosen schedule, likewise
   std::int64_t forwards = 0;          //!< of the chosen schedule, likewise
   std::vector<int> chunk_counts; //!< of the chosen schedule; empty: those that it has by itself
+  //! Those of further iterations, which take turns with it.
+  std::vector<std::vector<int>> further_counts{};
   std::int64_t keep = 0;         //!< of the chosen schedule, as chunks
   std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
   bool eager = false;
@@ -69,7 +72,8 @@ inline constexpr char const* usage =
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
   "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"
   "  --keep K, --memory-limit X, --eager, --unfused\n"
-  "                     of the schedules that have these options: see `timetable --list`\n"
+  "                     of the schedules that have these options: see `timetable --list`;\n"
+  "                     --chunk-counts C,C,...:C,C,... has iterations of several sizes take turns\n"
   "  --with WHAT        the schedule in an adapter: recompute (forward passes keep their input "
   "alone),\n"
   "                     offload (activations wait on the host; a copy is planned with a quarter "
@@ -253,7 +257,17 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
       continue;
     }
     if (name == "--chunk-counts" && i + 1 < words.size()) {
-      chosen.chunk_counts = detail::whole_numbers(name, words[++i], 1, 1024);
+      auto rest = words[++i];
+      auto const next = [&] {
+        auto const end = std::min(rest.find(':'), rest.size());
+        auto const counts = detail::whole_numbers(name, rest.substr(0, end), 1, 1024);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        return counts;
+      };
+      chosen.chunk_counts = next();
+      while (!rest.empty()) {
+        chosen.further_counts.push_back(next());
+      }
       continue;
     }
     if (name == "--with" && i + 1 < words.size()) {

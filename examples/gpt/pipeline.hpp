@@ -12,6 +12,7 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>
+#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -345,14 +346,42 @@ public:
       : memories_(static_cast<std::size_t>(table.extents.devices)),
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
-        called_(stages_to_call(size, table, lengths, seed)),
-        sizes_(with_rows({size, cut_for(table, lengths), table})),
-        plan_(early ? pp::lower_post_validated(table, sizes_).first : pp::lower(table, sizes_)),
-        runner_(plan_, called_), early_(runner_), validates_afterwards_(early) {
+        called_(stages_to_call(size, table, lengths, seed)), size_(size),
+        validates_afterwards_(early), now_(lower(table, lengths)), runner_(*now_.first, called_),
+        early_(runner_), plans_(plans_kept) {
     if (early) {
-      numbers_ = pp::add(runner_, pp::lower_post_validated(table, sizes_));
+      now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
+    }
+    (void)plans_.get(size_of(table, lengths), [this](planned const*) { return now_; });
+  }
+
+  //! The steps that follow are of this timetable, whose microbatches may have other numbers of
+  //! chunks and lengths than those before. Plans of sizes that come back are there already.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    now_ = plans_.get(size_of(table, lengths), [&](planned const* instead) {
+      planned made = lower(table, lengths);
+      if (!validates_afterwards_) {
+        made.numbers.first = instead == nullptr
+                               ? runner_.add(*made.first)
+                               : runner_.replace(instead->numbers.first, *made.first);
+        return made;
+      }
+      auto plans = pp::lower_post_validated(table, made.sizes);
+      if (instead != nullptr) {
+        made.numbers = pp::replace(runner_, instead->numbers, std::move(plans));
+      } else {
+        pp::plan_number const first = runner_.add(plans.first);
+        made.numbers = pp::add(runner_, std::move(plans), first);
+      }
+      return made;
+    });
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      stages_[s].set_cut(cut_for(table, lengths, static_cast<int>(s)));
     }
   }
+  //! What was made and used again of them.
+  [[nodiscard]] auto const& plans() const { return plans_; }
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -362,9 +391,9 @@ public:
       }
     }
     if (validates_afterwards_) {
-      early_.step(numbers_);
+      early_.step(now_.numbers);
     } else {
-      runner_.step();
+      runner_.step(now_.numbers.first);
     }
     add_copies(stages_, copies_);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
@@ -396,7 +425,7 @@ public:
 
   //! What of each device lay in slots in the last step.
   [[nodiscard]] std::vector<slot_bytes> slots() const {
-    return slot_bytes_of(plan_, runner_.trace(), sizes_);
+    return slot_bytes_of(*now_.first, runner_.trace(), now_.sizes);
   }
 
   //! The most bytes that each device has kept between passes so far, and in slots in the last step.
@@ -411,9 +440,33 @@ public:
   }
 
 private:
-  static slot_sizes with_rows(slot_sizes sizes) {
+  static constexpr std::size_t plans_kept = 8; // sizes of iterations
+
+  //! A plan as the runner knows it, and what it was made of.
+  struct planned {
+    slot_sizes sizes;
+    std::shared_ptr<pp::plan const> first;
+    pp::post_validated_numbers numbers{};
+  };
+  //! What plans depend on: the chunks and the tokens of every microbatch.
+  using iteration_size = std::vector<std::int64_t>;
+
+  static iteration_size size_of(pp::timetable_view table,
+                                std::vector<std::int64_t> const& lengths) {
+    iteration_size result = lengths;
+    for (int m = 0; m < table.extents.microbatches; ++m) {
+      result.push_back(pp::chunks_of(table.over(), m));
+    }
+    return result;
+  }
+  planned lower(pp::timetable_view table, std::vector<std::int64_t> const& lengths) const {
+    slot_sizes sizes(size_, cut_for(table, lengths), table);
     sizes.totals_bytes = Called::totals_bytes;
-    return sizes;
+    auto const when =
+      validates_afterwards_ ? pp::step_validation::next : pp::step_validation::at_once;
+    auto const made =
+      std::make_shared<pp::plan const>(pp::lower(table, sizes, {.validation = when}));
+    return {std::move(sizes), made};
   }
 
   //! The stages of a way, or none where there is no such way.
@@ -476,12 +529,12 @@ private:
   std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
   std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices
   std::vector<Called> called_;
-  slot_sizes sizes_;
-  pp::plan plan_;
+  model_size size_;
+  bool validates_afterwards_ = false;
+  planned now_; // of the step to come
   pp::thread_runner<std::vector<Called>> runner_;
   pp::post_validated_steps<pp::thread_runner<std::vector<Called>>> early_;
-  pp::post_validated_numbers numbers_{};
-  bool validates_afterwards_ = false;
+  pp::plan_cache<iteration_size, planned> plans_;
 };
 
 //! The optimizer steps between iterations.

@@ -50,6 +50,8 @@ struct training {
   std::vector<std::size_t> peaks;            //!< bytes, by device
   std::vector<slot_bytes> slots;             //!< by device
   std::optional<clipping_report> clipped{};
+  long plans_made = 0; //!< of the sizes of iterations
+  long plans_reused = 0;
 };
 
 //! Enough steps that their medians do not follow a single slow one.
@@ -122,13 +124,27 @@ template <class Model>
   return hash;
 }
 
+//! A timetable of iterations of one size, and the tokens of their sequences.
+struct sized_table {
+  pp::dynamic_timetable table;
+  std::vector<std::int64_t> lengths;
+};
+
+//! Which of the sizes a step has: they take turns, and the last step has the first.
+[[nodiscard]] inline std::size_t
+size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
+  return static_cast<std::size_t>(steps - 1 - step) % sizes;
+}
+
+//! @param sizes of iterations, which take turns
 //! @param update what comes behind the passes of a step, beside what the plan does
 template <class Model, class Update>
 training train(options const& o,
                text_to_learn const& text,
-               pp::timetable_view table,
+               std::vector<sized_table> const& sizes,
                Model& model,
                Update update) {
+  pp::timetable_view const table = sizes.front().table;
   using clock = std::chrono::steady_clock;
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
@@ -138,13 +154,17 @@ training train(options const& o,
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const at = size_of_step(step, o.steps, sizes.size());
+    if (sizes.size() > 1) {
+      model.use(sizes[at].table, sizes[at].lengths);
+    }
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
     std::chrono::duration<double> const took = clock::now() - start;
     update(step);
     std::chrono::duration<double> const whole = clock::now() - start;
     result.interrupted = stop_wanted && step + 1 < o.steps;
-    if (step >= warm_up || result.interrupted) {
+    if (at == 0 && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
       for (int device = 0; device < table.extents.devices; ++device) {
@@ -159,6 +179,7 @@ training train(options const& o,
     show_progress(
       step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
   }
+  measured = std::max<std::int64_t>(measured, 1);
   result.step_seconds /= static_cast<double>(measured);
   for (double& idle : result.idle) {
     idle /= static_cast<double>(measured);
@@ -168,24 +189,28 @@ training train(options const& o,
   }
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
+  result.plans_made = model.plans().made();
+  result.plans_reused = model.plans().reused();
   return result;
 }
 
 //! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
-inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
+inline training
+train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
+  pp::timetable_view const table = sizes.front().table;
   auto const seed = static_cast<std::uint64_t>(o.seed);
   adamw optimizer;
   optimizer.steps = o.steps;
   if (o.clip == 0) {
     pipelined_model model(o.size, table, o.lengths, seed);
-    return train(o, text, table, model, [&](std::int64_t step) { model.update(optimizer, step); });
+    return train(o, text, sizes, model, [&](std::int64_t step) { model.update(optimizer, step); });
   }
   clipping const how{optimizer, o.clip, o.post_validation};
   clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
   for (auto& stage : model.called()) {
     stage.set_clipping(how);
   }
-  auto result = train(o, text, table, model, [](std::int64_t) {});
+  auto result = train(o, text, sizes, model, [](std::int64_t) {});
   model.finish();
   auto const& counts = model.called().front().counts();
   result.clipped = {counts.clipped,

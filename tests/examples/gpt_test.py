@@ -74,6 +74,16 @@ def check_post_validation(text):
     assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped, found[0]
 
 
+def check_sizes(text):
+    """Chunk counts that change from iteration to iteration: plans are made once, and gradients are those of one device."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(*SMALL, "--schedule", "chunkflow", "--chunk-counts", "1,1,4,2:3,1:2,2,2,1,1,5", "--steps", "8", "--text", text,
+                     "--output", folder)
+    assert result.returncode == 0, result.stderr
+    assert ("\niterations of 3 sizes: 3 plans made, 6 times one was there; two rounds of all sizes held against one device: "
+            "0 gradients differ\n") in result.stdout, result.stdout
+
+
 def check_costs(text):
     """The costs that a run has measured are those of its cut, and the timetable tool plans with them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +249,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_sharded_weights(str(text))
     check_costs(str(text))
     check_post_validation(str(text))
+    check_sizes(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")

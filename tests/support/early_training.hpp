@@ -62,9 +62,9 @@ struct early_training_stage : training_stage {
     before = numbers;
     training_stage::optimizer_step(where, all);
   }
-  void roll_back(pipelining::context const&, bool stepped) {
-    ++(stepped ? rolled_back : made_up);
-    if (stepped && !forgets_to_roll_back)
+  void roll_back(pipelining::context const&, bool undo) {
+    ++(undo ? rolled_back : made_up);
+    if (undo && !forgets_to_roll_back)
       numbers = before;
   }
 };

@@ -92,10 +92,14 @@ TEST_CASE("plans of sizes that come back are run again, and few are kept") {
   expectation expected{model};
   auto const step = [&](int microbatches, int chunks) {
     std::pair const size{microbatches, chunks};
-    runner.step(cache.get(size, [&](pp::plan_number const* instead) {
+    // [snippet sizes]
+    // Asked for before each iteration. `instead` is a plan that is no longer kept.
+    auto const number = cache.get(size, [&](pp::plan_number const* instead) {
       return instead == nullptr ? runner.add(of_size(size))
                                 : runner.replace(*instead, of_size(size));
-    }));
+    });
+    runner.step(number);
+    // [snippet sizes]
     expected.trained(microbatches, chunks);
     CHECK(runner.trace().extents.microbatches == microbatches);
   };

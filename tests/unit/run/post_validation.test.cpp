@@ -129,8 +129,8 @@ struct stage_that_runs_nothing_again : support::early_training_stage {
     before_rollback[where.microbatch] = {where.activation.as<float>()[0],
                                          out.slot < 0 ? 0.0F : out.as<float>()[0]};
   }
-  void roll_back(pp::context const& where, bool stepped) {
-    early_training_stage::roll_back(where, stepped);
+  void roll_back(pp::context const& where, bool undo) {
+    early_training_stage::roll_back(where, undo);
     repeats = true;
   }
   void gradients_ready(pp::context const& where) {
@@ -210,4 +210,23 @@ TEST_CASE("a stage that cannot undo its step is refused, and told what it lacks"
     std::invalid_argument);
   static_assert(pp::can_step_early<support::early_training_stage>);
   static_assert(!pp::can_step_early<late_stage>);
+}
+
+TEST_CASE("how it is run") {
+  auto const table = pp::make_timetable<pp::ZeroBubbleH2>({3, 6});
+  auto stages = support::early_training_model(3);
+  int const iterations = 7;
+  // [snippet run]
+  auto plans = pp::lower_post_validated(table, sizes);
+  pp::thread_runner runner(plans.first, stages);
+  auto const numbers = pp::add(runner, std::move(plans));
+  pp::post_validated_steps steps(runner);
+  for (int iteration = 0; iteration < iterations; ++iteration)
+    steps.step(numbers);
+  steps.finish(); // the weights are those of all steps now
+  // [snippet run]
+  auto expected = support::untrained(3, 64);
+  support::train_planted(expected, 6, 0, iterations);
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    CHECK(support::same_bits(stages[s].numbers, expected[s]));
 }
