@@ -167,6 +167,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/lower/device_program.hpp
   plan/lower/given_slots.hpp
   plan/lower/global_order.hpp
+  plan/lower/hook_placement.hpp
   plan/lower/hooks.hpp
   plan/lower/data_uses.hpp
   plan/lower/scratch.hpp

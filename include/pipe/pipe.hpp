@@ -63,6 +63,7 @@
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/global_order.hpp>
+#include <pipe/plan/lower/hook_placement.hpp>
 #include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
