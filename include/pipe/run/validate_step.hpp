@@ -37,6 +37,7 @@ public:
   early_totals(early_totals const&) = delete;
   early_totals& operator=(early_totals const&) = delete;
 
+  //! All of them, in the order of the stages; valid as long as this.
   [[nodiscard]] totals const& rows() const noexcept { return all_; }
 
 private:
