@@ -27,6 +27,7 @@ set(PIPELINING_HEADERS_CORE
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
+  schedule/attention_exchange.hpp
   schedule/bit_pipe.hpp
   schedule/breadth_first.hpp
   schedule/building_block.hpp
@@ -42,11 +43,14 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
   schedule/repeat.hpp
+  schedule/round_pipe.hpp
   schedule/requirements.hpp
   schedule/schedule.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
+  schedule/slim_pipe.hpp
+  schedule/slim_pipe_exchange.hpp
   schedule/slot_block.hpp
   schedule/stage_visits.hpp
   schedule/stp.hpp
@@ -56,6 +60,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/v_search.hpp
   schedule/v_shape.hpp
   schedule/walk.hpp
+  schedule/wei_pipe.hpp
   schedule/with_recompute.hpp
   schedule/with_sharded_weights.hpp
   schedule/with_stage_graph.hpp
@@ -66,6 +71,7 @@ set(PIPELINING_HEADERS_SCHEDULE
 )
 
 set(PIPELINING_HEADERS_TIMETABLE
+  timetable/attention_cost.hpp
   timetable/cost.hpp
   timetable/describe.hpp
   timetable/diagnosis.hpp
@@ -123,6 +129,7 @@ set(PIPELINING_HEADERS_SEARCH
   search/pipeline_search.hpp
   search/pipeline_trials.hpp
   search/pipeline_walk.hpp
+  search/round_stages.hpp
   search/sequence_groups.hpp
   search/sequence_partition.hpp
   search/shortest_slices.hpp

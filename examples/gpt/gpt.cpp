@@ -26,6 +26,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "../support/split_words.hpp"
 #include "options.hpp"
@@ -34,6 +35,8 @@
 #include "single_device.hpp"
 #include "text.hpp"
 #include "training.hpp"
+#include "weight_travel.hpp"
+#include "weight_travel_report.hpp"
 
 namespace pp = pipelining;
 
@@ -84,8 +87,35 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
     found.peak_weight_inputs / table.extents.stages_per_device);
 }
 
+//! WeiPipe: no stages on devices, so neither costs of stages nor other schedules beside it.
+int run_travelling(options o, text_to_learn const& text) {
+  auto const table = check_travelling(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  auto const name = name_of(o);
+  pp::timetable_details const about{name, unit_costs, {}};
+  make_folder(o.output);
+  print_model(o, text);
+  print_plan(table, about);
+  travelling_model model(o.size,
+                         static_cast<int>(o.devices),
+                         static_cast<int>(o.microbatches),
+                         static_cast<std::uint64_t>(o.seed));
+  auto const result = train_model(o, text, model);
+  report_travelled(o, text, result, model.bytes());
+  write_travelled(o, text, result, table, about);
+  bool const good = check_travelled(o, text);
+  check_output();
+  if (!good) {
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+  }
+  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+}
+
 int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
+  if (examples::find_schedule(o.schedule).weights_travel) {
+    return run_travelling(std::move(o), text);
+  }
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   for (auto const* name : checked_schedules) {

@@ -138,15 +138,25 @@ public:
   //! @param key_value of the sequence up to the end of the chunk
   void
   forward(chunk_range chunk, Number const* key_value, Number* kept, scratch<Number>& space) const {
+    forward(chunk, {0, chunk.end}, attention::causal{}, key_value, kept, space);
+  }
+  //! The same over some of the keys. @param key_value of these
+  template <class Mask>
+  void forward(chunk_range chunk,
+               chunk_range seen,
+               Mask const& mask,
+               Number const* key_value,
+               Number* kept,
+               scratch<Number>& space) const {
     auto const tokens = chunk.count();
-    attention::forward(parameters_of(chunk),
+    attention::forward(parameters_of(chunk, seen),
                        attention::forward_tensors<Number>{
                          queries<Number const>(kept, tokens),
-                         keys<Number const>(key_value, chunk.end),
-                         values<Number const>(key_value, chunk.end),
+                         keys<Number const>(key_value, seen.count()),
+                         values<Number const>(key_value, seen.count()),
                          queries<Number>(output(kept, tokens), tokens),
                          attention::dense_rows(log_sum_exp(kept, tokens), 1, size_.heads, tokens)},
-                       attention::causal{},
+                       mask,
                        attention::plain{},
                        space.attention_space);
   }
@@ -161,20 +171,41 @@ public:
                 Number* key_value_gradient,
                 Number* kept,
                 scratch<Number>& space) const {
+    backward(chunk,
+             {0, chunk.end},
+             attention::causal{},
+             key_value,
+             output_gradient,
+             query_gradient,
+             key_value_gradient,
+             kept,
+             space);
+  }
+  //! The same over some of the keys; what is kept must be output and log-sum-exp of all of them.
+  template <class Mask>
+  void backward(chunk_range chunk,
+                chunk_range seen,
+                Mask const& mask,
+                Number const* key_value,
+                Number const* output_gradient,
+                Number* query_gradient,
+                Number* key_value_gradient,
+                Number* kept,
+                scratch<Number>& space) const {
     auto const tokens = chunk.count();
     attention::backward(
-      parameters_of(chunk),
+      parameters_of(chunk, seen),
       attention::backward_tensors<Number>{
         queries<Number const>(kept, tokens),
-        keys<Number const>(key_value, chunk.end),
-        values<Number const>(key_value, chunk.end),
+        keys<Number const>(key_value, seen.count()),
+        values<Number const>(key_value, seen.count()),
         queries<Number const>(output(kept, tokens), tokens),
         attention::dense_rows<Number const>(log_sum_exp(kept, tokens), 1, size_.heads, tokens),
         queries<Number const>(output_gradient, tokens),
         queries<Number>(query_gradient, tokens),
-        keys<Number>(key_value_gradient, chunk.end),
-        values<Number>(key_value_gradient, chunk.end)},
-      attention::causal{},
+        keys<Number>(key_value_gradient, seen.count()),
+        values<Number>(key_value_gradient, seen.count())},
+      mask,
       attention::plain{},
       space.attention_space);
   }
@@ -183,11 +214,12 @@ private:
   [[nodiscard]] Number* log_sum_exp(Number* kept, std::int64_t tokens) const {
     return kept + 2 * tokens * size_.width; // [heads, tokens]
   }
-  [[nodiscard]] attention::parameters parameters_of(chunk_range chunk) const {
+  [[nodiscard]] attention::parameters parameters_of(chunk_range chunk, chunk_range seen) const {
     attention::parameters p;
     p.query_length = chunk.count();
     p.query_offset = chunk.begin;
-    p.key_length = chunk.end;
+    p.key_length = seen.count();
+    p.key_offset = seen.begin;
     p.heads = size_.heads;
     p.key_heads = size_.key_heads;
     p.head_dim = size_.head_dim();

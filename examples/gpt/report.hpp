@@ -48,10 +48,9 @@ inline constexpr char const* checked_schedules[] = {
 inline constexpr pp::uniform_cost unit_costs{
   .copy_out = 0.25, .copy_in = 0.25, .gather = 0.25, .scatter = 0.25};
 
-//! The verified timetable of a schedule with unit costs.
+//! A schedule as the library's tools choose it.
 //! @param name of a schedule; `name_of(o)` for the chosen one with its options
-//! @throws std::invalid_argument where there is none, or the model cannot be cut that way
-inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
+inline examples::schedule_choice choice_of(options const& o, std::string const& name) {
   examples::schedule_choice choice;
   bool const chosen = name == name_of(o);
   choice.name = chosen ? o.schedule : name;
@@ -78,6 +77,19 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
     choice.unfused = o.unfused;
     choice.adapted = o.adapted;
     choice.scatter_once = true; // sums of parts would have other bits
+  }
+  return choice;
+}
+
+//! The verified timetable of a schedule with unit costs.
+//! @param name as of choice_of
+//! @throws std::invalid_argument where there is none, or the model cannot be cut that way
+inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
+  auto const choice = choice_of(o, name);
+  if (examples::find_schedule(choice.name).weights_travel) {
+    throw std::invalid_argument(choice.name +
+                                " is run by gpt alone, whose devices share a process: between "
+                                "steps its weights lie in one place");
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);

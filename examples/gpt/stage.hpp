@@ -72,6 +72,13 @@ public:
   }
   [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
   [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
+  //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first` on.
+  [[nodiscard]] step_cut seen_in_turn(std::int64_t first, std::int64_t stride) const {
+    step_cut part = seen(first, microbatches());
+    part.stride_ = stride;
+    return part;
+  }
+  [[nodiscard]] std::int64_t stride() const { return stride_; }
   //! Gradients add up from the last microbatch to the first, or as they come.
   [[nodiscard]] step_cut back_from_last(bool so = true) const {
     step_cut turned = *this;
@@ -112,6 +119,7 @@ private:
   std::int64_t tokens_ = 0;
   std::int64_t first_seen_ = 0;
   std::int64_t last_seen_ = 0;
+  std::int64_t stride_ = 1;
   bool from_last_ = false;
 };
 
@@ -128,13 +136,13 @@ public:
       cut.from_last()
         ? cut.last_seen() - 1 - static_cast<std::int64_t>(cut.index(u))
         : static_cast<std::int64_t>(cut.index({u.microbatch, last - u.chunk})) - cut.first_seen();
-    if (came != done_) {
+    if (came != done_ * cut.stride()) {
       throw std::logic_error(
         std::string(what) + " of microbatch " + std::to_string(u.microbatch) + ", chunk " +
         std::to_string(u.chunk) +
         " came out of order; gradients add up by microbatch, last chunk first");
     }
-    done_ = came + 1 == cut.last_seen() - cut.first_seen() ? 0 : done_ + 1;
+    done_ = came + cut.stride() >= cut.last_seen() - cut.first_seen() ? 0 : done_ + 1;
   }
 
 private:
@@ -275,6 +283,9 @@ public:
     return sum / static_cast<double>(cut_.tokens());
   }
 
+  //! Of each token, [microbatches, sequence].
+  [[nodiscard]] std::vector<Number> const& losses() const { return losses_; }
+
   //! Calls visit(parameter) for each parameter, in the order of the layers; where they are in
   //! shards, for each piece.
   template <class Visit>
@@ -287,7 +298,7 @@ public:
   }
 
   //! Takes the parameters apart. From now on passes need weights that have been gathered, and
-  //! memory for gradients.
+  //! memory for gradients. No shards: the parameters are elsewhere.
   void shard(std::int64_t shards) {
     for_each_matrix([this](linear<Number>& matrix) { transposes_ += matrix.numbers(); });
     for_each_whole_parameter([&](parameter<Number>& p) {
@@ -305,21 +316,31 @@ public:
     use(to);
     refresh_matrices();
   }
-  //! Passes read weights from here.
-  void use(Number* weights) {
+  //! Passes read weights from here, and transposed matrices behind them.
+  void use(Number* weights) { use(weights, weights + shards_.numbers()); }
+  //! The same with the transposed matrices elsewhere.
+  void use(Number* weights, Number* transposes) {
     std::size_t next = 0;
     for_each_whole_parameter([&](parameter<Number>& p) {
       p.value_elsewhere = weights;
       weights += sizes_[next++];
     });
     for_each_matrix([&](linear<Number>& matrix) {
-      matrix.put_transpose(weights);
-      weights += matrix.numbers();
+      matrix.put_transpose(transposes);
+      transposes += matrix.numbers();
     });
+  }
+  //! To be called before backward passes, when others than these weights have been used.
+  void refresh_matrices() {
+    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
   }
   //! Passes add their gradients here, [gradient_numbers].
   void collect(Number* to) {
     std::fill_n(to, gradient_numbers(), Number{0});
+    add_gradients_to(to);
+  }
+  //! The same to what is there.
+  void add_gradients_to(Number* to) {
     std::size_t next = 0;
     for_each_whole_parameter([&](parameter<Number>& p) {
       p.gradient_elsewhere = to;
@@ -372,9 +393,6 @@ private:
     if (head_ != nullptr) {
       visit(head_->out);
     }
-  }
-  void refresh_matrices() {
-    for_each_matrix([](linear<Number>& matrix) { matrix.refresh(); });
   }
 
   [[nodiscard]] std::uint8_t const* next_bytes(unit u) const {

@@ -136,15 +136,12 @@ size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
   return static_cast<std::size_t>(steps - 1 - step) % sizes;
 }
 
-//! @param sizes of iterations, which take turns
+//! All steps of a model that has `step` and `trace`.
+//! @param begin called before each step; says whether the step is one to be measured
 //! @param update what comes behind the passes of a step, beside what the plan does
-template <class Model, class Update>
-training train(options const& o,
-               text_to_learn const& text,
-               std::vector<sized_table> const& sizes,
-               Model& model,
-               Update update) {
-  pp::timetable_view const table = sizes.front().table;
+template <class Model, class Begin, class Update>
+training
+train_steps(options const& o, text_to_learn const& text, Model& model, Begin begin, Update update) {
   using clock = std::chrono::steady_clock;
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
@@ -154,20 +151,17 @@ training train(options const& o,
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-    auto const at = size_of_step(step, o.steps, sizes.size());
-    if (sizes.size() > 1) {
-      model.use(sizes[at].table, sizes[at].lengths);
-    }
+    bool const counts = begin(step);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
     std::chrono::duration<double> const took = clock::now() - start;
     update(step);
     std::chrono::duration<double> const whole = clock::now() - start;
     result.interrupted = stop_wanted && step + 1 < o.steps;
-    if (at == 0 && (step >= warm_up || result.interrupted)) {
+    if (counts && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
-      for (int device = 0; device < table.extents.devices; ++device) {
+      for (int device = 0; device < trace.extents.devices; ++device) {
         result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
       }
       if (result.traces.size() == most_traces) {
@@ -187,6 +181,38 @@ training train(options const& o,
   if (result.traces.empty()) {
     result.traces.push_back(model.trace());
   }
+  return result;
+}
+
+//! The same with an optimizer that steps between iterations, by `update` of the model.
+template <class Model>
+training train_model(options const& o, text_to_learn const& text, Model& model) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  return train_steps(
+    o,
+    text,
+    model,
+    [](std::int64_t) { return true; },
+    [&](std::int64_t step) { model.update(optimizer, step); });
+}
+
+//! The same of a schedule of stages, with what its devices kept.
+//! @param sizes of iterations, which take turns
+template <class Model, class Update>
+training train_sizes(options const& o,
+                     text_to_learn const& text,
+                     std::vector<sized_table> const& sizes,
+                     Model& model,
+                     Update update) {
+  auto const begin = [&](std::int64_t step) {
+    auto const at = size_of_step(step, o.steps, sizes.size());
+    if (sizes.size() > 1) {
+      model.use(sizes[at].table, sizes[at].lengths);
+    }
+    return at == 0;
+  };
+  auto result = train_steps(o, text, model, begin, update);
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
   result.plans_made = model.plans().made();
@@ -203,14 +229,15 @@ train(options const& o, text_to_learn const& text, std::vector<sized_table> cons
   optimizer.steps = o.steps;
   if (o.clip == 0) {
     pipelined_model model(o.size, table, o.lengths, seed);
-    return train(o, text, sizes, model, [&](std::int64_t step) { model.update(optimizer, step); });
+    return train_sizes(
+      o, text, sizes, model, [&](std::int64_t step) { model.update(optimizer, step); });
   }
   clipping const how{optimizer, o.clip, o.post_validation};
   clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
   for (auto& stage : model.called()) {
     stage.set_clipping(how);
   }
-  auto result = train(o, text, sizes, model, [](std::int64_t) {});
+  auto result = train_sizes(o, text, sizes, model, [](std::int64_t) {});
   model.finish();
   auto const& counts = model.called().front().counts();
   result.clipped = {counts.clipped,

@@ -17,10 +17,12 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
@@ -97,7 +99,8 @@ named_schedule named(
               return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
             });
           },
-          placing<Make>()};
+          placing<Make>(),
+          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::WeiPipe>};
 }
 
 //! One of two types, for schedules that have an option in their type.
@@ -171,6 +174,11 @@ std::vector<named_schedule> const& schedules() {
                                       std::to_string(held));
         return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
       }),
+    named("wei-pipe",
+          "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
+          "multiple of P",
+          option::none,
+          [](schedule_choice const&) { return pp::WeiPipe{}; }),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
           option::chunks | option::eager,
@@ -224,6 +232,14 @@ std::vector<named_schedule> const& schedules() {
             if (!c.chunk_counts.empty())
               return pp::RaggedSliceV<repeated_chunks>{{c.chunk_counts}};
             return pp::SliceV<>{{c.chunks.value_or(4)}};
+          }),
+    named("slimpipe",
+          "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
+          option::chunks | option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::SlimPipe<pp::dynamic, pp::dynamic>{.chunks = c.chunks.value_or(c.devices),
+                                                          .stages_per_device =
+                                                            c.stages_per_device.value_or(2)};
           }),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
@@ -386,6 +402,10 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
     throw std::invalid_argument(std::string(schedule.name) +
                                 " with unequal numbers of chunks, or with recomputation of its own, "
                                 "goes into no adapter");
+  if (choice.adapted != adapter::none && schedule.weights_travel)
+    throw std::invalid_argument(std::string(schedule.name) +
+                                " goes into no adapter: what its devices keep is one microbatch, "
+                                "and its weights are messages");
 }
 
 //! A schedule of any name as one type, so that adapters are compiled once.
@@ -461,6 +481,24 @@ pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost)
     return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
   });
 }
+
+//! With groups of layers as stages, where microbatches were; all on the device of the microbatch.
+pp::shape groups_as_stages(pp::shape const& extents) {
+  return {.devices = extents.devices,
+          .microbatches = pp::stages(extents),
+          .where = pp::placement::custom,
+          .custom_routes = extents.devices};
+}
+
+struct group_cost {
+  any_cost of;
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    return of.duration(pp::row_writer::make(what.kind, what.chunk, what.stage));
+  }
+  [[nodiscard]] double latency() const { return of.latency(); }
+  [[nodiscard]] std::span<double const> links() const { return of.links(); }
+};
 
 //! Insertions, deletions, replacements and swaps of neighbours that make one text the other.
 std::size_t edits(std::string_view a, std::string_view b) {
@@ -562,6 +600,25 @@ pp::shape arrange(schedule_choice const& choice) {
         });
   pp::check_extents(extents);
   return extents;
+}
+
+pp::shape shown_extents(schedule_choice const& choice) {
+  pp::shape const extents = arrange(choice);
+  return find_schedule(choice.name).weights_travel ? groups_as_stages(extents) : extents;
+}
+
+pp::dynamic_timetable by_groups(pp::dynamic_timetable table) {
+  table.extents = groups_as_stages(table.extents);
+  for (pp::pass& each : table.passes)
+    each = pp::row_writer::make(each.kind, each.chunk, each.stage);
+  table.tables = {};
+  for (int i = 0; i < table.extents.devices * table.extents.devices; ++i)
+    table.tables.holders.push_back(static_cast<std::uint16_t>(i / table.extents.devices));
+  return table;
+}
+
+any_cost cost_by_groups(any_cost const& cost) {
+  return group_cost{cost};
 }
 
 pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& whole) {

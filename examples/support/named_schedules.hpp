@@ -175,6 +175,8 @@ struct named_schedule {
   pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
   //! The device of a stage on a route; null where the placement has a name.
   int (*device_of)(schedule_choice const&, pipelining::shape const&, int, int) = nullptr;
+  //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
+  bool weights_travel = false;
 };
 
 //! True for schedules over chunks of sequences, which have some without being asked.
@@ -204,6 +206,16 @@ struct named_schedule {
 //! @throws std::invalid_argument for an unknown name, an option that the schedule does not have or
 //!         lacks, or extents that it cannot have.
 [[nodiscard]] pipelining::shape arrange(schedule_choice const& choice);
+
+//! The extents that people know of a choice: where weights travel, groups of layers are stages.
+[[nodiscard]] pipelining::shape shown_extents(schedule_choice const& choice);
+
+//! A timetable of weights that travel as one of training, with groups of layers as stages, each of
+//! them on the device of the microbatch: for pictures, figures and bounds, not to be run.
+[[nodiscard]] pipelining::dynamic_timetable by_groups(pipelining::dynamic_timetable table);
+
+//! Costs of groups of layers and microbatches, for the passes of weights that travel.
+[[nodiscard]] any_cost cost_by_groups(any_cost const& cost);
 
 //! The verified timetable of a choice.
 //! @throws std::invalid_argument as `arrange` does.

@@ -102,6 +102,8 @@ std::string plain_type_of(schedule_choice const& c) {
     {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
     {"svpp", "SVPP<" + per_device + ", " + chunks + ">"},
     {"slice-v", "SliceV<" + chunks + ">"},
+    {"slimpipe",
+     "SlimPipe<" + std::to_string(c.chunks.value_or(c.devices)) + ", " + per_device + ">"},
     {"zb-h1", "ZeroBubbleH1"},
     {"zb-h2", "ZeroBubbleH2"},
     {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
@@ -418,8 +420,8 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
-  if (cuts_layers(schedule))
-    return {}; // costs are those of whole layers
+  if (cuts_layers(schedule) || schedule.weights_travel)
+    return {}; // the model of costs knows whole layers, and weights that stay
   schedule_choice base;
   base.name = std::string(schedule.name);
   base.devices = asked.devices;

@@ -39,7 +39,7 @@ compared compare_one(command const& asked, std::string const& name) {
       asked.choice.memory_limit.value_or(std::min(asked.choice.devices, asked.choice.microbatches));
     if (limited)
       choice.memory_limit = share;
-    double const held = static_cast<double>(pp::stages(arrange(choice))) / choice.devices;
+    double const held = static_cast<double>(pp::stages(shown_extents(choice))) / choice.devices;
     own.choice.memory_limit = share * held;
     made_table const made = make_like(own, name, asked.cost);
     result.extents = made.table.extents;

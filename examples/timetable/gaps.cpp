@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../support/named_schedules.hpp"
@@ -50,7 +51,9 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
     choice.chunks = 2;
   if (row.name == "hanayo")
     choice.stages_per_device = 2; // one wave, since proofs are for few stages
-  pp::dynamic_timetable const table = make_named_timetable(choice, asked.cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, asked.cost);
+  if (schedule.weights_travel)
+    table = by_groups(std::move(table));
   row.makespan = pp::makespan(table);
   for (int device = 0; device < table.extents.devices; ++device)
     row.peak = std::max(row.peak, pp::peak_activation_chunks(table, device));

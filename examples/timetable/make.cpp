@@ -71,7 +71,7 @@ void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape co
 //! chunks of equal work or of equal length.
 made_table
 make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost const& cost) {
-  pp::shape const extents = arrange(choice);
+  pp::shape const extents = shown_extents(choice);
   check_size(extents, asked.format);
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
@@ -86,7 +86,12 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
     made.model = pp::chunk_costs(
       extents, made.chunk_lengths, pp::work_of_attention_ratio(ratio, tokens), cost);
   }
-  made.table = search(asked, choice, made.model);
+  if (!find_schedule(choice.name).weights_travel) {
+    made.table = search(asked, choice, made.model);
+    return made;
+  }
+  made.travelling = search(asked, choice, cost_by_groups(made.model));
+  made.table = by_groups(*made.travelling);
   return made;
 }
 
@@ -178,7 +183,7 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
 
 made_table make_like(command const& asked, std::string const& name, pp::uniform_cost const& work) {
   schedule_choice const choice = choice_for(asked.choice, name);
-  double const pieces = pieces_of_share(arrange(choice));
+  double const pieces = pieces_of_share(shown_extents(choice));
   return make_named(asked, choice, part_of(work, 1, pieces));
 }
 

@@ -10,6 +10,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,12 @@ struct made_table {
   any_cost model;                //!< of every stage and chunk
   std::vector<int> chunk_lengths = {};
   std::vector<double> chunk_shares = {};
+  //! What runs, where weights travel; `table` shows its groups of layers as stages.
+  std::optional<pipelining::dynamic_timetable> travelling = {};
 
+  [[nodiscard]] pipelining::timetable_view to_run() const {
+    return travelling ? travelling->view() : table.view();
+  }
   [[nodiscard]] pipelining::timetable_details about() const {
     return {name, cost, chunk_shares, chunk_lengths};
   }

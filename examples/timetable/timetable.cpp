@@ -105,6 +105,9 @@ void check_page(examples::made_table const& made) {
     throw std::invalid_argument(
       "a page knows no all-reduce that pairs hide; leave out --all-reduce, "
       "or take --format svg, trace or text");
+  if (made.travelling)
+    throw std::invalid_argument("a page does not know the messages of weights that travel, as " +
+                                made.name + " has them; take --format svg, trace or text");
   if (recomputes || table.first_units != nullptr)
     throw std::invalid_argument("a page knows neither recomputation nor microbatches of unequal "
                                 "numbers of chunks, as " +
@@ -168,16 +171,16 @@ void write(examples::command const& asked, examples::made_table const& made) {
   else if (asked.format == "html")
     write_page(asked, made);
   else if (asked.format == "trace")
-    pp::write_trace(out, table, about, {}, {.arrows = true, .memory = true});
+    pp::write_trace(out, table, about, {}, {.arrows = !made.travelling, .memory = true});
   else if (asked.format == "pytorch")
     pp::write_pytorch_csv(out, table);
   else if (asked.format == "pytorch-comms")
     pp::write_pytorch_csv(
       out, table, pp::pytorch_content::passes_and_messages, torch_of(asked.torch));
   else if (asked.format == "calls")
-    out.append(pp::describe_calls(lower(asked, table)));
+    out.append(pp::describe_calls(lower(asked, made.to_run())));
   else if (asked.format == "memory")
-    out.append(pp::describe_memory(lower(asked, table)));
+    out.append(pp::describe_memory(lower(asked, made.to_run())));
   else
     pp::write_text(out, table, about, terminal(asked.width));
   if (asked.iterations > 0)

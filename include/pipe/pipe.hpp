@@ -126,6 +126,7 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/validate_step.hpp>
+#include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/building_block.hpp>
@@ -142,10 +143,13 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/requirements.hpp>
+#include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/slot_block.hpp>
 #include <pipe/schedule/stage_visits.hpp>
 #include <pipe/schedule/stp.hpp>
@@ -155,6 +159,7 @@
 #include <pipe/schedule/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
@@ -182,6 +187,7 @@
 #include <pipe/search/pipeline_search.hpp>
 #include <pipe/search/pipeline_trials.hpp>
 #include <pipe/search/pipeline_walk.hpp>
+#include <pipe/search/round_stages.hpp>
 #include <pipe/search/sequence_groups.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/search/shortest_slices.hpp>
@@ -191,6 +197,7 @@
 #include <pipe/search/vocabulary_rows.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/entered_rows.hpp>

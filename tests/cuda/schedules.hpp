@@ -9,6 +9,7 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -52,11 +53,13 @@ inline void add_plans(std::vector<named_plan>& plans,
     pp::plan work = pp::lower<Policy>(table, message_words);
     REQUIRE(pp::prove(work));
     auto const extents = work.view().extents;
-    plans.push_back(
-      {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
-         ", communicators per " + Policy::name,
-       std::move(work),
-       support::run_sequentially(pp::stages(extents), extents.microbatches, extents.chunks)});
+    plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
+                       std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
+                     std::move(work),
+                     support::run_sequentially(pp::stages(extents),
+                                               extents.microbatches,
+                                               extents.chunks,
+                                               table.tables.declared == pp::travelling_weights)});
   };
   add(pp::one_communicator{});
   add(pp::communicator_per_pair{});

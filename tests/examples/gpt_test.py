@@ -177,6 +177,14 @@ def check_every_schedule(text):
                                          "one device, with which the example compares every bit\n"), result.stderr
                 continue
             assert result.returncode == 0, (name, result.stderr)
+            if name == "wei-pipe":  # weights are messages; what is sent is what was planned, to the byte
+                assert "\nOne step of wei-pipe: 4 devices, 8 microbatches, held against one device: 0 of " in result.stdout, result.stdout
+                sent = re.findall(r"^    weights sent, (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)
+                assert len(sent) == 2 and sent[0].split() == sent[1].split(), result.stdout
+                for words in (["--microbatches", "6"], ["--chunks", "2"], ["--with", "recompute"], ["--costs", "costs.json"]):
+                    refused = run(*tiny, "--schedule", name, *words)
+                    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused
+                continue
             assert rows(result.stdout)[name][-1] == 0, result.stdout
             if name == "helix":  # what devices keep is what the timetable says, to the byte
                 planned, measured = (re.search(rf"^    {what} ((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()

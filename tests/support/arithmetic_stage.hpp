@@ -104,7 +104,9 @@ struct sequential_result {
   std::uint64_t losses = 0;
 };
 
-inline sequential_result run_sequentially(int stages, int microbatches, int chunks) {
+//! @param from_before backward passes read of the stage before, as where weights travel.
+inline sequential_result
+run_sequentially(int stages, int microbatches, int chunks, bool from_before = false) {
   std::vector<arithmetic_stage> model(static_cast<std::size_t>(stages));
   for (int s = 0; s < stages; ++s) {
     model[static_cast<std::size_t>(s)].weight = static_cast<std::uint64_t>(s) + 3;
@@ -140,9 +142,10 @@ inline sequential_result run_sequentially(int stages, int microbatches, int chun
         between = made;
       }
     for (int c = chunks - 1; c >= 0; --c)
-      for (std::size_t s = size; s-- > 0;) {
+      for (std::size_t turn = 0; turn < size; ++turn) {
+        std::size_t const s = from_before ? turn : size - 1 - turn;
         model[s].backward(
-          where(s, c), read(s + 1 < size), s > 0 ? memory(made) : pipelining::output{});
+          where(s, c), read(turn > 0), turn + 1 < size ? memory(made) : pipelining::output{});
         between = made;
       }
   }

@@ -35,27 +35,29 @@ struct microbatch_groups {
 
 //! @brief Visits every unit on every stage of one device of a looped pipeline, one per step.
 //!
-//! Microbatches are cut into groups. The groups follow each other; in a group the stages of the
-//! device do, on a stage the microbatches, in a microbatch the chunks. Microbatches always ascend;
-//! stages and chunks ascend on forward walks and descend on backward walks.
+//! Microbatches are cut into groups, and so may their chunks be. The groups of microbatches follow
+//! each other, in them those of chunks; in these the stages of the device do, on a stage the
+//! microbatches, in a microbatch the chunks. Microbatches always ascend; stages and chunks ascend
+//! on forward walks and descend on backward walks.
 //!
 //! @complexity O(1) per step, without divisions.
 class unit_walk {
 public:
-  //! @param cut the groups.
-  //! @pre extents.where is looped.
+  //! @param cut the groups. @param chunk_group chunks of a group; 0 stands for all.
+  //! @pre extents.where is looped, chunk_group divides the chunks.
   constexpr unit_walk(shape const& extents,
                       int device,
                       direction way,
-                      microbatch_groups const& cut) noexcept
+                      microbatch_groups const& cut,
+                      int chunk_group = 0) noexcept
       : first_stage_(way == direction::forward ? device : last_stage(extents, device)),
         last_stage_(way == direction::forward ? last_stage(extents, device) : device),
         stage_step_(way == direction::forward ? extents.devices : -extents.devices),
-        first_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
-        last_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
-        chunk_step_(way == direction::forward ? 1 : -1), smaller_group_(cut.size),
-        larger_groups_(cut.larger), microbatches_(extents.microbatches), stage_(first_stage_),
-        chunk_(first_chunk_) {
+        start_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
+        end_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
+        chunk_step_(way == direction::forward ? 1 : -1),
+        chunk_group_(chunk_group > 0 ? chunk_group : extents.chunks), smaller_group_(cut.size),
+        larger_groups_(cut.larger), microbatches_(extents.microbatches), stage_(first_stage_) {
     enter_next_group();
   }
 
@@ -76,13 +78,16 @@ private:
     ++microbatch_;
     if (microbatch_ != group_end_)
       return;
+    microbatch_ = group_begin_;
     if (stage_ != last_stage_) {
       stage_ += stage_step_;
-      microbatch_ = group_begin_;
       return;
     }
     stage_ = first_stage_;
-    enter_next_group();
+    if (last_chunk_ != end_chunk_)
+      enter_chunks(last_chunk_ + chunk_step_);
+    else
+      enter_next_group();
   }
 
   [[nodiscard]] static constexpr int last_stage(shape const& extents, int device) noexcept {
@@ -94,14 +99,23 @@ private:
       std::min(group_end_ + smaller_group_ + (larger_groups_ > 0 ? 1 : 0), microbatches_);
     --larger_groups_;
     microbatch_ = group_begin_;
+    enter_chunks(start_chunk_);
+  }
+  constexpr void enter_chunks(int first) noexcept {
+    first_chunk_ = first;
+    last_chunk_ = first + (chunk_group_ - 1) * chunk_step_;
+    chunk_ = first;
   }
 
   int first_stage_;
   int last_stage_;
   int stage_step_;
-  int first_chunk_;
-  int last_chunk_;
+  int start_chunk_; // of a microbatch
+  int end_chunk_;
   int chunk_step_;
+  int chunk_group_;
+  int first_chunk_ = 0; // of a group
+  int last_chunk_ = 0;
   int smaller_group_;
   int larger_groups_; // still to come
   int microbatches_;
@@ -109,7 +123,7 @@ private:
   int group_end_ = 0;
   int stage_;
   int microbatch_ = 0;
-  int chunk_;
+  int chunk_ = 0;
 };
 
 //! @brief 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one
@@ -143,6 +157,8 @@ struct walk {
   bool remainder_last = false; //!< the last group has what is left, instead of groups of even sizes
   int forwards = 0; //!< the most forward passes of a device before its first backward pass, and the
                     //!< most chunks of one stage that it holds; 0 stands for no limit
+  int chunk_group = 0; //!< of one microbatch, chunks that pass all stages of a device before others
+                       //!< do: a divisor of C, at least P, for groups of one microbatch; 0: all
 
   //! @throws std::invalid_argument for a parameter out of range.
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
@@ -155,6 +171,10 @@ struct walk {
       throw std::invalid_argument(
         "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
         "and gradients of weights lag by at most 2 units per device");
+    if (chunk_group < 0 || (chunk_group > 0 && chunks % chunk_group != 0))
+      throw std::invalid_argument("interleaved stages: a group of " + std::to_string(chunk_group) +
+                                  " chunks must divide the " + std::to_string(chunks) +
+                                  " of a sequence; 0 stands for all of them");
     if (forwards < 0 || (forwards > 0 && forwards / stages_per_device < chunks))
       throw std::invalid_argument(
         "interleaved stages: " + std::to_string(forwards) +
@@ -179,9 +199,9 @@ struct walk {
     int const ahead = std::min(first + apart, all);
     bool const split = lag != fused;
     int const behind = split ? std::min({lag * device, all, room - ahead - 1}) : all;
-    unit_walk forward(extents, device, direction::forward, groups);
-    unit_walk backward(extents, device, direction::backward, groups);
-    unit_walk weight(extents, device, direction::backward, groups);
+    unit_walk forward(extents, device, direction::forward, groups, chunk_group);
+    unit_walk backward(extents, device, direction::backward, groups, chunk_group);
+    unit_walk weight(extents, device, direction::backward, groups, chunk_group);
     pass* at = out.append((split ? 3 : 2) * all);
     for (int i = 0; i < ahead; ++i)
       *at++ = forward.take(pass_kind::forward);

@@ -17,10 +17,12 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
+#include <pipe/schedule/slim_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
@@ -104,6 +106,7 @@ TEST_CASE("every size of the schedules with one stage per device") {
     all.verify(pp::EagerOneFOneB{}, size);
     all.verify(pp::ZeroBubbleH1{}, size);
     all.verify(pp::ZeroBubbleH2{}, size);
+    all.verify(pp::WeiPipe{}, {size.devices, size.devices * size.microbatches});
     for (int const group : groups(size))
       all.verify(pp::Grouped<>{std::max(group, 1)}, size);
     for (int chunks = 1; chunks <= most_chunks; ++chunks) {
@@ -177,6 +180,15 @@ TEST_CASE("every size of SliceV") {
     for (int chunks = 1; chunks <= most_chunks; ++chunks)
       if (size.microbatches * chunks >= 2 * (size.devices - 1) + chunks) // it refuses fewer
         all.verify(pp::SliceV<>{{chunks}}, size);
+  });
+}
+
+TEST_CASE("every size of SlimPipe") {
+  sweep all;
+  all.sizes([&](pp::pipeline_size size) {
+    for (int held = 1; held <= 3; ++held)
+      for (int const more : {0, 1, 4})
+        all.verify(pp::SlimPipe<pp::dynamic, pp::dynamic>{size.devices + more, held}, size);
   });
 }
 

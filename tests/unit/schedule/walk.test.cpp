@@ -49,6 +49,9 @@ TEST_CASE("a walk of one's own is a schedule") {
       CHECK(pp::verify(pp::make_timetable(own, {devices, microbatches})));
   CHECK(pp::make_timetable(pp::walk{}, {4, 8}).passes ==
         pp::make_timetable<pp::OneFOneB>({4, 8}).passes);
+  CHECK_THROWS_WITH(pp::make_timetable(pp::walk{.chunks = 6, .chunk_group = 4}, {4, 8}),
+                    "interleaved stages: a group of 4 chunks must divide the 6 of a sequence; 0 "
+                    "stands for all of them");
   CHECK_THROWS_WITH(pp::make_timetable(pp::walk{.lag = 3}, {4, 8}),
                     doctest::Contains("lag by at most 2 units per device"));
 }

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A flow in which weights travel and activations stay (WeiPipe): what is a stage elsewhere is a
-// microbatch here, and what is a chunk there is a group of layers. A microbatch gets the weights of
-// each group from the one before it, on the device before it; on the way back their gradients
-// travel with them.
-#include <pipe/core/declare.hpp>
-#include <pipe/core/slot_class.hpp>
+// WeiPipe: orders and times as published, laws over ranges, and gradients of a run with weights
+// that travel.
+#include <pipe/core/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <tests/support/golden_lines.hpp>
 #include <vector>
@@ -25,82 +26,6 @@
 namespace pp = pipelining;
 
 namespace {
-
-using pp::chunk_order;
-using pp::does;
-using pp::of_stage;
-
-enum : std::uint8_t { weights, gradients, kept, passed_on, passed_back };
-
-constexpr std::uint8_t pool(pp::slot_class of) {
-  return static_cast<std::uint8_t>(of);
-}
-
-constexpr pp::flow travelling_weights = pp::declare(
-  {{.word = "weights",
-    .pool = pool(pp::slot_class::output),
-    .arrives_in = pool(pp::slot_class::received_input),
-    .wanted = true},
-   {.word = "weights and gradients",
-    .pool = pool(pp::slot_class::input_gradient),
-    .arrives_in = pool(pp::slot_class::received_gradient),
-    .wanted = true},
-   {.word = "activation",
-    .pool = pool(pp::slot_class::activation),
-    .arrives_in = pool(pp::slot_class::activation),
-    .wanted = true},
-   {.word = "output",
-    .pool = pool(pp::slot_class::sequence),
-    .arrives_in = pool(pp::slot_class::sequence),
-    .instance = pp::per::microbatch,
-    .only_chunked = true},
-   {.word = "output gradient",
-    .pool = pool(pp::slot_class::sequence_gradient),
-    .arrives_in = pool(pp::slot_class::sequence_gradient),
-    .instance = pp::per::microbatch,
-    .only_chunked = true}},
-  {{pp::pass_kind::forward,
-    pp::declare_kind('F',
-                     "forward",
-                     pp::engine::compute,
-                     pp::stage_call::forward,
-                     {{does::reads, weights, of_stage::before},
-                      {does::makes, kept},
-                      {does::adds_to, passed_on, of_stage::own, chunk_order::ascending},
-                      {does::makes, weights}})},
-   {pp::pass_kind::backward,
-    pp::declare_kind('B',
-                     "backward",
-                     pp::engine::compute,
-                     pp::stage_call::backward,
-                     {{does::reads, gradients, of_stage::before},
-                      {does::frees, kept},
-                      {does::frees, passed_on},
-                      {does::adds_to, passed_back, of_stage::own, chunk_order::descending},
-                      {does::frees, passed_back},
-                      {does::makes, gradients}})}});
-
-//! Each device takes a microbatch of each round, forward one group after the other and then, in
-//! turn, backward of this one and forward of the next.
-struct wei_pipe {
-  static constexpr pp::flow declared = travelling_weights;
-  int rounds = 1;
-
-  [[nodiscard]] pp::shape arrange(int devices, int) const {
-    return {.devices = devices, .chunks = devices, .stages_per_device = rounds};
-  }
-  void order(pp::shape const& extents, int device, pp::row_writer& out) const {
-    int const groups = extents.chunks;
-    for (int group = 0; group < groups; ++group)
-      out.forward(device, 0, group);
-    for (int round = 0; round < rounds; ++round)
-      for (int i = 0; i < groups; ++i) {
-        out.backward(device + round * extents.devices, 0, groups - 1 - i);
-        if (round + 1 < rounds)
-          out.forward(device + (round + 1) * extents.devices, 0, i);
-      }
-  }
-};
 
 std::uint64_t own_weight(int group) {
   return 2 * static_cast<std::uint64_t>(group) + 3;
@@ -173,7 +98,7 @@ TEST_CASE("weights that travel have the published times and orders") {
     double span = 0;
     in >> devices >> rounds >> forward >> backward >> message >> makespan >> span;
     pp::uniform_cost const cost{forward, backward / 2, backward / 2, message};
-    auto const table = pp::make_timetable(wei_pipe{rounds}, {devices, 1}, cost);
+    auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds}, cost);
     CHECK(pp::makespan(table) == makespan);
     CHECK(pp::span_of(table) == span);
     for (int device = 0; device < devices; ++device) {
@@ -190,7 +115,7 @@ TEST_CASE("weights that travel have the published times and orders") {
     int rounds = 0;
     int device = 0;
     in >> devices >> rounds >> device;
-    auto const table = pp::make_timetable(wei_pipe{rounds}, {devices, 1});
+    auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
     CHECK(support::row_text(table, device, true) == line.substr(line.find(": ") + 2));
   }
 }
@@ -198,7 +123,7 @@ TEST_CASE("weights that travel have the published times and orders") {
 TEST_CASE("gradients that travel with their weights are those of one device") {
   for (int devices = 2; devices <= 5; ++devices)
     for (int rounds = 1; rounds <= 3; ++rounds) {
-      auto const table = pp::make_timetable(wei_pipe{rounds}, {devices, 1});
+      auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
       pp::uniform_sizes const sizes{
         .message = 16, .activation = 8, .sequence = 8, .sequence_gradient = 8};
       CHECK(pp::prove(pp::lower<pp::one_communicator>(table, sizes)));
@@ -212,8 +137,76 @@ TEST_CASE("gradients that travel with their weights are those of one device") {
     }
 }
 
+TEST_CASE(
+  "WeiPipe's bubble is that of one slot per device, and every device keeps one microbatch") {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int rounds = 1; rounds <= 4; ++rounds)
+      for (double const forward : {1.0, 2.0, 3.5})
+        for (double const backward : {1.0, 2.0, 5.0}) {
+          CAPTURE(devices);
+          CAPTURE(rounds);
+          CAPTURE(forward);
+          CAPTURE(backward);
+          auto const table = pp::make_timetable<pp::WeiPipe>(
+            {devices, devices * rounds}, pp::uniform_cost{forward, backward / 2, backward / 2});
+          double const work = devices * rounds * (forward + backward);
+          CHECK(pp::makespan(table) == work + (devices - 1) * std::max(forward, backward));
+          for (int device = 0; device < devices; ++device) {
+            CHECK(pp::busy(table, device) == work);
+            CHECK(pp::peak_activation_chunks(table, device) == devices);
+          }
+        }
+}
+
+TEST_CASE("a device of WeiPipe sends weights and gradients of every group for each microbatch") {
+  for (int devices = 2; devices <= 6; ++devices)
+    for (int rounds = 1; rounds <= 3; ++rounds) {
+      auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
+      std::vector<int> sent(static_cast<std::size_t>(devices)); // in weights of a group
+      for (pp::pass const& what : table.passes)
+        if (pp::receiver(table.over(), what) != pp::kind_links::none)
+          sent[static_cast<std::size_t>(pp::device_of(table, what))] +=
+            what.kind == pp::pass_kind::forward ? 1 : 2;
+      for (int device = 0; device < devices; ++device) // the last microbatch sends to nobody
+        CHECK(sent[static_cast<std::size_t>(device)] ==
+              3 * devices * (rounds - (device == devices - 1 ? 1 : 0)));
+    }
+}
+
+TEST_CASE("WeiPipe refuses rounds in which a device has no microbatch") {
+  CHECK_THROWS_WITH_AS(
+    (void)pp::make_timetable<pp::WeiPipe>({4, 6}),
+    "WeiPipe: each device has a microbatch in every round, so the number of microbatches must be "
+    "a multiple of the 4 devices, not 6",
+    std::invalid_argument);
+  CHECK_NOTHROW((void)pp::make_timetable<pp::WeiPipe>({1, 5}));
+}
+
+TEST_CASE("the plan of WeiPipe is known to the compiler") {
+  constexpr auto compiled = pp::timetable<pp::WeiPipe, 3, 6>;
+  static_assert(pp::verify(compiled));
+  CHECK(pp::makespan(compiled) == pp::makespan(pp::make_timetable<pp::WeiPipe>({3, 6})));
+}
+
+TEST_CASE("no wait of a plan of WeiPipe can be left out") {
+  pp::plan const good = pp::lower(pp::make_timetable<pp::WeiPipe>({3, 6}),
+                                  pp::uniform_sizes{.message = 16, .activation = 8});
+  int found = 0;
+  for (std::size_t i = 0; i < good.items.size(); ++i)
+    for (int k = 0; k < good.items[i].wait_count; ++k) {
+      pp::plan bad = good;
+      pp::item& step = bad.items[i];
+      int* const first = bad.waits.data() + step.first_wait;
+      std::swap(first[k], first[step.wait_count - 1]);
+      --step.wait_count;
+      CHECK_FALSE(pp::prove(bad));
+      ++found;
+    }
+  CHECK(found > 60);
+}
+
 TEST_CASE("weights that are used before they arrive are found") {
-  auto const good = pp::make_timetable(wei_pipe{2}, {3, 1}, pp::uniform_cost{1, 1, 1, 0.5});
+  auto const good = pp::make_timetable<pp::WeiPipe>({3, 6}, pp::uniform_cost{1, 1, 1, 0.5});
   int found = 0;
   for (std::size_t i = 0; i < good.passes.size(); ++i) {
     if (good.passes[i].stage == 0)

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs the benchmarks that need no GPU, keeps their figures in benchmarks/results/performance.json, and writes the pages
+that show them. Called by scripts/bench.
+
+usage: bench.py FOLDER_OF_PROGRAMS [--python PROGRAM] [--only PART[,PART...]]
+       bench.py FOLDER_OF_PROGRAMS --render
+       bench.py --check    says which page is not what the figures make
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results/performance.json"
+PAGE = ROOT / "docs/performance.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- performance -->\n", "<!-- end of performance -->\n")
+SIZES = [(8, 32), (32, 256)]
+ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HWLOC_COMPONENTS": "-gl",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def lines_of(*command):
+    """What a program prints, a JSON object a line; nothing where it is not there."""
+    if shutil.which(command[0]) is None:
+        print(f"bench: {command[0]} is not here, so its figures are left out", file=sys.stderr)
+        return []
+    print("bench:", *command, file=sys.stderr)
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False,
+                          env={**os.environ, **ROOT_MAY})
+    if done.returncode != 0:
+        sys.exit(f"bench: {' '.join(map(str, command))} ended with {done.returncode}: no figures are written")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def has_torch(python):
+    return subprocess.run([python, "-c", "import torch.distributed.pipelining"], capture_output=True,
+                          check=False).returncode == 0
+
+
+def making(programs, python):
+    torch = has_torch(python)
+    found = {}
+    for devices, microbatches in SIZES:
+        found[f"{devices} {microbatches}"] = {
+            "ours": lines_of(f"{programs}/schedule_generation", devices, microbatches, "--json"),
+            "torch": lines_of(python, ROOT / "benchmarks/torch_peers.py", "making", devices, microbatches) if torch else []}
+    return found
+
+
+def scale(programs, _python):
+    return lines_of(f"{programs}/schedule_generation", "large", 8192, 1024, "--json")
+
+
+def overhead(programs, _python):
+    found = []
+    for devices in (2, 4):
+        found += lines_of(f"{programs}/runner_overhead", devices, 128)
+        found += lines_of(f"{programs}/runner_overhead_tbb", devices, 128)
+        if shutil.which(f"{programs}/runner_overhead_mpi"):
+            found += lines_of("mpirun", "-n", devices, f"{programs}/runner_overhead_mpi", devices, 128)
+    return found
+
+
+def reality(programs, python):
+    return {"ours": lines_of(f"{programs}/plan_and_reality"),
+            "torch": lines_of(python, ROOT / "benchmarks/torch_peers.py", "reality") if has_torch(python) else []}
+
+
+def compile_time(_programs, _python):
+    return lines_of(str(ROOT / "benchmarks/compile_time"), "--compilers", "g++,clang++", "--json")
+
+
+PARTS = {part.__name__: part for part in (making, scale, overhead, reality, compile_time)}
+
+
+def named(rows, key="schedule"):
+    return {row[key]: row for row in rows}
+
+
+def table(head, rows):
+    line = "| " + " | ".join(head) + " |\n"
+    line += "| --- |" + " ---: |" * (len(head) - 1) + "\n"
+    return line + "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def seconds_text(seconds):
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+
+
+def making_ratios(found):
+    """(size, schedule, our seconds, torch's seconds) where both made the same number of passes."""
+    ratios = []
+    for size, both in found["making"].items():
+        ours = named(both["ours"])
+        for peer in both["torch"]:
+            own = ours[peer["schedule"]]
+            if own["passes"] != peer["passes"]:
+                sys.exit(f"bench: {peer['schedule']} at {size}: {own['passes']} passes here, {peer['passes']} in torch")
+            ratios.append((size, peer["schedule"], own["seconds"], peer["seconds"]))
+    return ratios
+
+
+def render_page(found):
+    about = found["machine"]
+    text = f"""# Performance
+
+What `scripts/bench` measured on {about['date']}: {about['processor']}, {about['cores']} cores, {about['compiler']}. Ratios within a
+row come from one run; times of another machine are others. Kernels have [a page of their own](explanation/kernel_speed.md),
+and so have [timetables of the compiler](explanation/compile_time.md).
+
+## Making a plan
+
+Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`). "Plan" is lowering with its proof of freedom
+from deadlock, "proof" the part of that which the proof takes. All timetables were verified.
+
+"""
+    for size, both in found["making"].items():
+        devices, microbatches = size.split()
+        text += f"{devices} devices, {microbatches} microbatches:\n\n"
+        text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "together"],
+                      [[row["schedule"], str(row["passes"]), *(f"{row[key]:.0f}" for key in ("order", "simulate", "verify",
+                                                                                             "lower", "prove")),
+                        seconds_text(row["seconds"])] for row in both["ours"]]) + "\n"
+    ratios = making_ratios(found)
+    if ratios:
+        version = next(iter(found["making"].values()))["torch"][0]["torch"]
+        text += f"""Beside PyTorch {version}, which makes the order with its sends and receives, and neither verifies nor proves it. Both made
+the same number of passes.
+
+"""
+        text += table(["schedule", "devices, microbatches", "ours", "PyTorch", "ratio"],
+                      [[name, size.replace(" ", ", "), seconds_text(own), seconds_text(peer), f"{peer / own:.0f}"]
+                       for size, name, own, peer in ratios]) + "\n"
+    text += """## Large pipelines
+
+8,192 devices and 1,024 microbatches: order, times and verification, one run on one core.
+
+"""
+    text += table(["schedule", "passes", "ns per pass", "seconds"],
+                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}",
+                    f"{row['seconds']:.1f}"] for row in found["scale"]]) + "\n"
+    text += """## What a pass costs beside its work
+
+1F1B with stages that do nothing and 128 microbatches; microseconds per pass of a device, over 2001 steps
+(`runner_overhead`). The runners move messages between their devices, each of which keeps a thread or process of its own.
+oneTBB runs the same passes with the same dependencies as a flow graph, without messages, and may run all of them on one
+thread.
+
+"""
+    text += table(["runner", "devices", "least", "median"],
+                  [[row["runner"], str(row["devices"]), f"{row['least']:.2f}", f"{row['median']:.2f}"]
+                   for row in found["overhead"]]) + "\n"
+    text += """## Plan and reality
+
+Stages that wait for the time of a pass (20 ms of a device's share of the model), 4 devices, 16 microbatches, on threads
+(`plan_and_reality`); in PyTorch, processes over gloo. Medians of five steps.
+
+"""
+    peers = named(found["reality"]["torch"])
+    text += table(["schedule", "planned", "measured", "ratio", "PyTorch's ratio"],
+                  [[row["schedule"], seconds_text(row["planned"]), seconds_text(row["measured"]), f"{row['ratio']:.3f}",
+                    f"{peers[row['schedule']]['ratio']:.3f}" if row["schedule"] in peers else ""]
+                   for row in found["reality"]["ours"]]) + "\n"
+    text += """## Timetables of the compiler
+
+Processor time of a file that makes and verifies one timetable as a constant (`benchmarks/compile_time`).
+
+"""
+    compilers = sorted({row["compiler"] for row in found["compile_time"]}, reverse=True)
+    cells = {}
+    for row in found["compile_time"]:
+        name = f"{row['schedule']}, {row['devices']} x {row['microbatches']}" if row["schedule"] else "headers only"
+        cells.setdefault(name, {})[row["compiler"]] = f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB"
+    text += table(["timetable", *compilers], [[name, *(row.get(one, "") for one in compilers)] for name, row in cells.items()])
+    return text
+
+
+def render_section(found):
+    small = named(found["making"]["32 256"]["ours"])["1f1b"]
+    ratios = [peer / own for size, _, own, peer in making_ratios(found) if size == "32 256"]
+    reality_ratios = [row["ratio"] for row in found["reality"]["ours"]]
+    largest = max(found["scale"], key=lambda row: row["passes"])
+    least = min(row["least"] for row in found["overhead"] if row["runner"] == "threads")
+    text = f"""- Order, times, verification, plan and proof of 1F1B on 32 devices with 256 microbatches: {seconds_text(small['seconds'])} of one core"""
+    if ratios:
+        text += f""";
+  PyTorch takes {min(ratios):.0f} to {max(ratios):.0f} times as long for the orders that both make, without verification and proof"""
+    text += f""".
+- {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s.
+- A pass on threads costs {least:.1f} us beside its work; steps of stages that wait take {min(reality_ratios):.3f} to {max(reality_ratios):.3f} of what is planned.
+
+Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/performance.md).
+"""
+    return text
+
+
+def with_section(readme, section):
+    before, rest = readme.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return before + MARKS[0] + section + MARKS[1] + after
+
+
+def pages():
+    """Every page that shows figures, and what it should say."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return {PAGE: render_page(found), README: with_section(README.read_text(encoding="utf-8"), render_section(found))}
+
+
+def machine():
+    processor = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                      if line.startswith("model name")), platform.machine())
+    compiler = subprocess.run(["c++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    return {"date": datetime.date.today().isoformat(), "processor": processor, "cores": os.cpu_count(),
+            "compiler": compiler.split("(")[0].strip() + " " + compiler.split()[-1]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs the benchmarks that need no GPU.")
+    parser.add_argument("programs", nargs="?")
+    parser.add_argument("--python", default="python3")
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--render", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check:
+        stale = [str(page.relative_to(ROOT)) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+        sys.exit(f"{', '.join(stale)}: not what benchmarks/results/performance.json makes; run scripts/bench --render"
+                 if stale else 0)
+    if not options.render:
+        wrong = [part for part in options.only.split(",") if part not in PARTS]
+        if wrong or not options.programs:
+            sys.exit(f"bench: there is no part {', '.join(wrong)}; parts are {', '.join(PARTS)}" if wrong else __doc__)
+        found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        found["machine"] = machine()
+        for part in options.only.split(","):
+            found[part] = PARTS[part](options.programs, options.python)
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for page, text in pages().items():
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

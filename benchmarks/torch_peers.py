@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What torch.distributed.pipelining takes for what our benchmarks measure, as JSON lines: making the orders of a schedule
+with their sends and receives (processor time; nothing is verified or proven), and how long steps of stages that sleep
+take beside their plan.
+
+usage: torch_peers.py making DEVICES MICROBATCHES
+       torch_peers.py reality
+"""
+import json
+import logging
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+
+# torch's class, our name, the stages of the first device
+MADE = [("ScheduleInterleaved1F1B", "interleaved, V = 2", lambda devices: [0, devices]),
+        ("ScheduleInterleavedZeroBubble", "zb-interleaved, V = 2", lambda devices: [0, devices]),
+        ("ScheduleZBVZeroBubble", "zb-v, unit costs", lambda devices: [0, 2 * devices - 1]),
+        ("ScheduleDualPipeV", "dualpipe-v", lambda devices: [0, 2 * devices - 1])]
+DEVICES, MICROBATCHES, PASS_SECONDS, STEPS = 4, 16, 0.02, 5
+
+
+def loss_of(output, _target):
+    return output.sum()
+
+
+def passes_of(schedule):
+    """F, I, W and whole B, each as one of our passes; a pair is two."""
+    count = 0
+    for row in schedule.pipeline_order.values():
+        for action in row:
+            if action is not None:
+                count += len(action.sub_actions) if getattr(action, "sub_actions", None) else 1
+    return count
+
+
+def making(devices, microbatches):
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    torch.distributed.init_process_group("fake", rank=0, world_size=devices, store=FakeStore())
+    for word, name, own in MADE:
+        stages = [PipelineStage(torch.nn.Identity(), index, 2 * devices, torch.device("cpu")) for index in own(devices)]
+        least = float("inf")
+        for _ in range(3 if microbatches < 100 else 1):  # the large ones take seconds
+            start = time.process_time()
+            schedule = getattr(schedules, word)(stages, n_microbatches=microbatches, loss_fn=loss_of)
+            least = min(least, time.process_time() - start)
+        if not getattr(schedule, "pipeline_order_with_comms", None):
+            raise SystemExit(f"torch_peers: {word} of torch {torch.__version__} has no sends and receives yet")
+        print(json.dumps({"torch": torch.__version__, "schedule": name, "devices": devices, "microbatches": microbatches,
+                          "passes": passes_of(schedule), "seconds": least}))
+
+
+class Sleep(torch.autograd.Function):
+    """Takes a pass forwards and two backwards; wakes early and watches the clock, as plan_and_reality does."""
+
+    @staticmethod
+    def wait(seconds):
+        end = time.perf_counter() + seconds
+        time.sleep(max(0, seconds - 0.0002))
+        while time.perf_counter() < end:
+            time.sleep(0)
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        Sleep.wait(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Sleep.wait(2 * ctx.seconds)
+        return gradient.clone(), None
+
+
+class Stage(torch.nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return Sleep.apply(x * self.weight, self.seconds)
+
+
+def reality_of(rank, folder):
+    logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=DEVICES)
+    for word, name, held in [("Schedule1F1B", "1f1b", 1), ("ScheduleInterleaved1F1B", "interleaved, V = 2", 2)]:
+        seconds = PASS_SECONDS / held
+        stages = [PipelineStage(Stage(seconds), rank + DEVICES * i, DEVICES * held, torch.device("cpu")) for i in range(held)]
+        schedule = getattr(schedules, word)(stages if held > 1 else stages[0], n_microbatches=MICROBATCHES, loss_fn=loss_of)
+        inputs = torch.ones(MICROBATCHES, 4)
+        times = []
+        for _ in range(STEPS + 1):
+            torch.distributed.barrier()
+            start = time.perf_counter()
+            schedule.step(*([inputs] if rank == 0 else []), **({"target": inputs} if rank == DEVICES - 1 else {}))
+            torch.distributed.barrier()
+            times.append(time.perf_counter() - start)
+        if rank == 0:
+            planned = 3 * PASS_SECONDS * (MICROBATCHES + (DEVICES - 1) / held)
+            median = sorted(times[1:])[STEPS // 2]
+            print(json.dumps({"torch": torch.__version__, "schedule": name, "planned": planned, "measured": median,
+                              "ratio": median / planned}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+def main(words):
+    if len(words) == 3 and words[0] == "making":
+        making(int(words[1]), int(words[2]))
+    elif words == ["reality"]:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(reality_of, (folder,), nprocs=DEVICES)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The GPT on SlimPipeExchange: devices take over attention of each other. The same pieces
+//! run in a pipeline, or on one device one after the other.
+
+#include <pipe/attention/mask.hpp>
+#include <pipe/attention/merge.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/run/threads.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "adamw.hpp"
+#include "embedding.hpp"
+#include "layer_parts.hpp"
+#include "memory.hpp"
+#include "model.hpp"
+#include "stage.hpp"
+#include "text.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+using exchange_schedule = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
+
+//! A layer on the device that has its weights, with the keys and values of its sequences. The first
+//! has the embedding, too, and the last the head.
+struct exchanged_layer {
+  before_attention<float> before;
+  after_attention<float> after;
+  std::unique_ptr<embedding<float>> first;
+  std::unique_ptr<head<float>> last;
+  std::vector<std::vector<float>> key_value; //!< [microbatch], of the sequence
+  std::vector<std::vector<float>> key_value_gradient;
+
+  exchanged_layer(model_size const& size,
+                  std::uint64_t seed,
+                  std::int64_t layer,
+                  std::int64_t microbatches,
+                  std::int64_t chunks)
+      : before(size, seed, layer), after(size, seed, layer),
+        key_value(
+          static_cast<std::size_t>(microbatches),
+          std::vector<float>(static_cast<std::size_t>(size.sequence * 2 * size.key_width()))),
+        key_value_gradient(key_value) {
+    if (layer == 0) {
+      first = std::make_unique<embedding<float>>(size, seed);
+    }
+    if (layer + 1 == size.layers) {
+      last = std::make_unique<head<float>>(size, seed, microbatches * chunks);
+    }
+  }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    if (first != nullptr) {
+      visit(first->bytes);
+      visit(first->positions);
+    }
+    before.for_each_parameter(visit);
+    after.for_each_parameter(visit);
+    if (last != nullptr) {
+      visit(last->norm.gain);
+      visit(last->out.weight);
+    }
+  }
+  void refresh() {
+    auto const each = [](linear<float>& matrix) { matrix.refresh(); };
+    before.for_each_matrix(each);
+    after.for_each_matrix(each);
+    if (last != nullptr) {
+      each(last->out);
+    }
+  }
+};
+
+//! What lies in a slot, in numbers, one part behind the other.
+//!
+//! From a projection: x, query, keys and values. From attention: its output and log-sum-exp. Back
+//! go the gradients of these, to each reader those of what it has made; to attention, behind that
+//! of its output, the merged output and log-sum-exp.
+struct exchanged_sizes {
+  model_size size;
+  exchange_schedule schedule;
+  pp::shape extents;
+  std::vector<chunk_range> chunks;
+
+  [[nodiscard]] std::int64_t narrow(pp::exchange_stage const& of) const {
+    return tokens(of) * size.width;
+  }
+  [[nodiscard]] std::int64_t keys(std::int64_t count) const { return count * 2 * size.key_width(); }
+  //! Output and log-sum-exp.
+  [[nodiscard]] std::int64_t state(pp::exchange_stage const& of) const {
+    return tokens(of) * (size.width + size.heads);
+  }
+  [[nodiscard]] chunk_range range(int chunk) const {
+    return chunks[static_cast<std::size_t>(chunk)];
+  }
+  //! The oldest tokens, whose keys are given away.
+  [[nodiscard]] chunk_range given(pp::exchange_stage const& of) const {
+    return {0, range(of.taken).begin};
+  }
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    pp::exchange_stage const from = schedule.stage_at(extents, maker.stage);
+    return numbers(of == pp::slot_class::activation, from) *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+    if (of != pp::slot_class::input_gradient) {
+      return bytes(of, maker);
+    }
+    return gradient_numbers(schedule.stage_at(extents, maker.stage),
+                            schedule.stage_at(extents, reader)) *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+
+private:
+  [[nodiscard]] std::int64_t tokens(pp::exchange_stage const& of) const {
+    return range(of.chunk).count();
+  }
+  [[nodiscard]] std::int64_t numbers(bool kept, pp::exchange_stage const& of) const {
+    auto const attends = attention_part<float>::kept_numbers(size, tokens(of));
+    switch (of.part) {
+    case pp::layer_part::projection:
+      return kept ? before_attention<float>::kept_numbers(size, tokens(of))
+                  : 2 * narrow(of) + keys(tokens(of));
+    case pp::layer_part::attention: return kept ? attends : state(of);
+    case pp::layer_part::taken_attention:
+      return kept ? attends + keys(given(of).count()) : state(of);
+    case pp::layer_part::after_attention:
+      return kept ? state(of) + after_attention<float>::kept_numbers(size, tokens(of)) : narrow(of);
+    }
+    return 0;
+  }
+  [[nodiscard]] std::int64_t gradient_numbers(pp::exchange_stage const& from,
+                                              pp::exchange_stage const& to) const {
+    switch (from.part) {
+    case pp::layer_part::projection: return narrow(from);
+    case pp::layer_part::attention:
+      return to.part == from.part ? 0 : narrow(from) + keys(tokens(from));
+    case pp::layer_part::taken_attention:
+      return to.chunk == from.chunk ? narrow(from) : keys(tokens(to));
+    case pp::layer_part::after_attention:
+      return to.part == pp::layer_part::projection ? narrow(from) : narrow(from) + state(from);
+    }
+    return 0;
+  }
+};
+
+//! What all pieces of a model share.
+struct exchanged_model {
+  exchanged_sizes sizes;
+  attention_part<float> attention;
+  std::vector<exchanged_layer> layers;
+  std::vector<device_memory<float>> memories; //!< by device
+  std::vector<float> losses;                  //!< [microbatches, sequence]
+  batch const* pieces = nullptr;
+};
+
+//! A part of a layer for one chunk of sequences, as the library calls it.
+struct exchanged_piece {
+  pp::exchange_stage what;
+  exchanged_model* model;
+
+  void forward(pp::context const& where, pp::input, pp::output) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const out = where.outputs.empty() ? nullptr : where.outputs[0].as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    switch (what.part) {
+    case pp::layer_part::projection: {
+      if (layer().first != nullptr) {
+        layer().first->forward(bytes(where), chunk(), out);
+      } else {
+        std::copy_n(in(where, 0), narrow, out);
+      }
+      float* const key_value = out + 2 * narrow;
+      layer().before.forward(out, out + narrow, key_value, chunk().count(), kept, space);
+      std::copy_n(
+        key_value, keys(chunk()), layer().key_value[unit(where)].data() + keys({0, chunk().begin}));
+      return;
+    }
+    case pp::layer_part::attention: {
+      std::copy_n(in(where, 0) + narrow, narrow, kept);
+      model->attention.forward(chunk(),
+                               stays(),
+                               attention::causal{},
+                               layer().key_value[unit(where)].data() + keys(given()),
+                               kept,
+                               space);
+      hand_on(kept, out);
+      return;
+    }
+    case pp::layer_part::taken_attention: {
+      if (what.taken == 0) {
+        std::fill_n(out, narrow, 0.0F);
+        std::fill(
+          out + narrow, out + model->sizes.state(what), -std::numeric_limits<float>::infinity());
+        return;
+      }
+      std::copy_n(in(where, 0) + narrow, narrow, kept);
+      for (int old = 0; old < what.taken; ++old) {
+        auto const of = model->sizes.range(old);
+        std::copy_n(in(where, static_cast<std::size_t>(old) + 1) +
+                      2 * of.count() * model->sizes.size.width,
+                    keys(of),
+                    old_keys(kept) + keys({0, of.begin}));
+      }
+      model->attention.forward(chunk(), given(), attention::full{}, old_keys(kept), kept, space);
+      hand_on(kept, out);
+      return;
+    }
+    case pp::layer_part::after_attention: {
+      std::copy_n(in(where, 1), model->sizes.state(what), kept);
+      merge(kept, in(where, 2));
+      std::vector<float> y(in(where, 0), in(where, 0) + narrow);
+      layer().after.forward(kept, y.data(), chunk().count(), after_kept(kept), space);
+      if (layer().last == nullptr) {
+        std::copy(y.begin(), y.end(), out);
+        return;
+      }
+      layer().last->forward(head_unit(where),
+                            bytes(where) + chunk().begin + 1,
+                            chunk().count(),
+                            y.data(),
+                            model->losses.data() + where.microbatch * model->sizes.size.sequence +
+                              chunk().begin,
+                            nullptr,
+                            memory(where).pool,
+                            space.numbers);
+      return;
+    }
+    }
+  }
+
+  void backward(pp::context const& where, pp::input, pp::output) const {
+    float* const kept = where.activation.as<float>().data();
+    auto& space = memory(where).space;
+    auto const narrow = model->sizes.narrow(what);
+    auto const out = [&where](std::size_t k) { return where.outputs[k].as<float>().data(); };
+    switch (what.part) {
+    case pp::layer_part::after_attention: {
+      std::vector<float> dx(static_cast<std::size_t>(narrow));
+      if (layer().last == nullptr) {
+        std::copy_n(in(where, 0), narrow, dx.begin());
+      } else {
+        start_backward(where, dx.data());
+      }
+      auto const tokens = chunk().count();
+      std::vector<float> added(
+        static_cast<std::size_t>(after_attention<float>::added_numbers(model->sizes.size, tokens)));
+      layer().after.backward_input(dx.data(), tokens, after_kept(kept), added.data(), space);
+      std::copy(dx.begin(), dx.end(), out(0));
+      std::fill_n(out(1), narrow, 0.0F);
+      layer().after.add_output_gradient(out(1), tokens, added.data());
+      std::copy_n(kept, model->sizes.state(what), out(1) + narrow);
+      std::copy_n(out(1), narrow + model->sizes.state(what), out(2));
+      layer().after.add_backward_weight(kept, tokens, after_kept(kept), added.data(), space);
+      return;
+    }
+    case pp::layer_part::attention: {
+      auto& gradient = layer().key_value_gradient[unit(where)];
+      if (chunk().end == model->sizes.size.sequence) {
+        std::fill(gradient.begin(), gradient.end(), 0.0F);
+      }
+      attend_backward(where,
+                      stays(),
+                      attention::causal{},
+                      layer().key_value[unit(where)].data() + keys(given()),
+                      gradient.data() + keys(given()));
+      std::copy_n(gradient.data() + keys({0, chunk().begin}), keys(chunk()), out(0) + narrow);
+      return;
+    }
+    case pp::layer_part::taken_attention: {
+      if (what.taken == 0) {
+        std::fill_n(out(0), narrow, 0.0F);
+        return;
+      }
+      std::vector<float> gradient(static_cast<std::size_t>(keys(given())));
+      attend_backward(where, given(), attention::full{}, old_keys(kept), gradient.data());
+      for (int old = 0; old < what.taken; ++old) {
+        auto const of = model->sizes.range(old);
+        std::copy_n(
+          gradient.data() + keys({0, of.begin}), keys(of), out(static_cast<std::size_t>(old) + 1));
+      }
+      return;
+    }
+    case pp::layer_part::projection: {
+      // From attention, taken attention, output, and the taken attention of later chunks.
+      std::vector<float> query(in(where, 0), in(where, 0) + narrow);
+      std::vector<float> key_value(in(where, 0) + narrow, in(where, 0) + narrow + keys(chunk()));
+      std::vector<float> dx(in(where, 2), in(where, 2) + narrow);
+      for (std::size_t i = 0; i < query.size(); ++i) {
+        query[i] += in(where, 1)[i];
+      }
+      for (std::size_t later = 3; later < where.inputs.size(); ++later) {
+        for (std::size_t i = 0; i < key_value.size(); ++i) {
+          key_value[i] += in(where, later)[i];
+        }
+      }
+      auto const tokens = chunk().count();
+      auto& before = layer().before;
+      before.add_backward_input(query.data(), key_value.data(), dx.data(), tokens, kept, space);
+      before.add_backward_weight(query.data(), key_value.data(), tokens, kept, space);
+      if (layer().first != nullptr) {
+        layer().first->backward(bytes(where), chunk(), dx.data());
+      } else {
+        std::copy(dx.begin(), dx.end(), out(0));
+      }
+      return;
+    }
+    }
+  }
+
+private:
+  [[nodiscard]] exchanged_layer& layer() const {
+    return model->layers[static_cast<std::size_t>(what.layer)];
+  }
+  [[nodiscard]] device_memory<float>& memory(pp::context const& where) const {
+    return model->memories[static_cast<std::size_t>(where.device)];
+  }
+  [[nodiscard]] static std::size_t unit(pp::context const& where) {
+    return static_cast<std::size_t>(where.microbatch);
+  }
+  [[nodiscard]] std::size_t head_unit(pp::context const& where) const {
+    return unit(where) * model->sizes.chunks.size() + static_cast<std::size_t>(what.chunk);
+  }
+  [[nodiscard]] std::uint8_t const* bytes(pp::context const& where) const {
+    return model->pieces->microbatch(where.microbatch);
+  }
+  [[nodiscard]] static float const* in(pp::context const& where, std::size_t k) {
+    return where.inputs[k].as<float>().data();
+  }
+  [[nodiscard]] chunk_range chunk() const { return model->sizes.range(what.chunk); }
+  [[nodiscard]] chunk_range given() const { return model->sizes.given(what); }
+  [[nodiscard]] chunk_range stays() const { return {given().end, chunk().end}; }
+  [[nodiscard]] std::int64_t keys(chunk_range of) const { return model->sizes.keys(of.count()); }
+
+  //! What follows attention keeps it behind the merged state.
+  [[nodiscard]] float* after_kept(float* kept) const { return kept + model->sizes.state(what); }
+  //! Keys and values that another device has sent, behind what attention keeps.
+  [[nodiscard]] float* old_keys(float* kept) const {
+    return kept + attention_part<float>::kept_numbers(model->sizes.size, chunk().count());
+  }
+  void hand_on(float* kept, float* out) const {
+    std::copy_n(model->attention.output(kept, chunk().count()), model->sizes.state(what), out);
+  }
+  void merge(float* into, float const* other) const {
+    auto const& size = model->sizes.size;
+    auto const narrow = model->sizes.narrow(what);
+    auto const tokens = chunk().count();
+    attention::merge(attention::dense_tensor(into, 1, tokens, size.heads, size.head_dim()),
+                     attention::dense_rows(into + narrow, 1, size.heads, tokens),
+                     attention::dense_tensor(other, 1, tokens, size.heads, size.head_dim()),
+                     attention::dense_rows(other + narrow, 1, size.heads, tokens));
+  }
+  //! The gradient of the loss of a chunk.
+  void start_backward(pp::context const& where, float* dx) const {
+    auto& pool = memory(where).pool;
+    auto& numbers = memory(where).space.numbers;
+    auto const all = where.extents.microbatches * model->sizes.size.sequence;
+    auto const tokens = chunk().count();
+    layer().last->backward_input(head_unit(where),
+                                 bytes(where) + chunk().begin + 1,
+                                 tokens,
+                                 1.0F / static_cast<float>(all),
+                                 dx,
+                                 nullptr,
+                                 pool,
+                                 numbers);
+    layer().last->backward_weight(head_unit(where), tokens, numbers);
+    pool.end_of_pass();
+  }
+  //! Writes the gradient of the query to the first output, and adds those of keys and values.
+  template <class Mask>
+  void attend_backward(pp::context const& where,
+                       chunk_range seen,
+                       Mask const& mask,
+                       float const* key_value,
+                       float* key_value_gradient) const {
+    float* const kept = where.activation.as<float>().data();
+    float* const dx = where.outputs[0].as<float>().data();
+    auto const narrow = model->sizes.narrow(what);
+    std::copy_n(in(where, 0) + narrow,
+                model->sizes.state(what),
+                model->attention.output(kept, chunk().count()));
+    std::fill_n(dx, narrow, 0.0F);
+    model->attention.backward(chunk(),
+                              seen,
+                              mask,
+                              key_value,
+                              in(where, 0),
+                              dx,
+                              key_value_gradient,
+                              kept,
+                              memory(where).space);
+  }
+};
+
+//! A GPT of as many layers as the schedule has stages, on the threads of this process.
+//! @tparam Policy of the plan
+template <class Policy = pp::one_communicator>
+class exchanged_pipeline {
+public:
+  //! @param table of this schedule, or of all its stages on one device
+  exchanged_pipeline(model_size const& size,
+                     exchange_schedule const& schedule,
+                     pp::timetable_view table,
+                     std::uint64_t seed)
+      : model_{{size, schedule, table.extents, cut_sequence(size.sequence, schedule.inner.chunks)},
+               attention_part<float>(size),
+               {},
+               std::vector<device_memory<float>>(static_cast<std::size_t>(table.extents.devices)),
+               {}} {
+    auto const microbatches = table.extents.microbatches;
+    for (std::int64_t layer = 0; layer < size.layers; ++layer) {
+      model_.layers.emplace_back(size, seed, layer, microbatches, schedule.inner.chunks);
+    }
+    model_.losses.resize(static_cast<std::size_t>(microbatches * size.sequence));
+    for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+      pieces_.push_back({schedule.stage_at(table.extents, stage), &model_});
+    }
+    runner_ = std::make_unique<pp::thread_runner<std::vector<exchanged_piece>>>(
+      pp::lower<Policy>(table, model_.sizes), pieces_);
+  }
+  exchanged_pipeline(exchanged_pipeline const&) = delete;
+  exchanged_pipeline& operator=(exchanged_pipeline const&) = delete;
+
+  //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
+  double step(batch const& pieces) {
+    model_.pieces = &pieces;
+    runner_->step();
+    double sum = 0;
+    for (auto const x : model_.losses) {
+      sum += static_cast<double>(x);
+    }
+    return sum / static_cast<double>(model_.losses.size());
+  }
+  //! One step of the optimizer.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& layer : model_.layers) {
+      layer.for_each_parameter([&](parameter<float>& p) { optimizer.update(p, step); });
+      layer.refresh();
+    }
+  }
+  [[nodiscard]] std::vector<float> gradients() {
+    std::vector<float> all;
+    for (auto& layer : model_.layers) {
+      layer.for_each_parameter(
+        [&](parameter<float>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
+    }
+    return all;
+  }
+
+private:
+  exchanged_model model_;
+  std::vector<exchanged_piece> pieces_;
+  std::unique_ptr<pp::thread_runner<std::vector<exchanged_piece>>> runner_;
+};
+
+} // namespace gpt

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a run with weights that travel ends with: bytes planned and measured, one device
+//! beside it, files.
+
+#include <pipe/io/svg.hpp>
+#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/trace.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../support/named_schedules.hpp"
+#include "options.hpp"
+#include "plot.hpp"
+#include "report.hpp"
+#include "single_device.hpp"
+#include "text.hpp"
+#include "training.hpp"
+#include "weight_travel.hpp"
+
+namespace gpt {
+
+//! The timetable of the chosen schedule, with groups of layers as stages.
+//! @throws std::invalid_argument for options that it does not have
+inline pp::dynamic_timetable check_travelling(options const& o) {
+  if (!o.costs.empty()) {
+    throw std::invalid_argument(o.schedule + " has no stages on devices whose costs --costs could "
+                                             "write; leave it out");
+  }
+  return examples::by_groups(examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs));
+}
+
+//! Times, and bytes planned beside measured.
+inline void report_travelled(options const& o,
+                             text_to_learn const& text,
+                             training const& run,
+                             std::vector<travelled_bytes> const& all) {
+  std::printf("loss %.3f nats per byte, unigram entropy %.3f\nmeasured: step %.1f ms\n",
+              run.losses.back(),
+              unigram_entropy(text.bytes),
+              1e3 * run.step_seconds);
+  std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step\n"
+              "  kB                       ",
+              name_of(o).c_str());
+  for (std::size_t device = 0; device < all.size(); ++device) {
+    std::printf(" device %zu", device);
+  }
+  struct row {
+    char const* name;
+    std::int64_t travelled_bytes::*bytes;
+  };
+  constexpr row rows[] = {{"activations, planned", &travelled_bytes::planned_activations},
+                          {"activations, measured", &travelled_bytes::measured_activations},
+                          {"weights sent, planned", &travelled_bytes::planned_sent},
+                          {"weights sent, measured", &travelled_bytes::measured_sent},
+                          {"slots for weights", &travelled_bytes::weight_slots}};
+  for (row const& each : rows) {
+    std::printf("\n    %-23s", each.name);
+    for (travelled_bytes const& one : all) {
+      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
+    }
+  }
+  std::printf("\n  sent: weights forward, and weights and gradients backward, of the whole model "
+              "for each microbatch but the last\n");
+}
+
+//! One step from the first weights, held against one device. Returns false where a gradient
+//! differs.
+inline bool check_travelled(options const& o, text_to_learn const& text) {
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  std::mt19937_64 random(seed + 1);
+  auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+  auto const expected = gradients_of_one_device(o, pieces);
+  travelling_model model(
+    o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed);
+  model.step(pieces);
+  auto const gradients = gradients_of(model.stages());
+  if (gradients.size() != expected.size()) {
+    throw std::logic_error("the groups have not the parameters of the model");
+  }
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    different += std::memcmp(&gradients[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
+  }
+  std::printf("\nOne step of %s: %lld devices, %lld microbatches, held against one device: %zu of "
+              "%zu gradients differ\n",
+              name_of(o).c_str(),
+              static_cast<long long>(o.devices),
+              static_cast<long long>(o.microbatches),
+              different,
+              expected.size());
+  return different == 0;
+}
+
+//! Plan, losses, and when the passes of the last step ran.
+inline void write_travelled(options const& o,
+                            text_to_learn const& text,
+                            training const& run,
+                            pp::timetable_view plan,
+                            pp::timetable_details const& about) {
+  std::string picture;
+  pp::write_svg(picture, plan, about);
+  write_file(o.output + "/timetable.svg", picture);
+  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + name_of(o) + ", " +
+                     std::to_string(tokens_of(o)) + " bytes per step";
+  write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
+  std::string trace;
+  pp::write_trace(trace,
+                  examples::by_groups(run.traces.back()),
+                  about,
+                  {},
+                  {.planned_unit = 1e6, .memory = true});
+  write_file(o.output + "/trace.json", trace);
+  std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
+              "the times that were measured\n",
+              o.output.c_str());
+}
+
+} // namespace gpt
