@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Prints how fast timetables are made, in millions of passes per second: the order alone, its
-// simulation, its verification. Times are processor times, so that a busy machine does little harm.
-// Every timetable is verified before its figures are printed.
-//
-//   schedule_generation         P = 64, M = 512, the best of several runs
-//   schedule_generation large   closed forms at P = 1024, M = 8192, one run, with the sum of
-//   seconds
-//
-// A new family adds its lines to `rows`. To build:
-//
-//   cmake -S . -B build/bench -DCMAKE_BUILD_TYPE=Release -DPIPELINING_BUILD_BENCHMARKS=ON
-//   cmake --build build/bench --target schedule_generation
+//! @file
+//! @brief What it takes to make a plan, part by part: the order, its times, its verification, and
+//! the plan with its proof. In nanoseconds per pass of processor time, so that a busy machine does
+//! little harm; the best of several runs. Every timetable is verified, and every plan proven,
+//! before its figures are printed.
+
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -23,6 +19,7 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -32,129 +29,183 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <utility>
+#include <vector>
 
 namespace pp = pipelining;
 
 namespace {
 
+constexpr char const* usage =
+  "usage: schedule_generation [DEVICES MICROBATCHES] [--json]   default 64 512\n"
+  "       schedule_generation large [DEVICES MICROBATCHES] [--json]\n"
+  "large: closed forms, once, without plans; default 1024 8192\n";
+
+//! Seconds.
 struct timing {
   std::size_t passes = 0;
-  double order = 0; //!< seconds
-  double simulation = 0;
-  double verification = 0;
-  bool valid = false;
+  double order = 1e9;
+  double simulation = 1e9;
+  double verification = 1e9;
+  double lowering = 1e9; //!< with the proof
+  double proof = 1e9;
+  bool valid = true;
 };
 
-double seconds_since(std::clock_t start) {
-  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-}
+//! What one run takes.
+struct asked {
+  pp::pipeline_size size{64, 512};
+  int runs = 9;
+  bool plans = true;
+};
+
+//! Seconds since the last call.
+class stopwatch {
+public:
+  double lap() {
+    std::clock_t const now = std::clock();
+    return static_cast<double>(now - std::exchange(start_, now)) / CLOCKS_PER_SEC;
+  }
+
+private:
+  std::clock_t start_ = std::clock();
+};
 
 template <pp::schedule Schedule>
-timing measure(Schedule const& plan, pp::pipeline_size size, pp::uniform_cost const& cost = {}) {
-  timing result;
-  auto start = std::clock();
-  pp::device_orders orders = pp::make_orders(plan, size, cost);
-  result.order = seconds_since(start);
-  result.passes = orders.passes.size();
-  start = std::clock();
-  pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
-  result.simulation = seconds_since(start);
-  start = std::clock();
-  result.valid = static_cast<bool>(pp::verify(table));
-  result.verification = seconds_since(start);
-  return result;
+timing measure(Schedule const& plan, asked const& what, pp::uniform_cost const& cost = {}) {
+  timing best;
+  auto const keep = [](double& least, double now) { least = std::min(least, now); };
+  for (int run = 0; run < what.runs; ++run) {
+    stopwatch watch;
+    pp::device_orders orders = pp::make_orders(plan, what.size, cost);
+    keep(best.order, watch.lap());
+    best.passes = orders.passes.size();
+    pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
+    keep(best.simulation, watch.lap());
+    best.valid = best.valid && pp::verify(table);
+    keep(best.verification, watch.lap());
+    if (!what.plans)
+      continue;
+    pp::plan const work = pp::lower(table);
+    keep(best.lowering, watch.lap());
+    best.valid = best.valid && pp::prove(work);
+    keep(best.proof, watch.lap());
+  }
+  return best;
 }
 
 struct row {
   char const* name;
-  timing (*run)(pp::pipeline_size);
+  timing (*run)(asked const&);
   bool closed_form = true; //!< takes part in the large run
 };
 
 row const rows[] = {
-  {"gpipe", [](pp::pipeline_size size) { return measure(pp::GPipe{}, size); }},
-  {"1f1b", [](pp::pipeline_size size) { return measure(pp::OneFOneB{}, size); }},
-  {"eager-1f1b", [](pp::pipeline_size size) { return measure(pp::EagerOneFOneB{}, size); }},
-  {"kfkb, groups of 2", [](pp::pipeline_size size) { return measure(pp::Grouped<2>{}, size); }},
-  {"interleaved, V = 2",
-   [](pp::pipeline_size size) { return measure(pp::Interleaved<2>{}, size); }},
-  {"breadth-first, V = 2",
-   [](pp::pipeline_size size) { return measure(pp::BreadthFirst<2>{}, size); }},
-  {"seq1f1b, C = 4", [](pp::pipeline_size size) { return measure(pp::Seq1F1B<4>{}, size); }},
+  {"gpipe", [](asked const& what) { return measure(pp::GPipe{}, what); }},
+  {"1f1b", [](asked const& what) { return measure(pp::OneFOneB{}, what); }},
+  {"eager-1f1b", [](asked const& what) { return measure(pp::EagerOneFOneB{}, what); }},
+  {"kfkb, groups of 2", [](asked const& what) { return measure(pp::Grouped<2>{}, what); }},
+  {"interleaved, V = 2", [](asked const& what) { return measure(pp::Interleaved<2>{}, what); }},
+  {"breadth-first, V = 2", [](asked const& what) { return measure(pp::BreadthFirst<2>{}, what); }},
+  {"seq1f1b, C = 4", [](asked const& what) { return measure(pp::Seq1F1B<4>{}, what); }},
   {"seq1f1b-interleaved, V = 2, C = 4",
-   [](pp::pipeline_size size) { return measure(pp::Seq1F1BInterleaved<2, 4>{}, size); },
+   [](asked const& what) { return measure(pp::Seq1F1BInterleaved<2, 4>{}, what); },
    false},
   {"seq1f1b-zb-h2, C = 4",
-   [](pp::pipeline_size size) { return measure(pp::Seq1F1BZeroBubbleH2<4>{}, size); }},
-  {"zb-h1", [](pp::pipeline_size size) { return measure(pp::ZeroBubbleH1{}, size); }},
-  {"zb-h2", [](pp::pipeline_size size) { return measure(pp::ZeroBubbleH2{}, size); }},
+   [](asked const& what) { return measure(pp::Seq1F1BZeroBubbleH2<4>{}, what); }},
+  {"zb-h1", [](asked const& what) { return measure(pp::ZeroBubbleH1{}, what); }},
+  {"zb-h2", [](asked const& what) { return measure(pp::ZeroBubbleH2{}, what); }},
   {"zb-interleaved, V = 2",
-   [](pp::pipeline_size size) { return measure(pp::ZeroBubbleInterleaved<2>{}, size); }},
+   [](asked const& what) { return measure(pp::ZeroBubbleInterleaved<2>{}, what); }},
   {"zb-auto, limit 2P, unit costs",
-   [](pp::pipeline_size size) { return measure(pp::ZeroBubbleAuto<2>{}, size); },
+   [](asked const& what) { return measure(pp::ZeroBubbleAuto<2>{}, what); },
    false},
   {"zb-auto, limit P, 10/12/8, latency 1",
-   [](pp::pipeline_size size) {
-     return measure(pp::ZeroBubbleAuto<1>{}, size, {10, 12, 8, 1}); // needs every policy
+   [](asked const& what) {
+     return measure(pp::ZeroBubbleAuto<1>{}, what, {10, 12, 8, 1}); // needs every policy
    },
    false},
-  {"v-half, unit costs", [](pp::pipeline_size size) { return measure(pp::VHalf{}, size); }, false},
+  {"v-half, unit costs", [](asked const& what) { return measure(pp::VHalf{}, what); }, false},
   {"v-half, 10/12/8, latency 1",
-   [](pp::pipeline_size size) {
-     return measure(pp::VHalf{}, size, {10, 12, 8, 1});
+   [](asked const& what) {
+     return measure(pp::VHalf{}, what, {10, 12, 8, 1});
    },
    false},
   {"v-auto, limit 1.5 P, 10/12/8, latency 1",
-   [](pp::pipeline_size size) {
-     return measure(pp::VAuto<>{.memory_limit = 1.5 * size.devices}, size, {10, 12, 8, 1});
+   [](asked const& what) {
+     return measure(pp::VAuto<>{.memory_limit = 1.5 * what.size.devices}, what, {10, 12, 8, 1});
    },
    false},
-  {"dualpipe-v", [](pp::pipeline_size size) { return measure(pp::DualPipeV<>{}, size); }},
+  {"zb-v, unit costs", [](asked const& what) { return measure(pp::ZeroBubbleV{}, what); }, false},
+  {"dualpipe-v", [](asked const& what) { return measure(pp::DualPipeV<>{}, what); }},
 };
 
-timing best_of(row const& one, pp::pipeline_size size, int runs) {
-  timing best = one.run(size);
-  for (int run = 1; run < runs; ++run) {
-    timing const next = one.run(size);
-    best.order = std::min(best.order, next.order);
-    best.simulation = std::min(best.simulation, next.simulation);
-    best.verification = std::min(best.verification, next.verification);
-    best.valid = best.valid && next.valid;
+void print(row const& one, timing const& best, bool json) {
+  auto const each = [&best](double seconds) {
+    return seconds / static_cast<double>(best.passes) * 1e9;
+  };
+  double const figures[] = {each(best.order),
+                            each(best.simulation),
+                            each(best.verification),
+                            each(best.lowering),
+                            each(best.proof)};
+  bool const plans = best.lowering < 1e9;
+  double const seconds =
+    best.order + best.simulation + best.verification + (plans ? best.lowering : 0);
+  if (json) {
+    std::printf("{\"schedule\": \"%s\", \"passes\": %zu, \"order\": %.2f, \"simulate\": %.2f, "
+                "\"verify\": %.2f, ",
+                one.name,
+                best.passes,
+                figures[0],
+                figures[1],
+                figures[2]);
+    if (plans)
+      std::printf("\"lower\": %.2f, \"prove\": %.2f, ", figures[3], figures[4]);
+    std::printf("\"seconds\": %.6f, \"valid\": %s}\n", seconds, best.valid ? "true" : "false");
+    return;
   }
-  return best;
+  std::printf("%-38s %10zu", one.name, best.passes);
+  for (int i = 0; i < (plans ? 5 : 3); ++i)
+    std::printf(" %9.1f", figures[i]);
+  std::printf(" %9.4f%s\n", seconds, best.valid ? "" : "  NOT VALID");
 }
 
 } // namespace
 
 int main(int count, char** words) {
-  bool const large = count == 2 && std::strcmp(words[1], "large") == 0;
-  if (count > 1 && !large) {
-    std::fprintf(stderr, "usage: schedule_generation [large]\n");
+  std::vector<char const*> given(words + 1, words + count);
+  bool const json = !given.empty() && std::strcmp(given.back(), "--json") == 0;
+  if (json)
+    given.pop_back();
+  asked what;
+  if (!given.empty() && std::strcmp(given.front(), "large") == 0) {
+    what = {.size = {1024, 8192}, .runs = 1, .plans = false};
+    given.erase(given.begin());
+  }
+  if (given.size() == 2)
+    what.size = {std::atoi(given[0]), std::atoi(given[1])};
+  if (given.size() % 2 != 0 || given.size() > 2 || what.size.devices < 1 ||
+      what.size.microbatches < 1) {
+    std::fputs(usage, stderr);
     return 2;
   }
-  pp::pipeline_size const size = large ? pp::pipeline_size{1024, 8192} : pp::pipeline_size{64, 512};
-  std::printf("P = %d, M = %d; millions of passes per second\n", size.devices, size.microbatches);
-  std::printf(
-    "%-38s %10s %9s %9s %9s %9s\n", "schedule", "passes", "order", "simulate", "verify", "seconds");
+  if (!json) {
+    std::printf("P = %d, M = %d; nanoseconds per pass, and seconds of all\n",
+                what.size.devices,
+                what.size.microbatches);
+    std::printf("%-38s %10s %9s %9s %9s", "schedule", "passes", "order", "simulate", "verify");
+    std::printf("%s %9s\n", what.plans ? "     lower its proof" : "", "seconds");
+  }
   bool all_valid = true;
   for (row const& one : rows) {
-    if (large && !one.closed_form)
+    if (!what.plans && !one.closed_form)
       continue;
-    timing const best = best_of(one, size, large ? 1 : 9);
-    auto const rate = [&best](double seconds) {
-      return static_cast<double>(best.passes) / seconds * 1e-6;
-    };
-    std::printf("%-38s %10zu %9.1f %9.1f %9.1f %9.3f%s\n",
-                one.name,
-                best.passes,
-                rate(best.order),
-                rate(best.simulation),
-                rate(best.verification),
-                best.order + best.simulation + best.verification,
-                best.valid ? "" : "  NOT VALID");
+    timing const best = one.run(what);
+    print(one, best, json);
     all_valid = all_valid && best.valid;
   }
   return all_valid ? 0 : 1;

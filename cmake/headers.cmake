@@ -177,6 +177,8 @@ set(PIPELINING_HEADERS_PLAN
   plan/lower/hook_placement.hpp
   plan/lower/hooks.hpp
   plan/lower/data_uses.hpp
+  plan/lower/exchange.hpp
+  plan/lower/message_placement.hpp
   plan/lower/scratch.hpp
   plan/lower/slots.hpp
   plan/lower/static_lowering.hpp

@@ -78,11 +78,12 @@ std::size_t train(char const* name, Schedule const& inner) {
     update(model.stages(), step);
     update(alone.stages(), step);
   }
-  std::printf("%s, %d barrier%s: loss %.3f; at most %zu parameters and %zu kept bytes on a device\n"
+  std::printf("%s, %s: loss %.3f; at most %zu parameters and %zu kept bytes on a device\n"
               "  %zu of %zu gradients differ from one device\n",
               name,
-              Barriers,
-              Barriers == 1 ? "" : "s",
+              Barriers == pp::interlaced ? "interlaced"
+              : Barriers == 1            ? "1 barrier"
+                                         : "2 barriers",
               loss,
               most_parameters(model.stages(), table),
               model.peak_bytes(),
@@ -110,6 +111,7 @@ int main() {
     *std::max_element(peaks.begin(), peaks.end()));
   std::size_t const differ = train<1>("1F1B", pp::OneFOneB{}) + train<2>("1F1B", pp::OneFOneB{}) +
                              train<2>("Seq1F1B", pp::Seq1F1B<3>{}) +
-                             train<2>("V-Half", pp::VHalf{});
+                             train<2>("V-Half", pp::VHalf{}) +
+                             train<pp::interlaced>("V-Half", pp::VHalf{});
   return differ == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

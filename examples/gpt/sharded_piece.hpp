@@ -27,7 +27,7 @@ namespace gpt {
 struct sharded_cut {
   std::int64_t shards = 1;
   std::int64_t stages = 1; //!< of layers
-  int barriers = 2;
+  int barriers = 2;        //!< those of with_vocabulary
   step_cut step;
 };
 
@@ -340,7 +340,7 @@ private:
     auto const width = size_.width;
     sum_.assign(static_cast<std::size_t>(tokens * width), 0.0F);
     last_.resize(sum_.size());
-    if (norm_ == nullptr || cut_.barriers == 2) {
+    if (norm_ == nullptr || cut_.barriers != 1) {
       for (float const* const one : from) {
         for (std::size_t i = 0; i < sum_.size(); ++i) {
           sum_[i] += one[i];

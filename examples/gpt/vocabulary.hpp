@@ -194,7 +194,7 @@ private:
     for (std::int64_t i = behind; i < behind + cut_.shards; ++i) {
       auto const at = static_cast<std::size_t>(i);
       pieces_[at].backward(
-        u, some(made_, behind, cut_.shards), cut_.barriers == 2 ? given_[at].data() : nullptr);
+        u, some(made_, behind, cut_.shards), cut_.barriers != 1 ? given_[at].data() : nullptr);
     }
   }
   void backward(unit u) {

@@ -466,12 +466,17 @@ auto with_adapted(schedule_choice const& choice, Use use) {
     return find_schedule(choice.name).device_of == nullptr
              ? with_less_memory(named, choice, use)
              : with_less_memory(placed_schedule_of_name{named}, choice, use);
-  bool const published = choice.name == "1f1b"; // an order of its own
-  if (choice.adapted == adapter::vocabulary_1)
-    return published ? use(pp::with_vocabulary<pp::OneFOneB, 1>{})
-                     : use(pp::with_vocabulary<schedule_of_name, 1>{named});
-  return published ? use(pp::with_vocabulary<pp::OneFOneB, 2>{})
-                   : use(pp::with_vocabulary<schedule_of_name, 2>{named});
+  auto const with_shards = [&]<int Barriers>(std::integral_constant<int, Barriers>) {
+    return choice.name == "1f1b" // has an order of its own
+             ? use(pp::with_vocabulary<pp::OneFOneB, Barriers>{})
+             : use(pp::with_vocabulary<schedule_of_name, Barriers>{named});
+  };
+  switch (choice.adapted) {
+  case adapter::vocabulary_interlaced:
+    return with_shards(std::integral_constant<int, pp::interlaced>{});
+  case adapter::vocabulary_1: return with_shards(std::integral_constant<int, 1>{});
+  default: return with_shards(std::integral_constant<int, 2>{});
+  }
 }
 
 pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost) {

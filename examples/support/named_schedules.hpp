@@ -60,15 +60,16 @@ enum class option : unsigned {
 //! What any schedule can be wrapped in.
 enum class adapter {
   none,
-  recompute,       //!< with_recompute: forward passes keep their input alone
-  recompute_first, //!< the same of the first stage of every device
-  offload,         //!< with_offload: activations wait on the host
-  offload_half,    //!< half of them, those that idle longest
-  offload_chunks,  //!< of every chunk but the last what hides behind the next one
-  vocabulary_1,    //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
-  vocabulary_2,    //!< with_vocabulary<Schedule, 2>
-  sharded_weights, //!< with_sharded_weights: gathered for every visit of a stage
-  gathered_once    //!< the same, gathered once
+  recompute,             //!< with_recompute: forward passes keep their input alone
+  recompute_first,       //!< the same of the first stage of every device
+  offload,               //!< with_offload: activations wait on the host
+  offload_half,          //!< half of them, those that idle longest
+  offload_chunks,        //!< of every chunk but the last what hides behind the next one
+  vocabulary_1,          //!< with_vocabulary<Schedule, 1>: the vocabulary in shards, one barrier
+  vocabulary_2,          //!< with_vocabulary<Schedule, 2>
+  vocabulary_interlaced, //!< with_vocabulary<Schedule, interlaced>
+  sharded_weights,       //!< with_sharded_weights: gathered for every visit of a stage
+  gathered_once          //!< the same, gathered once
 };
 
 //! An adapter by the name that options have for it.
@@ -89,6 +90,9 @@ inline constexpr named_adapter named_adapters[] = {
    "of every chunk but the last what moves behind the forward pass of the next"},
   {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
   {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
+  {"vocabulary-interlaced",
+   adapter::vocabulary_interlaced,
+   "the same, where all devices do the output layer of a microbatch at once"},
   {"sharded-weights",
    adapter::sharded_weights,
    "weights gathered for every visit of a stage (ZeRO-3)"},
@@ -104,7 +108,8 @@ inline constexpr named_adapter named_adapters[] = {
 }
 
 [[nodiscard]] constexpr bool has_shards(adapter which) noexcept {
-  return which == adapter::vocabulary_1 || which == adapter::vocabulary_2;
+  return which == adapter::vocabulary_1 || which == adapter::vocabulary_2 ||
+         which == adapter::vocabulary_interlaced;
 }
 
 [[nodiscard]] constexpr bool shards_weights(adapter which) noexcept {

@@ -134,6 +134,8 @@ std::string type_of(schedule_choice const& c) {
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
   case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
   case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
+  case adapter::vocabulary_interlaced:
+    return "pipelining::with_vocabulary<" + plain + ", pipelining::interlaced>";
   default: return "pipelining::with_vocabulary<" + plain + ">";
   }
 }
@@ -477,7 +479,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
   // Costs from a file do not know shards.
   if (!asked.measured && asked.devices > 1)
-    adapters.insert(adapters.end(), {adapter::vocabulary_1, adapter::vocabulary_2});
+    adapters.insert(adapters.end(),
+                    {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
     adapters.push_back(adapter::sharded_weights);
   vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });

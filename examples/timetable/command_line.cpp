@@ -126,8 +126,9 @@ void read_vocabulary_cost(pipelining::uniform_cost& cost,
 }
 
 std::string read_policy(std::string_view option, std::string_view word) {
-  if (word != "pipeline" && word != "pair" && word != "edge")
-    throw usage_error(std::string(option) + " wants pipeline, pair or edge, not " + quoted(word));
+  if (word != "pipeline" && word != "pair" && word != "edge" && word != "exchange")
+    throw usage_error(std::string(option) + " wants pipeline, pair, edge or exchange, not " +
+                      quoted(word));
   return std::string(word);
 }
 
@@ -532,7 +533,8 @@ void check(command& result, std::vector<std::string_view> const& given) {
                         " is for --with sharded-weights and gathered-once only, "
                         "and not for costs of a file");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
-    throw usage_error("--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only");
+    throw usage_error(
+      "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
   if (result.choice.adapted != adapter::none && result.format == "html")
     throw usage_error("a page knows forward and backward passes alone; --with has all other "
                       "formats, svg among them");
@@ -679,7 +681,9 @@ std::string help_text() {
          "  --torch VERSION        of pytorch-comms: the version that reads the file, 2.10 to\n"
          "                         2.15 (default)\n"
          "  --policy POLICY        of calls and memory: one communicator for the pipeline, for\n"
-         "                         each pair of devices (default) or for each directed edge\n"
+         "                         each pair of devices (default) or for each directed edge; or\n"
+         "                         exchange: one, in which shards of a vocabulary exchange at "
+         "once\n"
          "  --bytes M[,A,W,S,G,T,R] of calls, memory and html: sizes of a message, an activation,\n"
          "                         what is kept for the weights, the state of a sequence and its\n"
          "                         gradient, the gradient of a tied weight, a row of totals\n"
@@ -687,7 +691,8 @@ std::string help_text() {
          "                         first stage of every device alone), offload, offload-half,\n"
          "                         offload-chunks (what hides behind the next chunk),\n"
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
-         "                         shard per device, one or two barriers), sharded-weights\n"
+         "                         shard per device, one or two barriers), vocabulary-interlaced\n"
+         "                         (all devices do it at once), sharded-weights\n"
          "                         (gathered for every visit of a stage) or gathered-once\n"
          "  --gather T, --scatter T\n"
          "                         of sharded weights: time of a gather of a stage's weights, and\n"

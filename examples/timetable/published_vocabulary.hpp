@@ -8,15 +8,21 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <vector>
 
 namespace examples {
 
+inline constexpr int in_one_piece = -1; //!< In place of a number of barriers.
+
 //! One run. Times of passes are in microseconds, by device.
 struct published_run {
-  int barriers;       //!< 0: the vocabulary is in one piece
+  int barriers;       //!< those of with_vocabulary, or in_one_piece
   char const* layers; //!< "even", or "redistributed" so that all devices take about as long
   int sequence;
   int vocabulary;
@@ -25,7 +31,8 @@ struct published_run {
   double milliseconds; //!< of an iteration
   std::vector<double> forward;
   std::vector<double> backward;
-  std::vector<double> shard; //!< `logits` and `logits_gradient` together
+  std::vector<double>
+    shard; //!< `logits` and `logits_gradient` together, interlaced: with exchanges
   std::vector<double> embed;
   std::vector<double> embed_gradient;
   double reduce;
@@ -48,12 +55,32 @@ struct published_cost {
     }
   }
   [[nodiscard]] static double latency() { return 0; }
-  [[nodiscard]] pipelining::group_times groups() const { return {0, run.reduce}; }
+  [[nodiscard]] pipelining::group_times groups() const {
+    return {0, run.barriers == pipelining::interlaced ? 0 : run.reduce};
+  }
 };
+
+//! The timetable of a run.
+[[nodiscard]] inline pipelining::dynamic_timetable timetable_of(published_run const& run) {
+  published_cost const cost{run};
+  pipelining::pipeline_size const size{run.devices, run.microbatches};
+  switch (run.barriers) {
+  case in_one_piece: return pipelining::make_timetable<pipelining::OneFOneB>(size, cost);
+  case pipelining::interlaced:
+    return pipelining::make_timetable<
+      pipelining::with_vocabulary<pipelining::OneFOneB, pipelining::interlaced>>(size, cost);
+  case 1:
+    return pipelining::make_timetable<pipelining::with_vocabulary<pipelining::OneFOneB, 1>>(size,
+                                                                                            cost);
+  default:
+    return pipelining::make_timetable<pipelining::with_vocabulary<pipelining::OneFOneB, 2>>(size,
+                                                                                            cost);
+  }
+}
 
 //! The runs.
 inline std::vector<published_run> const published_runs{
-  {0,
+  {in_one_piece,
    "even",
    2048,
    256000,
@@ -66,7 +93,7 @@ inline std::vector<published_run> const published_runs{
    {},
    {},
    0},
-  {0,
+  {in_one_piece,
    "redistributed",
    2048,
    256000,
@@ -105,7 +132,20 @@ inline std::vector<published_run> const published_runs{
    {519, 408, 426, 414, 437, 455, 491, 529},
    {709, 786, 791, 803, 789, 797, 794, 865},
    346},
-  {0,
+  {pipelining::interlaced,
+   "even",
+   2048,
+   256000,
+   8,
+   128,
+   5807.6,
+   {10911, 10784, 10674, 10942, 10678, 10777, 10760, 10787},
+   {22100, 21963, 21626, 22266, 21641, 21922, 21800, 22028},
+   {8341, 8193, 8073, 7919, 7743, 7691, 7605, 8467},
+   {545, 565, 601, 605, 508, 518, 530, 569},
+   {767, 843, 844, 861, 842, 848, 851, 932},
+   360},
+  {in_one_piece,
    "even",
    2048,
    128000,
@@ -118,7 +158,7 @@ inline std::vector<published_run> const published_runs{
    {},
    {},
    0},
-  {0,
+  {in_one_piece,
    "redistributed",
    2048,
    128000,
@@ -157,7 +197,20 @@ inline std::vector<published_run> const published_runs{
    {512, 379, 470, 439, 480, 468, 474, 498},
    {466, 538, 543, 549, 539, 555, 553, 626},
    334},
-  {0,
+  {pipelining::interlaced,
+   "even",
+   2048,
+   128000,
+   8,
+   128,
+   5327.3,
+   {10878, 10704, 10554, 10793, 10577, 10863, 10802, 10832},
+   {22027, 21747, 21405, 21936, 21434, 22150, 21908, 22084},
+   {4729, 4619, 4500, 4452, 4328, 4259, 4173, 4852},
+   {544, 542, 609, 603, 587, 566, 548, 587},
+   {529, 602, 605, 613, 599, 614, 611, 704},
+   333},
+  {in_one_piece,
    "even",
    2048,
    64000,
@@ -170,7 +223,7 @@ inline std::vector<published_run> const published_runs{
    {},
    {},
    0},
-  {0,
+  {in_one_piece,
    "redistributed",
    2048,
    64000,
@@ -209,7 +262,20 @@ inline std::vector<published_run> const published_runs{
    {447, 400, 407, 400, 430, 465, 464, 521},
    {349, 419, 423, 425, 424, 433, 426, 498},
    360},
-  {0,
+  {pipelining::interlaced,
+   "even",
+   2048,
+   64000,
+   8,
+   128,
+   5093.8,
+   {11083, 10766, 10747, 10753, 10772, 10921, 10655, 10658},
+   {22383, 21885, 21802, 21861, 21844, 22246, 21604, 21693},
+   {2971, 2847, 2759, 2670, 2586, 2462, 2358, 3668},
+   {547, 537, 540, 533, 549, 546, 563, 595},
+   {412, 476, 481, 485, 492, 496, 488, 575},
+   341},
+  {in_one_piece,
    "even",
    2048,
    32000,
@@ -222,7 +288,7 @@ inline std::vector<published_run> const published_runs{
    {},
    {},
    0},
-  {0,
+  {in_one_piece,
    "redistributed",
    2048,
    32000,
@@ -260,6 +326,19 @@ inline std::vector<published_run> const published_runs{
    {1418, 1423, 1409, 1418, 1411, 1430, 1457, 1215},
    {393, 376, 414, 386, 465, 476, 742, 773},
    {283, 359, 360, 360, 361, 368, 374, 445},
-   334}};
+   334},
+  {pipelining::interlaced,
+   "even",
+   2048,
+   32000,
+   8,
+   128,
+   4951.9,
+   {10890, 10784, 10667, 10623, 10631, 10754, 10764, 10730},
+   {21975, 21934, 21602, 21611, 21589, 21878, 21827, 21861},
+   {1992, 1851, 1750, 1659, 1573, 1487, 1418, 2130},
+   {535, 538, 583, 589, 528, 536, 895, 917},
+   {345, 419, 424, 428, 428, 434, 436, 524},
+   617}};
 
 } // namespace examples

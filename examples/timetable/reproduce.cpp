@@ -392,16 +392,11 @@ std::string vocabulary() {
   std::vector<line> rows{
     {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
   for (published_run const& run : published_runs) {
-    published_cost const cost{run};
-    pp::pipeline_size const size{run.devices, run.microbatches};
-    pp::dynamic_timetable const table =
-      run.barriers == 0   ? pp::make_timetable<pp::OneFOneB>(size, cost)
-      : run.barriers == 1 ? pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>(size, cost)
-                          : pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>(size, cost);
-    double const milliseconds = pp::makespan(table) / 1000;
-    rows.push_back({run.barriers == 0   ? "in one piece"
-                    : run.barriers == 1 ? "in shards, one barrier"
-                                        : "in shards, two barriers",
+    double const milliseconds = pp::makespan(timetable_of(run)) / 1000;
+    rows.push_back({run.barriers == in_one_piece     ? "in one piece"
+                    : run.barriers == pp::interlaced ? "in shards, interlaced"
+                    : run.barriers == 1              ? "in shards, one barrier"
+                                                     : "in shards, two barriers",
                     run.layers,
                     std::to_string(run.devices) + ", " + std::to_string(run.microbatches),
                     std::to_string(run.sequence) + ", " + std::to_string(run.vocabulary),

@@ -66,6 +66,8 @@ pp::text_options terminal(int width) {
 pp::plan lower(examples::command const& asked, pp::timetable_view table) {
   if (asked.policy == "pipeline")
     return pp::lower<pp::one_communicator>(table, asked.sizes);
+  if (asked.policy == "exchange")
+    return pp::lower<pp::exchanges_at_once>(table, asked.sizes);
   if (asked.policy == "edge")
     return pp::lower<pp::communicator_per_edge>(table, asked.sizes);
   return pp::lower<pp::communicator_per_pair>(table, asked.sizes);

@@ -61,10 +61,12 @@
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
 #include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/lower/hook_placement.hpp>
 #include <pipe/plan/lower/hooks.hpp>
+#include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/static_lowering.hpp>

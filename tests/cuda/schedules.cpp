@@ -105,6 +105,7 @@ void add_plans(std::vector<named_plan>& plans,
                support::sequential_result const& expected) {
   std::size_t const before = plans.size();
   add_plans(plans, name, table);
+  add_plan<pp::exchanges_at_once>(plans, name, table);
   for (std::size_t i = before; i < plans.size(); ++i)
     plans[i].expected = expected;
 }
@@ -148,6 +149,10 @@ std::vector<named_plan> plans_with_shards() {
             "1F1B with a vocabulary in shards, one barrier",
             pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>({3, 4}),
             run_vocabulary(3, 4, 1));
+  add_plans(plans,
+            "1F1B with a vocabulary in shards, interlaced",
+            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
+            run_vocabulary(3, 4, pp::interlaced));
   return plans;
 }
 

@@ -44,26 +44,31 @@ std::vector<named_plan> plans_with_shards();
 //! @brief The main families on more devices, with messages of this many words, an odd number.
 std::vector<named_plan> large_plans(int devices, int microbatches, int words);
 
-//! @brief Adds the plans of one timetable under all policies.
+//! @brief Adds the plan of a timetable under one policy.
+template <class Policy>
+void add_plan(std::vector<named_plan>& plans,
+              std::string const& name,
+              pipelining::dynamic_timetable const& table) {
+  namespace pp = pipelining;
+  pp::plan work = pp::lower<Policy>(table, message_words);
+  REQUIRE(pp::prove(work));
+  auto const extents = work.view().extents;
+  plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
+                     std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
+                   std::move(work),
+                   support::run_sequentially(pp::stages(extents),
+                                             extents.microbatches,
+                                             extents.chunks,
+                                             table.tables.declared == pp::travelling_weights)});
+}
+
+//! @brief Adds the plans of one timetable under all policies that join no exchanges.
 inline void add_plans(std::vector<named_plan>& plans,
                       std::string const& name,
                       pipelining::dynamic_timetable const& table) {
-  namespace pp = pipelining;
-  auto add = [&]<class Policy>(Policy) {
-    pp::plan work = pp::lower<Policy>(table, message_words);
-    REQUIRE(pp::prove(work));
-    auto const extents = work.view().extents;
-    plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
-                       std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
-                     std::move(work),
-                     support::run_sequentially(pp::stages(extents),
-                                               extents.microbatches,
-                                               extents.chunks,
-                                               table.tables.declared == pp::travelling_weights)});
-  };
-  add(pp::one_communicator{});
-  add(pp::communicator_per_pair{});
-  add(pp::communicator_per_edge{});
+  add_plan<pipelining::one_communicator>(plans, name, table);
+  add_plan<pipelining::communicator_per_pair>(plans, name, table);
+  add_plan<pipelining::communicator_per_edge>(plans, name, table);
 }
 
 //! @brief The same for a schedule of the compiler.

@@ -39,7 +39,7 @@ class Systems(unittest.TestCase):
 
     def test_adapters_have_rows(self):
         for name in ["1f1b", "seq1f1b --chunks 4", "v-half"]:
-            for adapter in ["recompute", "offload", "vocabulary-1", "vocabulary-2"]:
+            for adapter in ["recompute", "offload", "vocabulary-1", "vocabulary-2", "vocabulary-interlaced"]:
                 self.assertIn(f"{name} with {adapter}", self.table)
 
     def test_messages_of_a_microbatch(self):

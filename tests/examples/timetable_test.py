@@ -335,7 +335,7 @@ class Timetables(unittest.TestCase):
         self.assertRegex(output("compare", "--devices", 3, "--microbatches", 6), r"\ndualpipe +[^\n]*even")
 
     def test_calls_add_up(self):
-        for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6)):
+        for policy, communicators in (("pipeline", 1), ("pair", 3), ("edge", 6), ("exchange", 1)):
             lines = output("1f1b", "--devices", 4, "--microbatches", 8, "--format", "calls",
                            "--policy", policy).splitlines()
             self.assertIn(f"policy {policy}: {communicators} communicator", lines[0])
@@ -411,7 +411,8 @@ class Timetables(unittest.TestCase):
     def test_schedules_in_adapters(self):
         for schedule in ("1f1b", "seq1f1b", "zb-h1", "v-half", "interleaved"):
             for words in (["recompute"], ["recompute-first"], ["offload", "--copy-cost", "0.25"],
-                          ["offload-half", "--copy-cost", "0.25", "--offloaded-stages", "1"], ["vocabulary-1"], ["vocabulary-2", "--vocabulary-cost", "0,1,1,0,0.5,0.5"]):
+                          ["offload-half", "--copy-cost", "0.25", "--offloaded-stages", "1"], ["vocabulary-1"], ["vocabulary-2", "--vocabulary-cost", "0,1,1,0,0.5,0.5"],
+                          ["vocabulary-interlaced"]):
                 with self.subTest(schedule=schedule, words=words):
                     made = table(schedule, "--devices", 4, "--microbatches", 8, "--with", *words)
                     kinds = {one["kind"] for row in made["passes"] for one in row}
@@ -426,12 +427,15 @@ class Timetables(unittest.TestCase):
         plain = table("1f1b", "--devices", 4, "--microbatches", 8, "--with", "vocabulary-2", "--vocabulary-cost", "0,0,0,0")
         self.assertEqual(plain["peak_activations"], [6, 5, 4, 3])
         self.assertEqual(plain["makespan"], 8 * 3 + 3 * 3)
+        at_once = table("1f1b", "--devices", 5, "--microbatches", 12, "--with", "vocabulary-interlaced", "--vocabulary-cost", "0,1,1,0")
+        self.assertEqual(at_once["peak_activations"], [7, 6, 5, 4, 3])
+        self.assertEqual(at_once["makespan"], 12 * (3 + 2) + 4 * 3)
 
     def test_adapters_that_cannot_be(self):
         for words, text in (
                 (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "
-                                               "offload-chunks, vocabulary-1, vocabulary-2, sharded-weights or gathered-once, not 'shards'"),
-                (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for --with vocabulary-1 and vocabulary-2 only"),
+                                               "offload-chunks, vocabulary-1, vocabulary-2, vocabulary-interlaced, sharded-weights or gathered-once, not 'shards'"),
+                (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for a vocabulary in shards only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
                 (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),
                 (["1f1b", "--with", "offload"], "--with offload needs --copy-cost T above 0"),
@@ -601,7 +605,7 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--memory-limit", "nan", reason="above 0")
         self.refused(*self.GOOD, "--width", "3", "--format", "csv", reason="text only")
         self.refused(*self.GOOD, "--help", reason="stands alone")
-        self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair or edge")
+        self.refused(*self.GOOD, "--format", "calls", "--policy", "ring", reason="pipeline, pair, edge or exchange")
         self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6,7,8", reason="at most 7")
         self.refused(*self.GOOD, "--bytes", "1", reason="calls, memory and html")

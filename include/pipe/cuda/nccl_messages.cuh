@@ -14,6 +14,7 @@
 #include <pipe/cuda/patience.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/failure_origin.hpp>
 
@@ -22,6 +23,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -92,6 +94,13 @@ public:
     // never end because a rank has failed.
     few_bytes_.emplace(2 * first_bytes);
     event arrived;
+    auto const arrive = [&](char const* what) {
+      arrived.record(on);
+      waiting.wait(what, [&] {
+        look();
+        return arrived.happened();
+      });
+    };
     for (device_pair const& pair : connect_rounds(work_)) {
       if (pair.one != device_ && pair.other != device_)
         continue;
@@ -108,21 +117,26 @@ public:
           if (upward ? pair.up : pair.down)
             first_use(waiting, peer, upward == lower, upward != lower, on);
       }
-      arrived.record(on);
-      waiting.wait("the first message between two ranks", [&] {
-        look();
-        return arrived.happened();
-      });
+      arrive("the first message between two ranks");
     }
+    for (item const& step : work_.program_of(device_))
+      if (spreads(step)) {
+        waiting.now = together("connects communicator ", *by_lane_[lane_of(step)]);
+        first_broadcast(waiting, *by_lane_[lane_of(step)], on);
+        arrive("the first broadcast");
+        break;
+      }
     few_bytes_.reset();
   }
 
   //! @brief Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
-  //! with its header behind it if it has one.
+  //! with its header behind it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     communicator& lane = *by_lane_[static_cast<std::size_t>(group.front().lane)];
     cudaStream_t const on = own.board.stream_for(group.front());
+    if (spreads(group.front()))
+      group = group.first(1);
     bool const several = group.size() > 1 || checks_ != nullptr;
     if (checks_ != nullptr)
       for_each_message(
@@ -283,8 +297,25 @@ private:
     }
   }
 
-  static void
-  enqueue(communicator const& lane, item const& step, std::byte* data, cudaStream_t on) {
+  [[nodiscard]] static std::size_t lane_of(item const& step) {
+    return static_cast<std::size_t>(step.lane);
+  }
+  //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
+  [[nodiscard]] bool spreads(item const& step) const {
+    return checks_ == nullptr && step.what != operation::run && is_broadcast(work_.over(), step);
+  }
+
+  void
+  enqueue(communicator const& lane, item const& step, std::byte* data, cudaStream_t on) const {
+    if (spreads(step)) {
+      bool const gives = step.what == operation::send;
+      std::int64_t const bytes = gives ? step.in_bytes : step.out_bytes;
+      int const root = lane.members().rank_of(gives ? device_ : step.peer);
+      return check(
+        ncclBroadcast(
+          data, data, static_cast<std::size_t>(bytes), ncclUint8, root, lane.get(), on),
+        "ncclBroadcast");
+    }
     int const peer = lane.members().rank_of(step.peer);
     if (step.what == operation::send)
       check(
@@ -327,6 +358,22 @@ private:
       check(end, "ncclGroupEnd");
     });
     settle(waiting, lane, "the first use of a peer");
+  }
+
+  void first_broadcast(patience_type const& waiting, communicator const& lane, cudaStream_t on) {
+    watch(lane, [&] {
+      typename guard_type::use const held(*guard_);
+      begin_call(lane);
+      check(ncclBroadcast(few_bytes_->data(),
+                          few_bytes_->data(),
+                          first_bytes,
+                          ncclUint8,
+                          0,
+                          lane.get(),
+                          on),
+            "ncclBroadcast");
+    });
+    settle(waiting, lane, "the first broadcast");
   }
 
   plan_view work_;

@@ -34,7 +34,8 @@ class peer_copies {
 public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan_view const& work, std::span<device_board> boards)
-      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))) {
+      : work_(work), boards_(boards), posted_(boards.size()),
+        meetings_(static_cast<std::size_t>(message_indices(work))) {
     for (int device = 0; device < work.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
@@ -63,11 +64,12 @@ public:
   //! Posts the messages of one group of one device.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
-    for (std::size_t k = 0; k < group.size(); ++k) {
-      item const& step = group[k];
+    posted_group& together = posted_[static_cast<std::size_t>(&own.board - boards_.data())];
+    together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
+    for (item const& step : group) {
       end& mine = end_of(step);
       mine.board = &own.board;
-      mine.index = first + static_cast<int>(k);
+      mine.group = &together;
       mine.lane = own.board.stream_for(step);
       mine.data = own.slots().message(step).data;
       meeting& point = at(step);
@@ -83,9 +85,15 @@ public:
   }
 
 private:
+  //! The group that a device has posted last; those before it have been copied by then.
+  struct posted_group {
+    int first = nothing;
+    int count = 0;
+    int left = 0; // to be copied
+  };
   struct end {
     device_board* board = nullptr;
-    int index = nothing;
+    posted_group* group = nullptr;
     cudaStream_t lane = nullptr;
     std::byte* data = nullptr;
     std::optional<event>
@@ -146,11 +154,22 @@ private:
     }
     mine.come->record(mine.lane);
     mine.come->block(theirs.lane);
-    mine.board->complete(mine.index, mine.lane);
-    theirs.board->complete(theirs.index, theirs.lane);
+    note_copy(mine);
+    note_copy(theirs);
+  }
+
+  //! The messages of a group are complete together: who waits for the last waits for all, in
+  //! whatever order their other ends are posted.
+  static void note_copy(end const& of) {
+    posted_group& group = *of.group;
+    --group.left;
+    for (int k = 0; group.left == 0 && k < group.count; ++k)
+      of.board->complete(group.first + k, of.lane);
   }
 
   plan_view work_;
+  std::span<device_board> boards_;
+  std::vector<posted_group> posted_; // [P]
   std::vector<meeting> meetings_;
   std::vector<std::pair<int, int>> through_host_;
 };

@@ -100,7 +100,9 @@ struct item {
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
   //! behind them; `nothing` for what the compute engine runs.
   int lane = nothing;
-  int group = nothing; //!< messages of one group are posted together; numbered on this device
+  //! Messages of one group are posted together; numbered on this device. They go to and come from
+  //! one peer, those of an exchange several.
+  int group = nothing;
   int sequence =
     nothing; //!< how many messages went the same way between the same devices before this one
   slot in;   //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
@@ -121,6 +123,9 @@ struct item {
   //! message is for; of one that no pass makes, a number of its own.
   int number = 0;
   int rows = 0; //!< of the totals that the step reads or writes, from its slot on
+  //! Of a message that is one of an exchange, which is one step of all devices that take part: the
+  //! number of the exchange, the same at all of its ends.
+  int exchange = nothing;
   slot_range further_inputs{};  //!< run: what it reads of the second neighbour, and of those behind
   slot_range further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
 

@@ -81,12 +81,21 @@ struct placed_programs {
 };
 
 //! The global order of passes and messages.
+//! @throws std::invalid_argument for exchanges of more messages than a group may have.
 inline std::vector<event>
-place_messages(timetable_view table, std::vector<int> const& order, bool slots) {
+place_messages(timetable_view table, std::vector<int> const& order, bool slots, bool joins) {
   auto const width = static_cast<std::size_t>(graph_width(table.over()));
+  if (joins && width > 1 && 2 * (table.extents.devices - 1) > most_group_messages)
+    throw std::invalid_argument(
+      "plan: an exchange of " + std::to_string(table.extents.devices) +
+      " devices may have more messages on one of them than a group, which has " +
+      std::to_string(most_group_messages) + " at most; lower with one_communicator");
   std::vector<event> events((1 + width) * order.size());
   int const count = static_cast<int>(order.size());
-  message_placement placement{table, order.data(), count, slots, events.data()};
+  std::vector<int> entries(joins ? static_cast<std::size_t>(pass_indices(table.over())) : 0,
+                           nothing);
+  message_placement placement{
+    table, order.data(), count, slots, events.data(), 0, 0, joins ? entries.data() : nullptr};
   advance(placement, count);
   events.resize(static_cast<std::size_t>(placement.written));
   return events;
@@ -298,7 +307,8 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = global_order(table);
-  std::vector<event> events = detail::place_messages(table, order, Policy::duplex_groups);
+  std::vector<event> events =
+    detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks =
     detail::add_hooks(table, sizes, events, false, options.validation);
   return detail::lower_programs<Policy>(
@@ -334,7 +344,8 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   for (int const entry : global_order(table))
     if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  std::vector<event> events = detail::place_messages(table, order, Policy::duplex_groups);
+  std::vector<event> events =
+    detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
   return detail::lower_programs<Policy>(
     table, true, hooks, detail::write_programs(table, events), sizes, options);

@@ -42,6 +42,26 @@ struct communicator_per_edge {
   }
 };
 
+//! @brief One communicator for the whole pipeline, in which all messages of an exchange of a group
+//! of stages (see `exchange_of`) are one step, which every device takes part in at one place of its
+//! program. Elsewhere like `one_communicator`.
+struct exchanges_at_once {
+  static constexpr char const* name = "exchange"; //!< as in reports and options
+  static constexpr bool duplex_groups = true;     //!< one group may have both directions
+  static constexpr bool joins_exchanges = true;   //!< which wants one key for all messages
+  //! Messages with the same key share a communicator.
+  [[nodiscard]] static constexpr std::int64_t key(int, int) noexcept { return 0; }
+};
+
+//! @brief Whether a policy makes one step of what a group of stages exchanges. It need not say.
+template <class Policy>
+[[nodiscard]] constexpr bool joins_exchanges() noexcept {
+  if constexpr (requires { Policy::joins_exchanges; })
+    return Policy::joins_exchanges;
+  else
+    return false;
+}
+
 //! @brief Any type that says which messages share a communicator.
 template <class Policy>
 concept communication_policy = requires(int from, int to) {

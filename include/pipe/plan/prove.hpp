@@ -46,6 +46,8 @@ constexpr proof prove_messages(plan_view work) {
   proof verdict;
   for (int device = 0; device < devices && verdict; ++device)
     verdict = check_form(work, device);
+  for (int device = 0; device < devices && verdict; ++device)
+    verdict = check_exchanges(work, device);
   for (int device = 0; device < devices && verdict; ++device) {
     scratch<first_on_lane> seen(work.lanes[device], {});
     verdict = check_lanes(work, device, seen.data);
@@ -106,14 +108,14 @@ constexpr proof prove_slots(plan_view work) {
 //!
 //! Waits point back. Messages are in the line of the communicator that the plan's policy gives
 //! them. Every message is sent once and received once, of the same size, and both ends of an edge
-//! agree on its order. Groups are the same at both ends. The plan drains with no buffering at all
-//! (see `plan_drain`). Every pass runs once, on the device of its stage. No slot is written while
-//! it may still be read, and every pass reads what was made for it, on the strength of the plan's
-//! waits and the order of streams alone. What follows complete gradients runs once for each stage
-//! concerned, behind the last pass that adds to them. Where the step of the plan before is
-//! validated, devices have run nothing before that could not run again. A plan that is proven may
-//! follow itself without a barrier between devices: it leaves no message behind, so the next
-//! iteration starts on empty edges.
+//! agree on its order. Groups are the same at both ends, exchanges at all of theirs. The plan
+//! drains with no buffering at all (see `plan_drain`). Every pass runs once, on the device of its
+//! stage. No slot is written while it may still be read, and every pass reads what was made for it,
+//! on the strength of the plan's waits and the order of streams alone. What follows complete
+//! gradients runs once for each stage concerned, behind the last pass that adds to them. Where the
+//! step of the plan before is validated, devices have run nothing before that could not run again.
+//! A plan that is proven may follow itself without a barrier between devices: it leaves no message
+//! behind, so the next iteration starts on empty edges.
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md

@@ -108,7 +108,7 @@ inline void refuse_validation(plan_view const& work, char const* runner) {
       "one before was wrong; lower the plan with step_validation::at_once");
 }
 
-//! @brief One order of all items of all devices in which both ends of a group come one right after
+//! @brief One order of all items of all devices in which the ends of a group come one right after
 //! the other: for each item or group, the device whose turn it is.
 //!
 //! Devices take turns of one pass each, so that none is far behind the others: a host that enqueues
@@ -136,13 +136,13 @@ inline void refuse_validation(plan_view const& work, char const* runner) {
           moved = true;
           continue;
         }
-        int& peer_next = at[static_cast<std::size_t>(step.peer)];
-        if (!detail::groups_meet(work, device, next, step.peer, peer_next))
-          break;
+        std::size_t const turn = order.size();
         order.push_back(device);
-        order.push_back(step.peer);
-        next = end_of_group(steps, next);
-        peer_next = end_of_group(work.program_of(step.peer), peer_next);
+        if (!detail::meet_at_messages(
+              work, at.data(), device, [&order](int other) { order.push_back(other); })) {
+          order.resize(turn);
+          break;
+        }
         moved = true;
       }
     }

@@ -83,10 +83,11 @@ struct timed_pass {
 
 //! When the shards of the output layer have their turns: for every unit `logits`, when the last
 //! forward pass of the schedule has ended, and their gradients, an interval later or before the
-//! next logits, so that a shard holds one set of logits.
+//! next logits, so that a shard holds one set of logits; or at once, where no barrier is between.
 class logits_turns {
 public:
   //! @param made the ends of the last forward passes, by unit
+  //! @param interval 0: at once
   logits_turns(std::vector<double> made, double interval)
       : interval_(interval), made_(std::move(made)), sorted_(made_) {
     std::sort(sorted_.begin(), sorted_.end());
@@ -126,7 +127,8 @@ void write_vocabulary_rows(
   };
   std::vector<double> const read = of_stage(starts, pass_kind::forward, 0);
   std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
-  logits_turns const turns(of_stage(ends, pass_kind::forward, stages(within) - 1), interval);
+  logits_turns const turns(of_stage(ends, pass_kind::forward, stages(within) - 1),
+                           barriers == 0 ? 0 : interval);
   for (int device = 0; device < shards; ++device) {
     std::vector<timed_pass> row;
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
@@ -147,7 +149,7 @@ void write_vocabulary_rows(
       };
       push(read[unit] - interval, 0, pass_kind::embed, device);
       push(turns.logits(unit), 2, pass_kind::logits, output);
-      push(turns.gradient(unit), 1, pass_kind::logits_gradient, output);
+      push(turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
       push(returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
     }
     detail::sort_stably(row, [](timed_pass const& one, timed_pass const& other) {

@@ -20,6 +20,11 @@
 
 namespace pipelining::inline v0_2 {
 
+//! @brief In place of a number of barriers: on every device `logits` and their gradients stand
+//! together, so nothing hides the exchange of statistics between them, and all devices begin the
+//! gradients of a microbatch at the same time.
+inline constexpr int interlaced = 0;
+
 //! @brief A schedule around whose stages stand the shards of an embedding and of an output layer,
 //! one of each on every device, so that no device has the whole vocabulary.
 //!
@@ -33,22 +38,30 @@ namespace pipelining::inline v0_2 {
 //! Around OneFOneB the order is the published one: peak min(P - d + Barriers, M) activations of the
 //! schedule's stages on device d and one set of logits. Where passes of shards and their exchanges
 //! take no time and F <= B, the bubble is (P - 1)(F + B), that of 1F1B; with two barriers it is up
-//! to F more unless B is F or 2 F. Around any other schedule of `training`, backward passes are put
-//! off by as many units as there are barriers; a device holds one set of logits, and V Barriers
-//! activations more than without shards; no order is promised.
+//! to F more unless B is F or 2 F. The published `interlaced` order has peak min(floor(3P/2) - d,
+//! M) and, with F <= B and M >= floor(3P/2) - 1, the same bubble whatever the passes of the
+//! output's shards take.
+//!
+//! Around any other schedule of `training`, backward passes are put off by as many units as there
+//! are barriers; a device holds one set of logits, and V Barriers activations more than without
+//! shards; no order is promised. Interlaced, activations stay as many as they were, and around
+//! ZeroBubbleH1 and VHalf with F = I = W so does the bubble.
 //!
 //! For timetables that the program makes.
 //!
 //! @tparam Schedule a schedule of `training` with a looped or a wave placement. @tparam Barriers 2,
 //! or 1: then the statistics travel with the gradients of the output (more work, one exchange less
-//! to wait for).
+//! to wait for); or `interlaced`, with the flow of 2.
 //! @throws arrange throws std::invalid_argument for other placements.
 //! @complexity O(log P) per pass on top of the schedule's.
 //! @source Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", 2024
-//! (arXiv:2411.05288), sections 4 and 5 and its artifact.
+//! (arXiv:2411.05288), sections 4 and 5 and its artifact. Interlaced: Lin et al., "nnScaler", OSDI
+//! 2024, as in that artifact; where M < floor(3P/2) its devices look up fewer embeddings before
+//! their first forward pass, for which others wait; here as many as otherwise. Around other
+//! schedules: own derivation.
 template <schedule Schedule, int Barriers = 2>
-requires(Barriers == 1 || Barriers == 2) struct with_vocabulary {
-  static constexpr flow declared = vocabulary_training<Barriers>;
+requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
+  static constexpr flow declared = vocabulary_training<(Barriers == 1 ? 1 : 2)>;
   static_assert(flow_of<Schedule>() == training,
                 "with_vocabulary: the schedule inside must be one of training; recomputation and "
                 "copies to the host do not go with shards");

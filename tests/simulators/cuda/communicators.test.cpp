@@ -251,6 +251,19 @@ TEST_CASE("collectives compute what they are named for") {
   });
 }
 
+TEST_CASE("in a broadcast in place the root only reads") {
+  for (int const reader : {0, 1}) {
+    on_ranks({}, 2, 1, [reader](rank_resources& r) {
+      if (r.rank == reader) // beside the broadcast
+        cudaMemcpyAsync(r.buffer[1], r.buffer[0], 16, cudaMemcpyDeviceToDevice, r.on[1]);
+      ncclBroadcast(r.buffer[0], r.buffer[0], 4, ncclFloat, 0, r.comm[0], r.on[0]);
+      cudaStreamSynchronize(r.on[0]);
+      cudaStreamSynchronize(r.on[1]);
+    });
+    CHECK((standin::summary() == "") == (reader == 0));
+  }
+}
+
 TEST_CASE("ranks that call different collectives are reported") {
   on_ranks({}, 2, 1, [](rank_resources& r) {
     ncclAllReduce(

@@ -58,7 +58,8 @@ void check_schedule(Schedule const& schedule, int devices, int microbatches) {
 }
 
 template <class Schedule>
-void check_both(Schedule const& schedule, int devices, int microbatches) {
+void check_all(Schedule const& schedule, int devices, int microbatches) {
+  check_schedule<pp::interlaced>(schedule, devices, microbatches);
   check_schedule<1>(schedule, devices, microbatches);
   check_schedule<2>(schedule, devices, microbatches);
 }
@@ -67,27 +68,27 @@ void check_both(Schedule const& schedule, int devices, int microbatches) {
 
 TEST_CASE("a GPT with its vocabulary in shards has the bits of one device that splits it alike") {
   SUBCASE("1f1b") {
-    check_both(pp::OneFOneB{}, 4, 8);
+    check_all(pp::OneFOneB{}, 4, 8);
   }
   SUBCASE("1f1b on three devices") {
-    check_both(pp::OneFOneB{}, 3, 5);
+    check_all(pp::OneFOneB{}, 3, 5);
   }
   SUBCASE("seq1f1b") {
-    check_both(pp::Seq1F1B<3>{}, 4, 4);
+    check_all(pp::Seq1F1B<3>{}, 4, 4);
   }
   SUBCASE("zb-h1") {
-    check_both(pp::ZeroBubbleH1{}, 4, 8);
+    check_all(pp::ZeroBubbleH1{}, 4, 8);
   }
   SUBCASE("interleaved") {
-    check_both(pp::Interleaved<2>{}, 2, 4);
+    check_all(pp::Interleaved<2>{}, 2, 4);
   }
   SUBCASE("v-half") {
-    check_both(pp::SweptVHalf{}, 4, 8);
+    check_all(pp::SweptVHalf{}, 4, 8);
   }
 }
 
 TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for rounding") {
-  for (int const barriers : {1, 2}) {
+  for (int const barriers : {pp::interlaced, 1, 2}) {
     std::int64_t const microbatches = 4;
     step_cut const cut{microbatches, cut_sequence(size.sequence, 1)};
     sharded_device alone(size, {4, 2, barriers, cut}, 9);

@@ -167,6 +167,27 @@ TEST_CASE("a circle through every device of a ring") {
     CHECK(text.find("  device " + std::to_string(device) + ", item 0: send") != std::string::npos);
 }
 
+TEST_CASE("an exchange of three devices that drains only if one of them leaves early") {
+  // Device 0 gives to 1, and 1 gives to 2, in one exchange. Device 2 wants to give to 0 before
+  // that.
+  pp::shape const ring{.devices = 3, .microbatches = 1, .stages_per_device = 2};
+  pp::plan work =
+    build<pp::exchanges_at_once>(ring,
+                                 {{send(forward(0, 0), 1), receive(forward(2, 0), 2)},
+                                  {receive(forward(0, 0), 0), joined(send(forward(1, 0), 2))},
+                                  {send(forward(2, 0), 0), receive(forward(1, 0), 1)}});
+  CHECK(simulated(work) == outcome::drains);
+  CHECK(pp::prove(work).broken != plan_rule::circular);
+  for (pp::item& step : work.items)
+    step.exchange = step.work.stage == 2 ? pp::nothing : 7;
+  CHECK(pp::prove(work).broken == plan_rule::circular);
+  std::string const text = verdict_of(work);
+  CHECK(text.find("  device 0, item 0: send") != std::string::npos);
+  CHECK(text.find("  device 2, item 0: send") != std::string::npos);
+  std::swap(work.items[4], work.items[5]); // device 2 comes to the exchange first
+  CHECK(pp::prove(work).broken != plan_rule::circular);
+}
+
 TEST_CASE("an evaluation between two training steps, in another order on one device") {
   // Microbatch 0 is a training step, microbatch 1 an evaluation; device 1 evaluates first.
   pp::plan const work =

@@ -11,10 +11,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <tests/support/spoiled_plans.hpp>
 #include <utility>
+#include <vector>
 
 namespace pp = pipelining;
 
@@ -48,6 +51,7 @@ void check_policies(Schedule const& schedule) {
       check(pp::lower<pp::communicator_per_pair>(table, words));
       check(pp::lower<pp::communicator_per_edge>(table, words));
       check(pp::lower<pp::one_communicator>(table, words));
+      check(pp::lower<pp::exchanges_at_once>(table, words));
     }
 }
 
@@ -84,6 +88,12 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
   SUBCASE("1f1b, two barriers") {
     check_policies(pp::with_vocabulary<pp::OneFOneB, 2>{});
   }
+  SUBCASE("1f1b, interlaced") {
+    check_policies(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
+  }
+  SUBCASE("v-half, interlaced") {
+    check_policies(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
+  }
   SUBCASE("zb-h1") {
     check_policies(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
   }
@@ -92,9 +102,116 @@ TEST_CASE("plans with a vocabulary in shards are proven, and have the messages t
   }
 }
 
+namespace {
+
+//! The exchanges of a device, in order.
+std::vector<int> exchanges_of(pp::plan_view work, int device) {
+  std::vector<int> result;
+  auto const steps = work.program_of(device);
+  for (int first = 0; first < static_cast<int>(steps.size());
+       first = pp::end_of_group(steps, first))
+    if (int const exchange = steps[static_cast<std::size_t>(first)].exchange;
+        exchange != pp::nothing)
+      result.push_back(exchange);
+  return result;
+}
+
+template <class Schedule>
+void check_exchanges(Schedule const& schedule) {
+  for (int const devices : {1, 2, 3, 5, 8}) {
+    int const microbatches = 6;
+    auto const table = pp::make_timetable(schedule, {devices, microbatches});
+    pp::plan const work = pp::lower<pp::exchanges_at_once>(table, words);
+    auto const all = exchanges_of(work, 0);
+    // Embeddings to the first stage, its output's way back, the last stage's output, statistics,
+    // and gradients for the last stage.
+    CHECK(all.size() == static_cast<std::size_t>(devices > 1 ? 5 * microbatches : 0));
+    CHECK(std::set<int>(all.begin(), all.end()).size() == all.size());
+    for (int device = 1; device < devices; ++device)
+      CHECK(exchanges_of(work, device) == all);
+    CHECK(exchanges_of(pp::lower<pp::one_communicator>(table, words), 0).empty());
+  }
+}
+
+pp::plan plan_with_exchanges() {
+  return pp::lower<pp::exchanges_at_once>(
+    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}), words);
+}
+
+} // namespace
+
+TEST_CASE("what shards exchange is one step of all devices, in the same order on all") {
+  check_exchanges(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
+  check_exchanges(pp::with_vocabulary<pp::OneFOneB, 1>{});
+  check_exchanges(pp::with_vocabulary<pp::ZeroBubbleH1, 2>{});
+  check_exchanges(pp::with_vocabulary<pp::SweptVHalf, pp::interlaced>{});
+}
+
+TEST_CASE("an exchange that is not the same step on all devices is found") {
+  pp::plan const whole = plan_with_exchanges();
+  REQUIRE(pp::prove(whole));
+  int spoiled = 0;
+  for (int device = 0; device < 3; ++device) {
+    auto const first_item =
+      static_cast<std::size_t>(whole.offsets[static_cast<std::size_t>(device)]);
+    auto const steps = whole.view().program_of(device);
+    for (int first = 0, end = 0; first < static_cast<int>(steps.size()); first = end) {
+      end = pp::end_of_group(steps, first);
+      pp::item const& head = steps[static_cast<std::size_t>(first)];
+      if (head.exchange == pp::nothing)
+        continue;
+      auto const set = [&](pp::plan& broken, int from, auto change) {
+        for (int i = from; i < end; ++i)
+          change(broken.items[first_item + static_cast<std::size_t>(i)]);
+      };
+      for (int const exchange : {pp::nothing, -5, head.exchange + 1, 1 << 30}) {
+        pp::plan broken = whole;
+        set(broken, first, [&](pp::item& step) { step.exchange = exchange; });
+        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        ++spoiled;
+      }
+      if (end - first > 1) {
+        pp::plan broken = whole; // cut in two
+        set(broken, end - 1, [&](pp::item& step) {
+          step.group = static_cast<int>(steps.size()) - 1;
+        });
+        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        ++spoiled;
+      }
+      // One message of it alone, at both of its ends.
+      for (int i = first; i < end; ++i) {
+        pp::plan broken = whole;
+        pp::item const alone = steps[static_cast<std::size_t>(i)];
+        for (pp::item& step : broken.items)
+          if (step.what != pp::operation::run && pp::same_message(step, alone))
+            step.exchange = pp::nothing;
+        CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        if (i + 1 == end && i > first) { // in a group of its own
+          broken.items[first_item + static_cast<std::size_t>(i)].group =
+            static_cast<int>(steps.size()) - 1;
+          CHECK(pp::prove(broken).broken == pp::plan_rule::bad_group);
+        }
+        ++spoiled;
+      }
+      // Two exchanges swapped on one device.
+      if (end < static_cast<int>(steps.size()) &&
+          steps[static_cast<std::size_t>(end)].exchange != pp::nothing) {
+        pp::plan broken = whole;
+        auto const at = broken.items.begin() + static_cast<std::ptrdiff_t>(first_item);
+        std::rotate(at + first, at + end, at + pp::end_of_group(steps, end));
+        CHECK(!pp::prove(broken));
+        ++spoiled;
+      }
+    }
+  }
+  CHECK(spoiled > 3 * 20 * 4); // of every exchange on every device, and more
+}
+
 TEST_CASE("no wait of a plan with a vocabulary in shards can be left out") {
+  CHECK(support::leave_out_waits(small_plan<pp::interlaced>()) > 100);
   CHECK(support::leave_out_waits(small_plan<1>()) > 100);
   CHECK(support::leave_out_waits(small_plan<2>()) > 100);
+  CHECK(support::leave_out_waits(plan_with_exchanges()) > 50);
 }
 
 TEST_CASE("a shard that reads or writes what is another's is found") {
@@ -125,6 +242,11 @@ TEST_CASE("a device has room for one set of logits") {
 
 TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") {
   auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({2, 2});
+  CHECK_THROWS_WITH(
+    pp::lower<pp::exchanges_at_once>(
+      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({34, 2}), words),
+    "plan: an exchange of 34 devices may have more messages on one of them than a group, which "
+    "has 64 at most; lower with one_communicator");
   CHECK_THROWS_WITH(
     pp::lower(table, pp::uniform_sizes{.tied_bytes = 8}),
     "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "

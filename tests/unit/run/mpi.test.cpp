@@ -148,8 +148,8 @@ TEST_CASE("four processes train a model that is a graph as one device does") {
 TEST_CASE("four processes train a model with its vocabulary in shards as one device does") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   std::mt19937 random(2);
-  auto const check = [&]<int Barriers, class Schedule>(std::string const& name,
-                                                       pp::with_vocabulary<Schedule, Barriers>) {
+  auto const check = [&]<class Policy, int Barriers, class Schedule>(
+                       std::string const& name, pp::with_vocabulary<Schedule, Barriers>, Policy) {
     auto const table = pp::make_timetable<pp::with_vocabulary<Schedule, Barriers>>({4, 6});
     std::vector<std::uint64_t> weights;
     std::vector<support::vocabulary_stage> model(
@@ -158,7 +158,7 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
       stage.barriers = Barriers;
       weights.push_back(stage.weight = random() | 1u);
     }
-    pp::mpi_runner runner(pp::lower<pp::communicator_per_pair>(table, words),
+    pp::mpi_runner runner(pp::lower<Policy>(table, words),
                           model,
                           meeting.line(),
                           MPI_COMM_WORLD,
@@ -169,9 +169,13 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
       if (pp::device_of(table, static_cast<int>(s)) == runner.rank())
         CHECK(model[s].gradient == expected[s]);
   };
-  check("shards, two barriers", pp::with_vocabulary<pp::OneFOneB, 2>{});
-  check("shards, one barrier", pp::with_vocabulary<pp::OneFOneB, 1>{});
-  check("shards around a V", pp::with_vocabulary<pp::VHalf, 2>{});
+  pp::communicator_per_pair const pairs;
+  check("shards, two barriers", pp::with_vocabulary<pp::OneFOneB, 2>{}, pairs);
+  check("shards, one barrier", pp::with_vocabulary<pp::OneFOneB, 1>{}, pairs);
+  check("shards around a V", pp::with_vocabulary<pp::VHalf, 2>{}, pairs);
+  pp::exchanges_at_once const exchanges;
+  check("shards, exchanges at once", pp::with_vocabulary<pp::OneFOneB, 1>{}, exchanges);
+  check("shards, interlaced", pp::with_vocabulary<pp::VHalf, pp::interlaced>{}, exchanges);
 }
 
 namespace {

@@ -61,6 +61,9 @@ void check_all(Schedule const& schedule, std::uint32_t seed) {
       check_gradients<pp::communicator_per_pair, 2>(schedule, size, random);
       check_gradients<pp::communicator_per_edge, 2>(schedule, size, random);
       check_gradients<pp::one_communicator, 1>(schedule, size, random);
+      check_gradients<pp::communicator_per_pair, pp::interlaced>(schedule, size, random);
+      check_gradients<pp::exchanges_at_once, pp::interlaced>(schedule, size, random);
+      check_gradients<pp::exchanges_at_once, 1>(schedule, size, random);
     }
 }
 

@@ -30,6 +30,8 @@ namespace {
 template <class Schedule>
 pp::dynamic_timetable
 timed(Schedule const& inner, int barriers, pp::pipeline_size size, pp::uniform_cost const& cost) {
+  if (barriers == pp::interlaced)
+    return pp::make_timetable(pp::with_vocabulary<Schedule, pp::interlaced>{inner}, size, cost);
   if (barriers == 1)
     return pp::make_timetable(pp::with_vocabulary<Schedule, 1>{inner}, size, cost);
   return pp::make_timetable(pp::with_vocabulary<Schedule, 2>{inner}, size, cost);
@@ -98,19 +100,151 @@ TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the gol
   }
 }
 
+namespace {
+
+using interlaced_1f1b = pp::with_vocabulary<pp::OneFOneB, pp::interlaced>;
+
+//! Where the passes of shards are logits and their gradients, which take `step` together.
+pp::uniform_cost interlaced_cost(double forward, double backward, double step) {
+  pp::uniform_cost cost{forward, backward / 2, backward / 2};
+  cost.logits = cost.logits_gradient = step / 2;
+  cost.embed = cost.embed_gradient = cost.broadcast = cost.reduce = 0;
+  return cost;
+}
+
+//! What stands in front of every line of the golden files of the interlaced pipeline.
+struct interlaced_case {
+  pp::pipeline_size size;
+  double forward = 0;
+  double backward = 0;
+  double step = 0;
+
+  [[nodiscard]] pp::uniform_cost cost() const { return interlaced_cost(forward, backward, step); }
+};
+std::istringstream& operator>>(std::istringstream& in, interlaced_case& at) {
+  in >> at.size.devices >> at.size.microbatches >> at.forward >> at.backward >> at.step;
+  return in;
+}
+
+//! On every device gradients of logits stand right behind their logits, and those of a microbatch
+//! start at the same time on all devices, or a message apart.
+bool takes_steps_at_once(pp::dynamic_timetable const& table) {
+  bool good = true;
+  std::vector<double> starts(static_cast<std::size_t>(pp::units(table.view().over())), -1);
+  for (std::size_t i = 0; i < table.passes.size(); ++i) {
+    pp::pass const& what = table.passes[i];
+    if (what.kind != pp::pass_kind::logits_gradient)
+      continue;
+    pp::pass logits = what;
+    logits.kind = pp::pass_kind::logits;
+    good = good && table.passes[i - 1] == logits;
+    double& start = starts[static_cast<std::size_t>(pp::unit_of(table.view().over(), what))];
+    if (start < 0)
+      start = table.starts[i];
+    good = good && std::abs(table.starts[i] - start) <= table.latency;
+  }
+  return good;
+}
+
+} // namespace
+
+TEST_CASE("the interlaced pipeline has the figures of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/interlaced.txt")) {
+    CAPTURE(line);
+    std::istringstream in(line);
+    interlaced_case at;
+    double makespan = 0;
+    double span = 0;
+    in >> at >> makespan >> span;
+    auto const table = pp::make_timetable<interlaced_1f1b>(at.size, at.cost());
+    CHECK(pp::makespan(table) == makespan);
+    CHECK(pp::span_of(table) == span);
+    for (int device = 0; device < at.size.devices; ++device) {
+      int peak = 0;
+      in >> peak;
+      CHECK(pp::peak_activation_chunks(table, device) == peak);
+    }
+  }
+}
+
+TEST_CASE("the interlaced pipeline has the orders and starts of the golden file") {
+  for (std::string const& line : support::golden_lines("golden/families/interlaced_orders.txt")) {
+    std::istringstream in(line);
+    interlaced_case at;
+    int device = 0;
+    in >> at >> device;
+    auto const table = pp::make_timetable<interlaced_1f1b>(at.size, at.cost());
+    std::ostringstream row;
+    for (int i = table.offsets[static_cast<std::size_t>(device)];
+         i < table.offsets[static_cast<std::size_t>(device) + 1];
+         ++i) {
+      auto const entry = static_cast<std::size_t>(i);
+      switch (pp::pass const& what = table.passes[entry]; what.kind) {
+      case pp::pass_kind::logits_gradient: // the step has begun half of it before, at once
+        row << " S" << what.microbatch << '@' << table.starts[entry] - at.step / 2;
+        break;
+      case pp::pass_kind::forward:
+      case pp::pass_kind::backward:
+        row << ' ' << pp::letter(what.kind) << what.microbatch << '@' << table.starts[entry];
+        break;
+      default: break;
+      }
+    }
+    CHECK(row.str() == line.substr(line.find(": ") + 1));
+  }
+}
+
+TEST_CASE("peaks and bubbles of the interlaced pipeline follow their laws") {
+  std::mt19937 random(2024);
+  for (int devices = 1; devices <= 13; ++devices)
+    for (int trial = 0; trial < 12; ++trial) {
+      int const microbatches = std::max(devices * 3 / 2 - 1, 1) + static_cast<int>(random() % 30);
+      double const forward = static_cast<double>(4 + random() % 16) / 8; // sums are exact
+      double const backward = forward + static_cast<double>(random() % 64) / 8;
+      double const step = static_cast<double>(random() % 32) / 8;
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      auto const table = pp::make_timetable<interlaced_1f1b>(
+        {devices, microbatches}, interlaced_cost(forward, backward, step));
+      CHECK(pp::makespan(table) ==
+            microbatches * (forward + backward + step) + (devices - 1) * (forward + backward));
+      for (int device = 0; device < devices; ++device)
+        CHECK(pp::peak_activation_chunks(table, device) ==
+              std::min(devices * 3 / 2 - device, microbatches));
+      CHECK(takes_steps_at_once(table));
+    }
+}
+
+TEST_CASE("where all passes take the same time, interlaced steps cost ZB-H1 and V-Half nothing but "
+          "themselves") {
+  auto const check = [](auto const& schedule) {
+    for (int devices = 1; devices <= 9; ++devices)
+      for (int const microbatches : {1, devices, 3 * devices + 1}) {
+        CAPTURE(devices);
+        CAPTURE(microbatches);
+        pp::pipeline_size const size{devices, microbatches};
+        auto const cost = interlaced_cost(2, 4, 3);
+        auto const without = pp::make_timetable(schedule, size, cost);
+        auto const with = timed(schedule, pp::interlaced, size, cost);
+        CHECK(pp::makespan(with) == pp::makespan(without) + 3 * microbatches);
+        for (int device = 0; device < devices; ++device)
+          CHECK(pp::peak_activation_chunks(with, device) ==
+                pp::peak_activation_chunks(without, device));
+        CHECK(takes_steps_at_once(with));
+      }
+  };
+  check(pp::ZeroBubbleH1{});
+  check(pp::VHalf{});
+}
+
 TEST_CASE("published times of passes give the published times of iterations") {
-  REQUIRE(examples::published_runs.size() == 16);
+  REQUIRE(examples::published_runs.size() == 20);
   double largest = 0;
   for (examples::published_run const& run : examples::published_runs) {
     CAPTURE(run.barriers);
     CAPTURE(run.layers);
     CAPTURE(run.milliseconds);
-    examples::published_cost const cost{run};
-    pp::pipeline_size const size{run.devices, run.microbatches};
-    auto const table = run.barriers == 0 ? pp::make_timetable<pp::OneFOneB>(size, cost)
-                       : run.barriers == 1
-                         ? pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>(size, cost)
-                         : pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>(size, cost);
+    auto const table = examples::timetable_of(run);
     double const distance = std::abs(pp::makespan(table) / 1000 / run.milliseconds - 1);
     CHECK(distance < 0.025);
     largest = std::max(largest, distance);
@@ -177,8 +311,8 @@ void check_around(Schedule const& inner, int stages_per_device) {
   std::mt19937 random(7);
   auto const draw = [&] { return static_cast<double>(random() % 9) / 4; };
   for (int devices = 1; devices <= 9; ++devices)
-    for (int barriers = 1; barriers <= 2; ++barriers)
-      for (int trial = 0; trial < 4; ++trial) {
+    for (int barriers = 0; barriers <= 2; ++barriers)
+      for (int trial = 0; trial < 3; ++trial) {
         pp::pipeline_size const size{devices, 1 + static_cast<int>(random() % 24)};
         pp::uniform_cost cost{draw(), draw(), draw(), draw()};
         cost.logits = draw();
@@ -194,6 +328,8 @@ void check_around(Schedule const& inner, int stages_per_device) {
         CHECK(pp::verify(table));
         for (int device = 0; device < devices; ++device)
           CHECK(pp::peak_chunks(table, device, pp::slot_class::logits) == 1);
+        if (barriers == pp::interlaced)
+          CHECK(takes_steps_at_once(table));
         auto const with = timed(inner, barriers, size, {});
         auto const without = pp::make_timetable(inner, size);
         for (int device = 0; device < devices; ++device)

@@ -4,11 +4,11 @@
 //! @file
 //! @brief From the global order to the program of a device. Header for pipelining::write_program.
 
-#include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -45,108 +45,6 @@ struct further_slots {
 
 } // namespace detail
 
-//! @brief One entry of the global order of passes and messages: a pass that runs, or the message
-//! that it makes, both named by the pass's entry in the timetable.
-struct event {
-  int entry = 0;    //!< of the timetable
-  int device = 0;   //!< runs the pass, or sends the message
-  int to = nothing; //!< receives the message; `nothing` for a pass
-  subject about = subject::pass; //!< what it is about
-  int stage = 0;        //!< beside passes: the stage, or that of the first row
-  int rows = 0;         //!< of totals
-  int number = 0;       //!< of the message, as that of an item
-};
-
-namespace detail {
-
-//! The end of the time slot that starts at `begin` of the global order: passes of different devices
-//! that end at the same time, so none of them waits for another. Without slots, one pass; the
-//! halves of a composite pass stay together.
-[[nodiscard]] constexpr int
-end_of_slot(timetable_view table, int const* order, int count, int begin, bool slots) noexcept {
-  double const slot_end = table.ends[order[begin]];
-  int end = begin + 1;
-  for (; end < count; ++end) {
-    int const entry = order[end];
-    bool const joins = slots && table.ends[entry] == slot_end && table.starts[entry] < slot_end &&
-                       table.starts[order[begin]] < slot_end;
-    if (!joins && !table.passes[entry].overlapped)
-      break;
-  }
-  return end;
-}
-
-//! Puts a message among those of its slot, by pairs of devices.
-constexpr void insert_message(event* first, event* last, event const& message) noexcept {
-  std::int64_t const pair = communicator_per_pair::key(message.device, message.to);
-  for (; last != first; --last) {
-    event const& before = last[-1];
-    if (communicator_per_pair::key(before.device, before.to) <= pair)
-      break;
-    *last = before;
-  }
-  *last = message;
-}
-
-} // namespace detail
-
-//! @brief Places every message behind the pass that makes it: the one global order of passes and
-//! messages.
-//!
-//! With time slots, the messages of passes that end together come behind all of these passes, by
-//! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
-//! one group. Without, each message follows its pass at once. Works on arrays of the caller, and
-//! can stop after any slot and go on later.
-struct message_placement {
-  timetable_view table; //!< what the order is of
-  int const* order; //!< [count], a global order
-  int count;        //!< of passes
-  bool slots;       //!< with time slots, for groups of both directions
-  event* events;    //!< [(1 + width of the graph) count]
-  int next = 0;  //!< the pass to place next
-  int written = 0; //!< of events
-};
-
-//! @param budget about how many passes to place at most.
-//! @return the number of passes placed.
-//! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
-//! merge makes them.
-constexpr int advance(message_placement& work, int budget) noexcept {
-  timetable_view const& table = work.table;
-  pipeline const over = table.over();
-  int const width = graph_width(over);
-  int const start = work.next;
-  while (work.next < work.count && work.next - start < budget) {
-    int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
-    event* const passes = work.events + work.written;
-    int const size = end - work.next;
-    for (int i = 0; i < size; ++i) {
-      int const entry = work.order[work.next + i];
-      passes[i] = {entry, device_of(over, table.passes[entry])};
-    }
-    event* const first = passes + size;
-    event* last = first;
-    for (int i = 0; i < size; ++i) {
-      pass const& maker = table.passes[passes[i].entry];
-      for (int number = 0; number < width; ++number) {
-        int const to = receiver(over, maker, number);
-        if (to == nothing)
-          continue;
-        event message{passes[i].entry, passes[i].device, to};
-        message.number = number;
-        if (work.slots)
-          detail::insert_message(first, last, message);
-        else
-          *last = message;
-        ++last;
-      }
-    }
-    work.written += static_cast<int>(last - passes);
-    work.next = end;
-  }
-  return work.next - start;
-}
-
 //! @brief The item that an event gives to one of its devices: the pass, or an end of the message.
 //! @pre `device` is one of the event's.
 [[nodiscard]] constexpr item item_of(timetable_view table, event const& what, int device) noexcept {
@@ -160,6 +58,7 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     step.rows = what.rows;
   }
   step.number = what.number;
+  step.exchange = what.exchange;
   if (what.to == nothing)
     return step;
   step.work.overlapped = false;
@@ -229,7 +128,7 @@ constexpr void number_messages(program& work, int devices, int* counters) noexce
 //! Two messages between the same two devices share a group when nothing stands between them in the
 //! program of either end: then the group is the same at both ends. Policies with one lane per
 //! direction join one direction only. The message with all totals is made of those before it, so it
-//! starts alone.
+//! starts alone. The messages of an exchange are one group.
 //!
 //! @param mine the program to group.
 //! @param position_at_peer [items], where each message of `mine` stands in its peer's program.
@@ -242,10 +141,14 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
     if (step.what == operation::run)
       continue;
     bool joined = false;
-    if (i > 0 && mine.items[i - 1].what != operation::run && mine.items[i - 1].peer == step.peer &&
-        mine.items[i - 1].lane == step.lane && (duplex || mine.items[i - 1].what == step.what) &&
-        step.about != subject::spread)
-      joined = position_at_peer[i - 1] + 1 == position_at_peer[i];
+    if (i > 0 && mine.items[i - 1].what != operation::run &&
+        mine.items[i - 1].exchange == step.exchange) {
+      item const& before = mine.items[i - 1];
+      joined = step.exchange != nothing ||
+               (before.peer == step.peer && before.lane == step.lane &&
+                (duplex || before.what == step.what) && step.about != subject::spread &&
+                position_at_peer[i - 1] + 1 == position_at_peer[i]);
+    }
     step.group = joined ? mine.items[i - 1].group : groups;
     if (!joined)
       ++groups;

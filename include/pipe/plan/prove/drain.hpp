@@ -35,16 +35,64 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
   return false;
 }
 
+//! True when a device stands at an exchange.
+[[nodiscard]] constexpr bool
+is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept {
+  auto const steps = work.program_of(device);
+  auto const index = static_cast<std::size_t>(at[device]);
+  return index < steps.size() && steps[index].what != operation::run &&
+         steps[index].exchange == exchange;
+}
+
+//! A device that others at an exchange wait for, or `nothing` where all have come.
+[[nodiscard]] constexpr int
+missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
+  for (int device = 0; device < work.extents.devices; ++device) {
+    if (!is_at_exchange(work, at, device, exchange))
+      continue;
+    auto const steps = work.program_of(device);
+    int const end = end_of_group(steps, at[device]);
+    for (int i = at[device]; i < end; ++i)
+      if (int const peer = steps[static_cast<std::size_t>(i)].peer;
+          !is_at_exchange(work, at, peer, exchange))
+        return peer;
+  }
+  return nothing;
+}
+
+//! Where all ends of the messages that a device stands at have come, takes the devices at them
+//! on: two, or all that take part in an exchange.
+//! @param at [P], the items that devices stand at. @param moved called with each of the others.
+//! @return whether they have.
+template <class Moved>
+constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved) {
+  item const& step = work.program_of(device)[static_cast<std::size_t>(at[device])];
+  int const exchange = step.exchange;
+  if (exchange == nothing ? !groups_meet(work, device, at[device], step.peer, at[step.peer])
+                          : missing_at_exchange(work, at, exchange) != nothing)
+    return false;
+  int const first = exchange == nothing ? step.peer : 0;
+  int const last = exchange == nothing ? step.peer : work.extents.devices - 1;
+  for (int other = first; other <= last; ++other)
+    if (other != device && (exchange == nothing || is_at_exchange(work, at, other, exchange))) {
+      at[other] = end_of_group(work.program_of(other), at[other]);
+      moved(other);
+    }
+  at[device] = end_of_group(work.program_of(device), at[device]);
+  return true;
+}
+
 } // namespace detail
 
 //! @brief An execution of a plan under rendezvous without any buffer: every device goes through its
-//! program in order and stands at a group of messages until its peer stands at the same group.
+//! program in order and stands at a group of messages until its peer stands at the same group, at
+//! an exchange until all that take part do.
 //!
 //! This is the strictest order that any executor may impose: that one line per device is also one
 //! line per communicator, per stream and per queue. A plan that drains here drains on every
-//! transport. The graph with the two ends of a message contracted to one node has a cycle exactly
-//! when this stops early. Works on arrays of the caller, and can stop after any item and go on
-//! later.
+//! transport. The graph with all ends of a message or of an exchange contracted to one node has a
+//! cycle exactly when this stops early. Works on arrays of the caller, and can stop after any item
+//! and go on later.
 struct plan_drain {
   plan_view work; //!< the plan that runs
   int* at;      //!< [P], the item that a device stands at, or behind the last
@@ -77,18 +125,16 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
     int& at = run.at[device];
     while (static_cast<std::size_t>(at) < steps.size()) {
       item const& step = steps[static_cast<std::size_t>(at)];
-      if (step.what != operation::run) {
-        int& at_peer = run.at[step.peer];
-        if (!detail::groups_meet(run.work, device, at, step.peer, at_peer))
-          break;
-        at_peer = end_of_group(run.work.program_of(step.peer), at_peer);
-        if (!run.queued[step.peer]) {
-          run.stack[run.depth] = step.peer;
-          ++run.depth;
-          run.queued[step.peer] = true;
-        }
-      }
-      at = end_of_group(steps, at);
+      if (step.what == operation::run)
+        at = end_of_group(steps, at);
+      else if (!detail::meet_at_messages(run.work, run.at, device, [&run](int other) {
+                 if (run.queued[other])
+                   return;
+                 run.stack[run.depth] = other;
+                 ++run.depth;
+                 run.queued[other] = true;
+               }))
+        break;
       ++done;
     }
   }
@@ -117,7 +163,9 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   if (device == nothing)
     return 0;
   auto const waits_for = [&run](int from) {
-    return run.work.program_of(from)[static_cast<std::size_t>(run.at[from])].peer;
+    item const& step = run.work.program_of(from)[static_cast<std::size_t>(run.at[from])];
+    return step.exchange == nothing ? step.peer
+                                    : detail::missing_at_exchange(run.work, run.at, step.exchange);
   };
   // Every device that stands still waits for its peer: following peers leads into the circle, or to
   // a device that has ended.

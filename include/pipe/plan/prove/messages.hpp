@@ -8,6 +8,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
@@ -38,8 +39,47 @@ namespace detail {
           step.about == subject::spread);
 }
 
+//! True when a device takes part in exchanges.
+[[nodiscard]] constexpr bool takes_part_in_exchanges(plan_view work, int device) noexcept {
+  for (item const& step : work.program_of(device))
+    if (step.exchange != nothing)
+      return true;
+  return false;
+}
+
+//! An exchange is one group of a device, with all messages of it that the device has an end of.
+//! @pre check_form has nothing to say.
+constexpr proof check_exchanges(plan_view work, int device) {
+  if (!takes_part_in_exchanges(work, device))
+    return {};
+  pipeline const over = work.over();
+  int const count = exchange_indices(over);
+  auto const steps = work.program_of(device);
+  scratch<int> group_of(count, nothing);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    if (step.exchange == nothing)
+      continue;
+    if (step.what == operation::run || step.exchange < 0 || step.exchange >= count)
+      return {plan_rule::bad_group, device, static_cast<int>(i)};
+    int& group = group_of.data[step.exchange];
+    if (group != nothing && group != step.group)
+      return {plan_rule::bad_group, device, static_cast<int>(i)};
+    group = step.group;
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    bool const alone = step.what != operation::run && step.about == subject::pass &&
+                       step.exchange == nothing && step.number < readers(over, step.work);
+    int const exchange = alone ? exchange_of(over, step.work, step.number) : nothing;
+    if (exchange != nothing && group_of.data[exchange] != nothing)
+      return {plan_rule::bad_group, device, static_cast<int>(i)};
+  }
+  return {};
+}
+
 //! Waits point back behind the group, passes and peers exist, groups are contiguous, each with a
-//! number of its own, one peer and one lane.
+//! number of its own, one lane, and one peer or one exchange.
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
@@ -71,8 +111,8 @@ constexpr proof check_form(plan_view work, int device) {
         return {plan_rule::unmatched, device, i};
       if (step.peer < 0 || step.peer >= work.extents.devices || step.peer == device)
         return {plan_rule::unmatched, device, i};
-      if (step.peer != head.peer || step.lane != head.lane ||
-          (!work.duplex_groups && step.what != head.what))
+      if (step.exchange != head.exchange || (step.exchange == nothing && step.peer != head.peer) ||
+          step.lane != head.lane || (!work.duplex_groups && step.what != head.what))
         return {plan_rule::bad_group, device, i, device, first};
     }
     first = end;
@@ -162,8 +202,10 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
     if (twin < last || step.sequence != expected || other.sequence != expected)
       return {plan_rule::fifo_differs, device, index, step.peer, twin};
     last = twin;
-    bool const joins =
-      i > 0 && steps[i - 1].what != operation::run && steps[i - 1].group == step.group;
+    if (other.exchange != step.exchange)
+      return {plan_rule::bad_group, device, index, step.peer, twin};
+    bool const joins = i > 0 && steps[i - 1].what != operation::run &&
+                       steps[i - 1].group == step.group && steps[i - 1].peer == step.peer;
     if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
       return {plan_rule::bad_group, device, index, step.peer, twin};
     before_twin = twin;

@@ -5,6 +5,7 @@
 //! @brief How many calls of CUDA and NCCL a plan takes. Header for pipelining::count_calls.
 
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 
@@ -20,7 +21,7 @@ struct call_count {
   int passes = 0;      //!< passes that stages launch for
   int waits = 0;       //!< cudaStreamWaitEvent before a pass or a group
   int records = 0;     //!< cudaEventRecord behind what is waited for
-  int messages = 0;    //!< ncclSend, ncclRecv
+  int messages = 0;    //!< ncclSend, ncclRecv, and ncclBroadcast for those of one exchange
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration
   int copies = 0;      //!< cudaMemcpyAsync to the host and back
@@ -59,15 +60,16 @@ struct call_count {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
+    int const enqueued = message && is_broadcast(work.over(), head) ? 1 : end - first;
     if (message)
-      calls.messages += end - first;
+      calls.messages += enqueued;
     else if (is_copy(*work.declared, head))
       calls.copies += 1;
     else if (head.about == subject::pass &&
              (*work.declared)[head.work.kind].calls != stage_call::copy)
       calls.passes += end - first;
     streams = std::max(streams, stream_of(head));
-    calls.group_marks += message && end - first > 1 ? 2 : 0;
+    calls.group_marks += message && enqueued > 1 ? 2 : 0;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
         ++calls.waits;

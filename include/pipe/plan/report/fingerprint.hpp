@@ -139,6 +139,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
     order.add(step.peer);
     order.add(step.group);
     order.add(step.sequence);
+    if (step.exchange != nothing)
+      order.add(step.exchange);
     order.add(sends ? work.key(device, step.peer) : work.key(step.peer, device));
     hashes.sizes.add(sends ? step.in_bytes : step.out_bytes);
   }

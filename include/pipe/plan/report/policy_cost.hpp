@@ -35,7 +35,6 @@ struct bill {
   bill result;
   result.policy = work.policy;
   result.calls = count_calls(work);
-  result.messages = result.calls.messages / 2;
   std::vector<device_pair> const pairs = connect_rounds(work);
   for (device_pair const& pair : pairs)
     result.connect_rounds = std::max(result.connect_rounds, pair.round + 1);
@@ -52,6 +51,8 @@ struct bill {
     result.communicators_per_device = std::max(result.communicators_per_device, work.lanes[device]);
     auto const steps = work.program_of(device);
     int const count = static_cast<int>(steps.size());
+    for (item const& step : steps)
+      result.messages += step.what == operation::send ? 1 : 0;
     for (int first = 0; first < count;) {
       int const end = end_of_group(steps, first);
       if (steps[static_cast<std::size_t>(first)].what != operation::run) {

@@ -75,7 +75,8 @@ void add_accesses(operation& op, part const& p, int ranks) {
   case part_kind::broadcast:
     if (p.peer == op.comm->rank)
       op.accesses.push_back(reading(p.input, p.bytes));
-    op.accesses.push_back(writing(p.output, p.bytes));
+    if (p.peer != op.comm->rank || p.input != p.output) // in place the root sends alone
+      op.accesses.push_back(writing(p.output, p.bytes));
     break;
   case part_kind::reduce:
     op.accesses.push_back(reading(p.input, p.bytes));

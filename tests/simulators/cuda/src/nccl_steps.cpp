@@ -213,7 +213,9 @@ static void deliver_collective(model& m, message const& item) {
   std::vector<std::vector<char>> const results = reduce::results(parts);
   for (end_of_message const& e : item.collective) {
     std::vector<char> const& result = results[static_cast<std::size_t>(e.op->comm->rank)];
-    if (!result.empty()) {
+    bool const sends_alone = first.kind == part_kind::broadcast && e.op->comm->rank == first.peer &&
+                             e.item().input == e.item().output;
+    if (!result.empty() && !sends_alone) {
       e.op->clock.join(first.kind == part_kind::broadcast ? root_clock : all);
       std::memcpy(e.item().output, result.data(), result.size());
       m.check(*e.op, writing(e.item().output, result.size()));

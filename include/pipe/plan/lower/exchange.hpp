@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which messages are one exchange of a group of stages. Header for pipelining::exchange_of.
+
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/stage_graph.hpp>
+#include <pipe/plan/item.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The number of values of `exchange_of`.
+[[nodiscard]] constexpr int exchange_indices(pipeline const& over) noexcept {
+  return pass_indices(over) * over.declared->data_count;
+}
+
+//! @brief A dense number for the exchange that the message for a reader of `maker` is part of, or
+//! `nothing` where neither end is a stage of a group.
+//!
+//! An exchange is all messages that carry one datum of one unit between a group of stages and those
+//! before or after it, or within the group: a broadcast to the group, a gather from it, or an
+//! all-gather.
+//! @pre reader_stage(over, maker, number) is a stage.
+[[nodiscard]] constexpr int
+exchange_of(pipeline const& over, pass const& maker, int number) noexcept {
+  if (over.edges == nullptr)
+    return nothing;
+  product_reader const reader = reader_of(over, maker, number);
+  pass first = maker; // that names it
+  if (in_group(over, maker.stage))
+    first.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, beside, 0).stage);
+  else if (!in_group(over, reader.stage))
+    return nothing;
+  return pass_index(over, first) * over.declared->data_count + reader.product;
+}
+
+//! @brief True for a message of an exchange that brings the same from one device to all others.
+//! @param step one of its ends.
+[[nodiscard]] constexpr bool is_broadcast(pipeline const& over, item const& step) noexcept {
+  if (step.exchange == nothing || in_group(over, step.work.stage))
+    return false;
+  int receivers = 0;
+  for (int number = 0; number < readers(over, step.work); ++number)
+    if (receiver(over, step.work, number) != nothing &&
+        exchange_of(over, step.work, number) == step.exchange)
+      ++receivers;
+  return receivers == over.extents.devices - 1;
+}
+
+} // namespace pipelining::inline v0_2

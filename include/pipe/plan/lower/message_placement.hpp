@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief From the global order of passes to one of passes and messages. Header for
+//! pipelining::message_placement.
+
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/exchange.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief One entry of the global order of passes and messages: a pass that runs, or the message
+//! that it makes, both named by the pass's entry in the timetable.
+struct event {
+  int entry = 0;                 //!< of the timetable
+  int device = 0;                //!< runs the pass, or sends the message
+  int to = nothing;              //!< receives the message; `nothing` for a pass
+  subject about = subject::pass; //!< what it is about
+  int stage = 0;                 //!< beside passes: the stage, or that of the first row
+  int rows = 0;                  //!< of totals
+  int number = 0;                //!< of the message, as that of an item
+  int exchange = nothing;        //!< that the message is part of, as that of an item
+};
+
+namespace detail {
+
+//! The end of the time slot that starts at `begin` of the global order: passes of different devices
+//! that end at the same time, so none of them waits for another. Without slots, one pass; the
+//! halves of a composite pass stay together.
+[[nodiscard]] constexpr int
+end_of_slot(timetable_view table, int const* order, int count, int begin, bool slots) noexcept {
+  double const slot_end = table.ends[order[begin]];
+  int end = begin + 1;
+  for (; end < count; ++end) {
+    int const entry = order[end];
+    bool const joins = slots && table.ends[entry] == slot_end && table.starts[entry] < slot_end &&
+                       table.starts[order[begin]] < slot_end;
+    if (!joins && !table.passes[entry].overlapped)
+      break;
+  }
+  return end;
+}
+
+//! Puts a message among those of its slot, by pairs of devices.
+constexpr void insert_message(event* first, event* last, event const& message) noexcept {
+  std::int64_t const pair = communicator_per_pair::key(message.device, message.to);
+  for (; last != first; --last) {
+    event const& before = last[-1];
+    if (communicator_per_pair::key(before.device, before.to) <= pair)
+      break;
+    *last = before;
+  }
+  *last = message;
+}
+
+} // namespace detail
+
+//! @brief Places every message behind the pass that makes it: the one global order of passes and
+//! messages.
+//!
+//! With time slots, the messages of passes that end together come behind all of these passes, by
+//! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
+//! one group. Without, each message follows its pass at once. Where exchanges are joined, all
+//! messages of one come behind the last of the passes that make them. Works on arrays of the
+//! caller, and can stop after any slot and go on later.
+struct message_placement {
+  timetable_view table; //!< what the order is of
+  int const* order;     //!< [count], a global order
+  int count;            //!< of passes
+  bool slots;           //!< with time slots, for groups of both directions
+  event* events;        //!< [(1 + width of the graph) count]
+  int next = 0;         //!< the pass to place next
+  int written = 0;      //!< of events
+  //! [pass_indices], `nothing`: the entries of passes that are placed; null where exchanges are not
+  //! joined.
+  int* entries = nullptr;
+};
+
+namespace detail {
+
+//! Hands the messages of a pass that are part of one exchange, or of none, to `put`.
+//! @param wanted the exchange, or `nothing`.
+template <class Put>
+constexpr void
+place_messages_of(message_placement const& work, int entry, int wanted, Put put) noexcept {
+  pipeline const over = work.table.over();
+  pass const& maker = work.table.passes[entry];
+  int const width = graph_width(over);
+  for (int number = 0; number < width; ++number) {
+    int const to = receiver(over, maker, number);
+    if (to == nothing)
+      continue;
+    int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
+    if (exchange != wanted)
+      continue;
+    event message{entry, device_of(over, maker), to};
+    message.number = number;
+    message.exchange = exchange;
+    put(message);
+  }
+}
+
+//! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
+//! all messages of the exchange to `put`.
+template <class Put>
+constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
+  pipeline const over = work.table.over();
+  pass const& maker = work.table.passes[entry];
+  work.entries[pass_index(over, maker)] = entry;
+  bool const grouped = in_group(over, maker.stage);
+  int const members = grouped ? neighbours(over, maker.stage, beside) : 1;
+  auto const entry_of = [&](int member) {
+    pass other = maker;
+    if (grouped)
+      other.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, beside, member).stage);
+    return work.entries[pass_index(over, other)];
+  };
+  for (int member = 0; member < members; ++member)
+    if (entry_of(member) == nothing)
+      return;
+  int before = nothing;
+  for (int number = 0; number < readers(over, maker); ++number) {
+    int const exchange = exchange_of(over, maker, number);
+    if (exchange == nothing || exchange == before)
+      continue;
+    before = exchange;
+    for (int member = 0; member < members; ++member)
+      place_messages_of(work, entry_of(member), exchange, put);
+  }
+}
+
+} // namespace detail
+
+//! @param budget about how many passes to place at most.
+//! @return the number of passes placed.
+//! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
+//! merge makes them.
+constexpr int advance(message_placement& work, int budget) noexcept {
+  timetable_view const& table = work.table;
+  pipeline const over = table.over();
+  int const start = work.next;
+  while (work.next < work.count && work.next - start < budget) {
+    int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
+    event* const passes = work.events + work.written;
+    int const size = end - work.next;
+    for (int i = 0; i < size; ++i) {
+      int const entry = work.order[work.next + i];
+      passes[i] = {entry, device_of(over, table.passes[entry])};
+    }
+    event* const first = passes + size;
+    event* last = first;
+    for (int i = 0; i < size; ++i)
+      detail::place_messages_of(work, passes[i].entry, nothing, [&](event const& message) {
+        if (work.slots)
+          detail::insert_message(first, last, message);
+        else
+          *last = message;
+        ++last;
+      });
+    for (int i = 0; i < size && work.entries != nullptr; ++i)
+      detail::place_exchanges(work, passes[i].entry, [&](event const& message) {
+        *last = message;
+        ++last;
+      });
+    work.written += static_cast<int>(last - passes);
+    work.next = end;
+  }
+  return work.next - start;
+}
+
+} // namespace pipelining::inline v0_2
