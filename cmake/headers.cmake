@@ -76,6 +76,7 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/describe.hpp
   timetable/diagnosis.hpp
   timetable/entered_rows.hpp
+  timetable/iterations.hpp
   timetable/make_timetable.hpp
   timetable/metrics.hpp
   timetable/partial_cost.hpp
@@ -156,20 +157,24 @@ set(PIPELINING_HEADERS_ATTENTION
 
 set(PIPELINING_HEADERS_PLAN
   plan/connection_rounds.hpp
+  plan/early_passes.hpp
   plan/item.hpp
   plan/lower.hpp
   plan/plan.hpp
   plan/policy.hpp
+  plan/post_validated.hpp
   plan/proof.hpp
   plan/prove.hpp
   plan/sizes.hpp
   plan/static_plan.hpp
+  plan/step_validation.hpp
   plan/lower/arena.hpp
   plan/lower/budget.hpp
   plan/lower/device_plan.hpp
   plan/lower/device_program.hpp
   plan/lower/given_slots.hpp
   plan/lower/global_order.hpp
+  plan/lower/hook_placement.hpp
   plan/lower/hooks.hpp
   plan/lower/data_uses.hpp
   plan/lower/exchange.hpp
@@ -184,6 +189,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/prove/slots.hpp
   plan/prove/static_proof.hpp
   plan/prove/steps.hpp
+  plan/prove/validation.hpp
   plan/report/call_counts.hpp
   plan/report/describe.hpp
   plan/report/difference.hpp
@@ -215,6 +221,7 @@ set(PIPELINING_HEADERS_IO
 set(PIPELINING_HEADERS_RUN
   run/affinity.hpp
   run/arena.hpp
+  run/carried_totals.hpp
   run/check.hpp
   run/checkpoint.hpp
   run/clock.hpp
@@ -229,7 +236,9 @@ set(PIPELINING_HEADERS_RUN
   run/null_access.hpp
   run/packed_state.hpp
   run/plan_agreement.hpp
+  run/plan_cache.hpp
   run/plan_number.hpp
+  run/post_validated.hpp
   run/rank_layout.hpp
   run/reach.hpp
   run/rendezvous.hpp
@@ -245,6 +254,7 @@ set(PIPELINING_HEADERS_RUN
   run/thread_device.hpp
   run/threads.hpp
   run/trace_of.hpp
+  run/validate_step.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

@@ -66,6 +66,8 @@ public:
 
   //! Lets go of what forward has kept of a unit.
   void forget(std::size_t unit) { units_[unit].kept.release(); }
+  //! Between steps: chunks of all microbatches of the next one.
+  void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
   //! Numbers that forward keeps of a unit.
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {

@@ -134,12 +134,14 @@ int run(options o) {
   auto const own_cores = share_cores(table, cost, static_cast<int>(o.devices));
   auto const shared = share_cores(table, cost, cores);
 
-  auto const result = train(o, text, table);
+  auto const sizes = tables_of_sizes(o, table);
+  auto const result = train(o, text, sizes);
   double const unigram = unigram_entropy(text.bytes);
   std::printf("loss %.3f nats per byte, %.3f %s the unigram entropy\n",
               result.losses.back(),
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
+  report_clipping(o, result);
   report_time(o, result, own_cores, shared, cores);
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
@@ -151,7 +153,7 @@ int run(options o) {
     check_output();
     return 128 + SIGINT;
   }
-  bool const good = report_schedules(o, text, result);
+  bool const good = report_sizes(o, text, sizes, result) && report_schedules(o, text, result);
   write_files(o, text, result, table, about, own_cores, cost);
   check_output();
   if (!good) {

@@ -4,9 +4,11 @@
 //! @file
 //! @brief The command line of the example.
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -30,11 +32,15 @@ struct options {
   std::int64_t group = 0;             //!< of the chosen schedule, likewise
   std::int64_t forwards = 0;          //!< of the chosen schedule, likewise
   std::vector<int> chunk_counts; //!< of the chosen schedule; empty: those that it has by itself
+  //! Those of further iterations, which take turns with it.
+  std::vector<std::vector<int>> further_counts{};
   std::int64_t keep = 0;         //!< of the chosen schedule, as chunks
   std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
   examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
+  double clip = 0; //!< largest norm of all gradients together; 0: any
+  bool post_validation = false;
   std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
@@ -66,7 +72,8 @@ inline constexpr char const* usage =
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
   "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"
   "  --keep K, --memory-limit X, --eager, --unfused\n"
-  "                     of the schedules that have these options: see `timetable --list`\n"
+  "                     of the schedules that have these options: see `timetable --list`;\n"
+  "                     --chunk-counts C,C,...:C,C,... has iterations of several sizes take turns\n"
   "  --with WHAT        the schedule in an adapter: recompute (forward passes keep their input "
   "alone),\n"
   "                     offload (activations wait on the host; a copy is planned with a quarter "
@@ -74,6 +81,11 @@ inline constexpr char const* usage =
   "                     the time of a forward pass), sharded-weights (weights lie in two shards "
   "and\n"
   "                     are gathered for every visit of a stage) or gathered-once (they stay)\n"
+  "  --clip X           clips gradients whose norm, over all stages, is above X; the optimizer is\n"
+  "                     part of the plan then\n"
+  "  --post-validation  with --clip: stages step before they know the norm, and the next "
+  "iteration\n"
+  "                     rolls steps back that were wrong; weights are the same, bit for bit\n"
   "  --steps N          steps of training (80); Ctrl-C ends it early\n"
   "  --layers L         layers of the model (16)\n"
   "  --width D          width of the model (64)\n"
@@ -101,6 +113,19 @@ namespace detail {
     throw std::invalid_argument(std::string(option) + " wants a whole number from " +
                                 std::to_string(least) + " to " + std::to_string(most) + ", not '" +
                                 std::string(word.substr(0, 40)) + "'");
+  }
+  return value;
+}
+
+//! A number above 0 of an option.
+//! @throws std::invalid_argument with one line that names the option
+[[nodiscard]] inline double positive_number(std::string_view option, std::string_view word) {
+  std::string const text(word);
+  char* end = nullptr;
+  double const value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !(value > 0) || !(value < 1e30)) {
+    throw std::invalid_argument(std::string(option) + " wants a number above 0, not '" +
+                                text.substr(0, 40) + "'");
   }
   return value;
 }
@@ -221,12 +246,28 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
       chosen.help = true;
       continue;
     }
-    if (name == "--eager" || name == "--unfused") {
-      (name == "--eager" ? chosen.eager : chosen.unfused) = true;
+    if (name == "--eager" || name == "--unfused" || name == "--post-validation") {
+      (name == "--eager"     ? chosen.eager
+       : name == "--unfused" ? chosen.unfused
+                             : chosen.post_validation) = true;
+      continue;
+    }
+    if (name == "--clip" && i + 1 < words.size()) {
+      chosen.clip = detail::positive_number(name, words[++i]);
       continue;
     }
     if (name == "--chunk-counts" && i + 1 < words.size()) {
-      chosen.chunk_counts = detail::whole_numbers(name, words[++i], 1, 1024);
+      auto rest = words[++i];
+      auto const next = [&] {
+        auto const end = std::min(rest.find(':'), rest.size());
+        auto const counts = detail::whole_numbers(name, rest.substr(0, end), 1, 1024);
+        rest.remove_prefix(std::min(end + 1, rest.size()));
+        return counts;
+      };
+      chosen.chunk_counts = next();
+      while (!rest.empty()) {
+        chosen.further_counts.push_back(next());
+      }
       continue;
     }
     if (name == "--with" && i + 1 < words.size()) {
@@ -241,7 +282,7 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     for (auto const& each : texts) {
       text = each.name == name ? &each : text;
     }
-    bool const wants = name == "--with" || name == "--chunk-counts";
+    bool const wants = name == "--with" || name == "--chunk-counts" || name == "--clip";
     if (number == nullptr && text == nullptr && !wants) {
       throw std::invalid_argument("no such option: '" + std::string(name.substr(0, 40)) +
                                   "'; --help names them all");
@@ -261,6 +302,10 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     chosen.size.key_heads = chosen.size.heads;
   }
   check(chosen.size);
+  if (chosen.post_validation && chosen.clip == 0) {
+    throw std::invalid_argument(
+      "--post-validation validates the norm that --clip gives; give both");
+  }
   if (!chosen.help) {
     detail::check_effort(chosen.size, chosen.microbatches);
   }

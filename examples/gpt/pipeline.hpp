@@ -9,8 +9,11 @@
 #include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>
+#include <pipe/run/plan_cache.hpp>
+#include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -23,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "clipped_stage.hpp"
 #include "model.hpp"
 #include "stage.hpp"
 #include "text.hpp"
@@ -94,6 +98,15 @@ struct stage_copies {
     at(where).scatter_gradients(where, in);
   }
 
+  //! Of a stage that has one copy.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    of.front()->for_each_parameter(visit);
+  }
+  void refresh() { of.front()->refresh(); }
+
+  static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
+
 private:
   [[nodiscard]] pipeline_stage& at(pp::context const& where) const {
     return *of[static_cast<std::size_t>(pp::route_of(extents, where.microbatch))];
@@ -111,6 +124,7 @@ struct slot_sizes {
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
   bool moved = false;              //!< activations lie in slots; else they stay
+  std::int64_t totals_bytes = 0;   //!< of a stage's row
   //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
   std::vector<std::int64_t> weights{};
   std::vector<std::int64_t> gradients{};
@@ -317,19 +331,57 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
 }
 
 //! A model in stages on the threads of this process, one per device of the timetable.
-class pipelined_model {
+//! @tparam Called a stage as the library calls it: `stage_copies`, or with its optimizer.
+template <class Called>
+class basic_pipelined_model {
 public:
   //! @param lengths tokens of the sequence of each microbatch
-  pipelined_model(model_size const& size,
-                  pp::timetable_view table,
-                  std::vector<std::int64_t> const& lengths,
-                  std::uint64_t seed)
+  //! @param early stages step before they know the norm of all gradients, and validate that in the
+  //! next iteration
+  basic_pipelined_model(model_size const& size,
+                        pp::timetable_view table,
+                        std::vector<std::int64_t> const& lengths,
+                        std::uint64_t seed,
+                        bool early = false)
       : memories_(static_cast<std::size_t>(table.extents.devices)),
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
-        called_(stages_to_call(size, table, lengths, seed)),
-        sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
-        runner_(plan_, called_) {}
+        called_(stages_to_call(size, table, lengths, seed)), size_(size),
+        validates_afterwards_(early), now_(lower(table, lengths)), runner_(*now_.first, called_),
+        early_(runner_), plans_(plans_kept) {
+    if (early) {
+      now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
+    }
+    (void)plans_.get(size_of(table, lengths), [this](planned const*) { return now_; });
+  }
+
+  //! The steps that follow are of this timetable, whose microbatches may have other numbers of
+  //! chunks and lengths than those before. Plans of sizes that come back are there already.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    now_ = plans_.get(size_of(table, lengths), [&](planned const* instead) {
+      planned made = lower(table, lengths);
+      if (!validates_afterwards_) {
+        made.numbers.first = instead == nullptr
+                               ? runner_.add(*made.first)
+                               : runner_.replace(instead->numbers.first, *made.first);
+        return made;
+      }
+      auto plans = pp::lower_post_validated(table, made.sizes);
+      if (instead != nullptr) {
+        made.numbers = pp::replace(runner_, instead->numbers, std::move(plans));
+      } else {
+        pp::plan_number const first = runner_.add(plans.first);
+        made.numbers = pp::add(runner_, std::move(plans), first);
+      }
+      return made;
+    });
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      stages_[s].set_cut(cut_for(table, lengths, static_cast<int>(s)));
+    }
+  }
+  //! What was made and used again of them.
+  [[nodiscard]] auto const& plans() const { return plans_; }
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -338,10 +390,24 @@ public:
         stage.set_batch(pieces);
       }
     }
-    runner_.step();
+    if (validates_afterwards_) {
+      early_.step(now_.numbers);
+    } else {
+      runner_.step(now_.numbers.first);
+    }
     add_copies(stages_, copies_);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
   }
+
+  //! To be called before anyone looks at the weights.
+  void finish() { early_.finish(); }
+  //! Steps of the optimizer that were found wrong and made right; iterations that began again.
+  [[nodiscard]] pp::post_validated_steps<pp::thread_runner<std::vector<Called>>> const&
+  early_steps() const {
+    return early_;
+  }
+  //! The stages as the library calls them.
+  [[nodiscard]] std::vector<Called>& called() { return called_; }
 
   //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step) {
@@ -359,7 +425,7 @@ public:
 
   //! What of each device lay in slots in the last step.
   [[nodiscard]] std::vector<slot_bytes> slots() const {
-    return slot_bytes_of(plan_, runner_.trace(), sizes_);
+    return slot_bytes_of(*now_.first, runner_.trace(), now_.sizes);
   }
 
   //! The most bytes that each device has kept between passes so far, and in slots in the last step.
@@ -374,6 +440,35 @@ public:
   }
 
 private:
+  static constexpr std::size_t plans_kept = 8; // sizes of iterations
+
+  //! A plan as the runner knows it, and what it was made of.
+  struct planned {
+    slot_sizes sizes;
+    std::shared_ptr<pp::plan const> first;
+    pp::post_validated_numbers numbers{};
+  };
+  //! What plans depend on: the chunks and the tokens of every microbatch.
+  using iteration_size = std::vector<std::int64_t>;
+
+  static iteration_size size_of(pp::timetable_view table,
+                                std::vector<std::int64_t> const& lengths) {
+    iteration_size result = lengths;
+    for (int m = 0; m < table.extents.microbatches; ++m) {
+      result.push_back(pp::chunks_of(table.over(), m));
+    }
+    return result;
+  }
+  planned lower(pp::timetable_view table, std::vector<std::int64_t> const& lengths) const {
+    slot_sizes sizes(size_, cut_for(table, lengths), table);
+    sizes.totals_bytes = Called::totals_bytes;
+    auto const when =
+      validates_afterwards_ ? pp::step_validation::next : pp::step_validation::at_once;
+    auto const made =
+      std::make_shared<pp::plan const>(pp::lower(table, sizes, {.validation = when}));
+    return {std::move(sizes), made};
+  }
+
   //! The stages of a way, or none where there is no such way.
   static std::vector<pipeline_stage> make_stages(model_size const& size,
                                                  pp::timetable_view table,
@@ -400,12 +495,12 @@ private:
   }
 
   //! Who runs the passes of each stage. Makes those that some microbatches have elsewhere.
-  std::vector<stage_copies> stages_to_call(model_size const& size,
-                                           pp::timetable_view table,
-                                           std::vector<std::int64_t> const& lengths,
-                                           std::uint64_t seed) {
+  std::vector<Called> stages_to_call(model_size const& size,
+                                     pp::timetable_view table,
+                                     std::vector<std::int64_t> const& lengths,
+                                     std::uint64_t seed) {
     auto const held = cut_model(size, table.extents);
-    std::vector<stage_copies> result;
+    std::vector<Called> result;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       int const stage = static_cast<int>(s);
       std::vector<pipeline_stage*> at(memories_.size(), nullptr);
@@ -424,7 +519,7 @@ private:
         }
         all.of.push_back(at[device]);
       }
-      result.push_back(std::move(all));
+      result.push_back(Called(std::move(all)));
     }
     return result;
   }
@@ -433,10 +528,18 @@ private:
   std::vector<pipeline_stage> stages_;
   std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
   std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices
-  std::vector<stage_copies> called_;
-  slot_sizes sizes_;
-  pp::plan plan_;
-  pp::thread_runner<std::vector<stage_copies>> runner_;
+  std::vector<Called> called_;
+  model_size size_;
+  bool validates_afterwards_ = false;
+  planned now_; // of the step to come
+  pp::thread_runner<std::vector<Called>> runner_;
+  pp::post_validated_steps<pp::thread_runner<std::vector<Called>>> early_;
+  pp::plan_cache<iteration_size, planned> plans_;
 };
+
+//! The optimizer steps between iterations.
+using pipelined_model = basic_pipelined_model<stage_copies>;
+//! It steps in them, on clipped gradients.
+using clipped_model = basic_pipelined_model<clipped_stage<stage_copies>>;
 
 } // namespace gpt

@@ -164,6 +164,28 @@ inline void report_time(options const& o,
   std::printf("\n");
 }
 
+//! What clipping has done to steps and weights.
+inline void report_clipping(options const& o, training const& result) {
+  if (!result.clipped) {
+    return;
+  }
+  auto const& found = *result.clipped;
+  std::printf(
+    "gradients clipped to a norm of %g in %lld of %zu steps, left out in %lld; weights %016llx\n",
+    o.clip,
+    static_cast<long long>(found.clipped),
+    result.losses.size(),
+    static_cast<long long>(found.left_out),
+    static_cast<unsigned long long>(found.weights));
+  if (o.post_validation) {
+    std::printf(
+      "%ld early steps were wrong: stages rolled back %lld times, %ld iterations began again\n",
+      found.corrected,
+      static_cast<long long>(found.rolled_back),
+      found.repeated);
+  }
+}
+
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
@@ -273,6 +295,61 @@ inline checked check_schedule(options const& o,
     result.different += std::memcmp(&gradients[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
   }
   return result;
+}
+
+//! The timetables of the sizes of iterations that take turns, that of `table` first.
+inline std::vector<sized_table> tables_of_sizes(options o, pp::dynamic_timetable const& table) {
+  std::vector<sized_table> sizes{{table, lengths_of(o.size, table)}};
+  o.lengths.clear(); // they are those of the first
+  for (auto const& counts : o.further_counts) {
+    o.chunk_counts = counts;
+    auto const further = timetable_of(o, name_of(o));
+    sizes.push_back({further, lengths_of(o.size, further)});
+  }
+  return sizes;
+}
+
+//! Runs two rounds of all sizes on one pipeline, with steps of the optimizer between, and counts
+//! the gradients whose bits differ from those of one device. Returns false where any does.
+inline bool report_sizes(options const& o,
+                         text_to_learn const& text,
+                         std::vector<sized_table> const& sizes,
+                         training const& run) {
+  if (sizes.size() == 1) {
+    return true;
+  }
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  std::mt19937_64 random(seed + 2);
+  bool const from_last = adds_from_last(sizes.front().table);
+  auto const whole = [&](sized_table const& one) {
+    return cut_whole(one.lengths).back_from_last(from_last);
+  };
+  pipelined_model model(o.size, sizes.front().table, sizes.front().lengths, seed);
+  single_device<float> plain(o.size, 1, whole(sizes.front()), seed);
+  adamw const optimizer{};
+  std::size_t different = 0;
+  for (std::size_t step = 0; step < 2 * sizes.size(); ++step) {
+    auto const& now = sizes[step % sizes.size()];
+    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    model.use(now.table, now.lengths);
+    plain.set_cut(whole(now));
+    model.step(pieces);
+    plain.step(pieces);
+    auto const got = gradients_of(model.stages());
+    auto const expected = gradients_of(plain.stages());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      different += std::memcmp(&got[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
+    }
+    model.update(optimizer, static_cast<std::int64_t>(step));
+    plain.update(optimizer, static_cast<std::int64_t>(step));
+  }
+  std::printf("\niterations of %zu sizes: %ld plans made, %ld times one was there; two rounds of "
+              "all sizes held against one device: %zu gradients differ\n",
+              sizes.size(),
+              run.plans_made,
+              run.plans_reused,
+              different);
+  return different == 0;
 }
 
 //! Compares all schedules with one device. Returns false where a gradient differs.

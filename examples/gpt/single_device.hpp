@@ -49,6 +49,15 @@ public:
     between_.assign(stages_.size() + 1, std::vector<Number>(largest));
   }
 
+  //! Between steps: how the work of the next one is cut. Not where there are halves.
+  void set_cut(step_cut const& cut) {
+    cut_ = cut;
+    second_ = cut_.microbatches();
+    for (auto& stage : stages_) {
+      stage.set_cut(cut_.seen(0, second_));
+    }
+  }
+
   //! One step without the optimizer. Calls around(kind, stage, unit, work) for every pass, which
   //! must call work().
   template <class Around>

@@ -74,6 +74,8 @@ public:
     }
   }
   void forget(std::size_t unit) { units_[unit].kept.release(); }
+  //! Between steps: chunks of all microbatches of the next one.
+  void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
   //! @param dy the gradient of out, whose residual's part dx begins with. @param dx becomes that of
   //! in
@@ -194,6 +196,8 @@ public:
     std::copy_n(attention_.output(u.at, tokens), narrow, out + narrow);
   }
   void forget(std::size_t unit) { units_[unit].kept.release(); }
+  //! Between steps: chunks of all microbatches of the next one.
+  void set_units(std::int64_t units) { units_.resize(static_cast<std::size_t>(units)); }
 
   //! @param dy the gradient of out. @param dx that of in, but for the residual
   void backward_input(std::size_t unit,

@@ -92,6 +92,14 @@ public:
     return chunks_[static_cast<std::size_t>(microbatch)].back().end;
   }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  //! Tokens of every microbatch.
+  [[nodiscard]] std::vector<std::int64_t> lengths() const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t m = 0; m < microbatches(); ++m) {
+      all.push_back(tokens(m));
+    }
+    return all;
+  }
 
   [[nodiscard]] chunk_range range(unit u) const {
     return chunks_[static_cast<std::size_t>(u.microbatch)][static_cast<std::size_t>(u.chunk)];
@@ -177,10 +185,7 @@ public:
         device_memory<Number>& memory)
       : size_(size), layers_(layers), cut_(std::move(cut)), memory_(&memory) {
     gpt::check(size);
-    std::vector<std::int64_t> lengths;
-    for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
-      lengths.push_back(cut_.tokens(m));
-    }
+    auto const lengths = cut_.lengths();
     for (auto layer = layers.first; layer < layers.last; ++layer) {
       blocks_.emplace_back(size, seed, layer, lengths, cut_.units());
     }
@@ -195,6 +200,25 @@ public:
     if (layers.ends) {
       head_ = std::make_unique<head<Number>>(size, seed, cut_.units());
       losses_.resize(static_cast<std::size_t>(cut_.microbatches() * size.sequence));
+    }
+  }
+
+  //! Between steps: how the work of the next one is cut.
+  void set_cut(step_cut cut) {
+    cut_ = std::move(cut);
+    auto const lengths = cut_.lengths();
+    for (auto& layer : blocks_) {
+      layer.set_work(lengths, cut_.units());
+    }
+    if (attention_ != nullptr) {
+      attention_->set_units(cut_.units());
+    }
+    if (around_ != nullptr) {
+      around_->set_units(cut_.units());
+    }
+    if (head_ != nullptr) {
+      head_->set_units(cut_.units());
+      losses_.assign(static_cast<std::size_t>(cut_.microbatches() * size_.sequence), Number{0});
     }
   }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -28,6 +30,16 @@
 
 namespace gpt {
 
+//! What clipping has done.
+struct clipping_report {
+  std::int64_t clipped = 0;
+  std::int64_t left_out = 0;
+  std::int64_t rolled_back = 0; //!< steps of a stage that had come too early
+  long corrected = 0;           //!< steps that some stage had to roll back, or to make up for
+  long repeated = 0;            //!< iterations that began again
+  std::uint64_t weights = 0;    //!< a hash of all weights
+};
+
 //! What training leaves for the report.
 struct training {
   std::vector<double> losses;
@@ -37,6 +49,9 @@ struct training {
   std::vector<pp::dynamic_timetable> traces; //!< of the last steps, at least one
   std::vector<std::size_t> peaks;            //!< bytes, by device
   std::vector<slot_bytes> slots;             //!< by device
+  std::optional<clipping_report> clipped{};
+  long plans_made = 0; //!< of the sizes of iterations
+  long plans_reused = 0;
 };
 
 //! Enough steps that their medians do not follow a single slow one.
@@ -95,14 +110,40 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
   check_output();
 }
 
-//! All steps of a model: pipelined_model, or another with `step`, `update` and `trace`.
+//! A hash of the bits of all weights, FNV-1a.
 template <class Model>
-training train_model(options const& o, text_to_learn const& text, Model& model) {
+[[nodiscard]] std::uint64_t hash_of_weights(Model& model) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (auto& stage : model.stages()) {
+    stage.for_each_parameter([&hash](auto const& p) {
+      for (auto const& x : p.value) {
+        hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
+      }
+    });
+  }
+  return hash;
+}
+
+//! A timetable of iterations of one size, and the tokens of their sequences.
+struct sized_table {
+  pp::dynamic_timetable table;
+  std::vector<std::int64_t> lengths;
+};
+
+//! Which of the sizes a step has: they take turns, and the last step has the first.
+[[nodiscard]] inline std::size_t
+size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
+  return static_cast<std::size_t>(steps - 1 - step) % sizes;
+}
+
+//! All steps of a model that has `step` and `trace`.
+//! @param begin called before each step; says whether the step is one to be measured
+//! @param update what comes behind the passes of a step, beside what the plan does
+template <class Model, class Begin, class Update>
+training
+train_steps(options const& o, text_to_learn const& text, Model& model, Begin begin, Update update) {
   using clock = std::chrono::steady_clock;
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
   std::int64_t const warm_up = std::min<std::int64_t>(3, o.steps - 1);
@@ -110,13 +151,14 @@ training train_model(options const& o, text_to_learn const& text, Model& model) 
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    bool const counts = begin(step);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
     std::chrono::duration<double> const took = clock::now() - start;
-    model.update(optimizer, step);
+    update(step);
     std::chrono::duration<double> const whole = clock::now() - start;
     result.interrupted = stop_wanted && step + 1 < o.steps;
-    if (step >= warm_up || result.interrupted) {
+    if (counts && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
       for (int device = 0; device < trace.extents.devices; ++device) {
@@ -131,6 +173,7 @@ training train_model(options const& o, text_to_learn const& text, Model& model) 
     show_progress(
       step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
   }
+  measured = std::max<std::int64_t>(measured, 1);
   result.step_seconds /= static_cast<double>(measured);
   for (double& idle : result.idle) {
     idle /= static_cast<double>(measured);
@@ -141,12 +184,71 @@ training train_model(options const& o, text_to_learn const& text, Model& model) 
   return result;
 }
 
+//! The same with an optimizer that steps between iterations, by `update` of the model.
+template <class Model>
+training train_model(options const& o, text_to_learn const& text, Model& model) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  return train_steps(
+    o,
+    text,
+    model,
+    [](std::int64_t) { return true; },
+    [&](std::int64_t step) { model.update(optimizer, step); });
+}
+
 //! The same of a schedule of stages, with what its devices kept.
-inline training train(options const& o, text_to_learn const& text, pp::timetable_view table) {
-  pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
-  auto result = train_model(o, text, model);
+//! @param sizes of iterations, which take turns
+template <class Model, class Update>
+training train_sizes(options const& o,
+                     text_to_learn const& text,
+                     std::vector<sized_table> const& sizes,
+                     Model& model,
+                     Update update) {
+  auto const begin = [&](std::int64_t step) {
+    auto const at = size_of_step(step, o.steps, sizes.size());
+    if (sizes.size() > 1) {
+      model.use(sizes[at].table, sizes[at].lengths);
+    }
+    return at == 0;
+  };
+  auto result = train_steps(o, text, model, begin, update);
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
+  result.plans_made = model.plans().made();
+  result.plans_reused = model.plans().reused();
+  return result;
+}
+
+//! Trains with an optimizer that steps between iterations, or in them, on clipped gradients.
+inline training
+train(options const& o, text_to_learn const& text, std::vector<sized_table> const& sizes) {
+  pp::timetable_view const table = sizes.front().table;
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  if (o.clip == 0) {
+    pipelined_model model(o.size, table, o.lengths, seed);
+    return train_sizes(
+      o, text, sizes, model, [&](std::int64_t step) { model.update(optimizer, step); });
+  }
+  clipping const how{optimizer, o.clip, o.post_validation};
+  clipped_model model(o.size, table, o.lengths, seed, o.post_validation);
+  for (auto& stage : model.called()) {
+    stage.set_clipping(how);
+  }
+  auto result = train_sizes(o, text, sizes, model, [](std::int64_t) {});
+  model.finish();
+  auto const& counts = model.called().front().counts();
+  result.clipped = {counts.clipped,
+                    counts.left_out,
+                    0,
+                    model.early_steps().corrected(),
+                    model.early_steps().repeated(),
+                    hash_of_weights(model)};
+  for (auto const& stage : model.called()) {
+    result.clipped->rolled_back += stage.rolled_back();
+  }
   return result;
 }
 

@@ -53,6 +53,13 @@ public:
         after_(size, seed, layer), sequences_(lengths_.size()),
         units_(static_cast<std::size_t>(units)) {}
 
+  //! Between steps: what the next one consists of, as the constructor is told.
+  void set_work(std::vector<std::int64_t> lengths, std::int64_t units) {
+    lengths_ = std::move(lengths);
+    sequences_.resize(lengths_.size());
+    units_.resize(static_cast<std::size_t>(units));
+  }
+
   //! Numbers that forward keeps of a unit for its backward, but for keys and values.
   [[nodiscard]] static std::int64_t kept_numbers(model_size const& size, std::int64_t tokens) {
     return before_attention<Number>::kept_numbers(size, tokens) +

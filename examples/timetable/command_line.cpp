@@ -389,6 +389,11 @@ constexpr option_reader options[] = {
      if (c.width > 10000)
        throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
    }},
+  {"--iterations",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.iterations = read_extent(option, word);
+   }},
 };
 
 option_reader const& find_option(std::string_view word) {
@@ -407,7 +412,8 @@ option_reader const& find_option(std::string_view word) {
 void check_file_options(std::vector<std::string_view> const& given) {
   for (std::string_view const name : given)
     if (name != "--cost" && name != "--pair-cost" && name != "--all-reduce" && name != "--format" &&
-        name != "--width" && name != "--policy" && name != "--bytes" && name != "--torch")
+        name != "--width" && name != "--iterations" && name != "--policy" && name != "--bytes" &&
+        name != "--torch")
       throw usage_error("csv does not have the option " + std::string(name) +
                         ": the file says all but the costs");
 }
@@ -421,6 +427,7 @@ struct format_option {
 
 constexpr format_option format_options[] = {
   {"--width", "format text", [](std::string const& f) { return f == "text"; }},
+  {"--iterations", "format text", [](std::string const& f) { return f == "text"; }},
   {"--policy",
    "formats calls and memory",
    [](std::string const& f) { return f == "calls" || f == "memory"; }},
@@ -462,6 +469,7 @@ void check_search(command& result, std::vector<std::string_view> const& given) {
                                         "--cost",
                                         "--format",
                                         "--width",
+                                        "--iterations",
                                         "--policy",
                                         "--bytes",
                                         "--torch",
@@ -537,6 +545,8 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error("compare has the formats text, csv and json");
   if (compares && has_option("--width"))
     throw usage_error("compare does not have the option --width");
+  if (compares && has_option("--iterations"))
+    throw usage_error("compare does not have the option --iterations");
   if (!compares) {
     named_schedule const& schedule = find_schedule(result.choice.name);
     for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})
@@ -695,6 +705,8 @@ std::string help_text() {
          "                         exchanges (default: as messages)\n"
          "  --limit-seconds N      give a search up after this time\n"
          "  --width N              columns of text; default: those of the terminal, else 100\n"
+         "  --iterations N         say how long N iterations take in a row, with a barrier at the\n"
+         "                         optimizer's step and with its validation in the next iteration\n"
          "\n"
          "Options of search:\n"
          "\n"

@@ -52,6 +52,7 @@ struct command {
   bool sizes_given = false;
   search_command search;
   int width = 0; //!< columns of text, 0 for those of the terminal
+  int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
 };
 
 //! A command line that cannot be followed: one line for the user.

@@ -53,6 +53,7 @@
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>
 #include <pipe/plan/connection_rounds.hpp>
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/lower/arena.hpp>
@@ -63,6 +64,7 @@
 #include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/global_order.hpp>
+#include <pipe/plan/lower/hook_placement.hpp>
 #include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/lower/scratch.hpp>
@@ -71,6 +73,7 @@
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/prove/diagnosis.hpp>
@@ -79,6 +82,7 @@
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/static_proof.hpp>
 #include <pipe/plan/prove/steps.hpp>
+#include <pipe/plan/prove/validation.hpp>
 #include <pipe/plan/report/call_counts.hpp>
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/plan/report/difference.hpp>
@@ -87,8 +91,10 @@
 #include <pipe/plan/report/policy_cost.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/static_plan.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/affinity.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/checkpoint.hpp>
 #include <pipe/run/clock.hpp>
@@ -103,7 +109,9 @@
 #include <pipe/run/null_access.hpp>
 #include <pipe/run/packed_state.hpp>
 #include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/plan_number.hpp>
+#include <pipe/run/post_validated.hpp>
 #include <pipe/run/rank_layout.hpp>
 #include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
@@ -119,6 +127,7 @@
 #include <pipe/run/thread_device.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/run/validate_step.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
@@ -194,6 +203,7 @@
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/entered_rows.hpp>
+#include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/partial_cost.hpp>

@@ -59,6 +59,31 @@ def check_run(schedule, chunks, passes, most, text):
         assert '"measured":{"starts":[' in pathlib.Path(folder, "timeline.html").read_text()
 
 
+def check_post_validation(text):
+    """Steps that are taken early and rolled back where they were wrong leave the losses and weights of steps that wait."""
+    ends = []
+    for early in ([], ["--post-validation"]):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run(*SMALL, "--schedule", "zb-h2", "--steps", "14", "--clip", "1", *early, "--text", text, "--output", folder)
+        assert result.returncode == 0, result.stderr
+        line = re.search(r"gradients clipped to a norm of 1 in (\d+) of 14 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout)
+        ends.append((re.findall(r"loss ([\d.]+)   ", result.stdout), line[0]))
+        clipped = int(line[1])
+    assert 0 < clipped and ends[0] == ends[1], ends
+    found = re.search(r"(\d+) early steps were wrong: stages rolled back (\d+) times, (\d+) iterations began again\n", result.stdout)
+    assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped, found[0]
+
+
+def check_sizes(text):
+    """Chunk counts that change from iteration to iteration: plans are made once, and gradients are those of one device."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(*SMALL, "--schedule", "chunkflow", "--chunk-counts", "1,1,4,2:3,1:2,2,2,1,1,5", "--steps", "8", "--text", text,
+                     "--output", folder)
+    assert result.returncode == 0, result.stderr
+    assert ("\niterations of 3 sizes: 3 plans made, 6 times one was there; two rounds of all sizes held against one device: "
+            "0 gradients differ\n") in result.stdout, result.stdout
+
+
 def check_costs(text):
     """The costs that a run has measured are those of its cut, and the timetable tool plans with them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -231,6 +256,8 @@ with tempfile.TemporaryDirectory() as temporary:
     check_adapters(str(text))
     check_sharded_weights(str(text))
     check_costs(str(text))
+    check_post_validation(str(text))
+    check_sizes(str(text))
     check_interrupted(str(text))
     check_full_disk(str(text))
 check_refusal(1, "cannot read any text from /no/such/file: No such file or directory", "--text", "/no/such/file")
@@ -245,6 +272,9 @@ check_refusal(2, "a step of 2.14e+14 multiplications is too much for this exampl
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '0'", "--steps", "0")
 check_refusal(2, "--steps wants a whole number from 1 to 1000000, not '5x'", "--steps", "5x")
 check_refusal(2, "--steps wants a value", "--steps")
+check_refusal(2, "--clip wants a number above 0, not 'half'", "--clip", "half")
+check_refusal(2, "--clip wants a number above 0, not '0'", "--clip", "0")
+check_refusal(2, "--post-validation validates the norm that --clip gives; give both", "--post-validation")
 check_refusal(2, "--with wants recompute, offload, sharded-weights or gathered-once, not 'vocabulary-2'", "--with", "vocabulary-2")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",

@@ -450,6 +450,15 @@ class Timetables(unittest.TestCase):
                 self.assertEqual((result.returncode, result.stdout), (2, ""))
                 self.assertIn(text, result.stderr)
 
+    def test_iterations_without_a_barrier(self):
+        words = ["--devices", 4, "--microbatches", 8, "--iterations", 10]
+        self.assertIn("\n10 iterations: 270 with a barrier at the optimizer's step, 243 where the next iteration validates it "
+                      "(10 % less)\n", output("zb-h2", *words))
+        self.assertIn("\n10 iterations: 330 with a barrier at the optimizer's step, 330 where the next iteration validates it "
+                      "(0 % less)\n", output("1f1b", *words))
+        refused = run("zb-h2", *words, "--format", "csv")
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+
     def test_text_fits_the_width(self):
         for width in (40, 77, 200):
             lines = output("1f1b", "--devices", 12, "--microbatches", 40, "--width", width).splitlines()

@@ -202,6 +202,7 @@ private:
                                   " devices, but nccl_ranks::world_ranks names " +
                                   std::to_string(options_.world_ranks.size()) + " ranks");
     check_stages(view_, stages, rank_);
+    refuse_validation(view_, "nccl_runner");
     detail::check_environment();
   }
 

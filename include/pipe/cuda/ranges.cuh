@@ -44,7 +44,9 @@ namespace cuda {
   case subject::spread:
     name = "totals" + stage + number("-", step.work.stage + step.rows - 1);
     break;
-  case subject::update: name = "optimizer" + stage; break;
+  case subject::update:
+  case subject::early_update: name = "optimizer" + stage; break;
+  case subject::validation: name = "validation" + stage; break;
   }
   if (step.what == operation::run)
     return name;

@@ -87,6 +87,7 @@ public:
   stream_runner(plan work, Stages& stages, streams options = {})
       : plan_(std::move(work)), view_(plan_.view()), stages_(stages), options_(std::move(options)) {
     check_stages(view_, stages_);
+    refuse_validation(view_, "stream_runner");
     auto const devices = static_cast<std::size_t>(view_.extents.devices);
     if (options_.gpus.empty())
       options_.gpus.assign(devices, 0);

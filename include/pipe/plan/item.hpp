@@ -82,9 +82,11 @@ enum class subject : std::uint8_t {
   tied_gradient, //!< run: the stage hands over the gradient of its tied weight; or its message
   add_tied,      //!< run: the gradients of both copies of the tied weight are added
   contribution,  //!< run: the stage writes its row of the totals
-  gather,        //!< a message with rows of the totals, towards device 0
-  spread,        //!< a message with all rows of the totals, away from device 0
-  update         //!< run: the step of the optimizer of the stage
+  gather,        //!< a message with rows of the totals, towards the device that gets them all
+  spread,        //!< a message with all rows of the totals, away from that device
+  update,        //!< run: the step of the optimizer of the stage
+  early_update,  //!< run: the same, with the rows of the devices so far, if they say that it may
+  validation     //!< run: undoes or makes up for an early step that all rows say was wrong
 };
 
 //! @brief One step of a device's program: run a pass, or send or receive what a pass has made.

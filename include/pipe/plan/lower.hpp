@@ -18,6 +18,7 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
@@ -113,17 +114,24 @@ template <buffer_sizes Sizes>
 chosen_hooks add_hooks(timetable_view table,
                        Sizes const& sizes,
                        std::vector<event>& events,
-                       bool evaluates = false) {
+                       bool evaluates = false,
+                       step_validation validation = step_validation::at_once) {
   shape const& extents = table.extents;
   chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
   if (evaluates)
     result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
+  if (validation == step_validation::last)
+    result.tied_bytes = 0;
   check_hooks(extents, result.tied_bytes, result.totals_bytes);
   if (result.tied_bytes > 0 && in_group(table.over(), 0))
     throw std::invalid_argument(
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
       "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
       "shards in gradients_ready of the first");
+  if (result.totals_bytes == 0 && validation != step_validation::at_once)
+    throw std::invalid_argument(
+      "plan: a step of the optimizer is validated by the totals, but the sizes have no "
+      "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
@@ -134,6 +142,7 @@ chosen_hooks add_hooks(timetable_view table,
                       static_cast<int>(events.size()),
                       placed.data()};
   work.updates = !evaluates;
+  work.validation = validation;
   place_hooks(work);
   placed.resize(static_cast<std::size_t>(work.written));
   events = std::move(placed);
@@ -191,6 +200,8 @@ inline placed_programs write_programs(timetable_view table, std::vector<event> c
 struct lower_options {
   //! The most bytes of the arena of a device.
   std::int64_t memory_limit = 0x7fffffffffffffff;
+  //! When stages learn whether the step of the optimizer was right; see `lower_post_validated`.
+  step_validation validation = step_validation::at_once;
 };
 
 namespace detail {
@@ -218,6 +229,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
   result.evaluates = evaluates;
+  result.validation = evaluates ? step_validation::at_once : options.validation;
   result.tied_bytes = hooks.tied_bytes;
   result.totals_bytes = hooks.totals_bytes;
   result.other_messages = hooks.messages;
@@ -292,9 +304,13 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
-  std::vector<event> events = detail::place_messages(
-    table, global_order(table), Policy::duplex_groups, joins_exchanges<Policy>());
-  detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events);
+  std::vector<int> order;
+  if (options.validation != step_validation::last)
+    order = global_order(table);
+  std::vector<event> events =
+    detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
+  detail::chosen_hooks const hooks =
+    detail::add_hooks(table, sizes, events, false, options.validation);
   return detail::lower_programs<Policy>(
     table, false, hooks, detail::write_programs(table, events), sizes, options);
 }

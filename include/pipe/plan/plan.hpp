@@ -7,6 +7,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -52,6 +53,7 @@ struct plan_view {
   int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
   int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
   sized_slot const* further = nullptr;    //!< what items of such stages use beside `in` and `out`
+  step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! The pipeline that it is of.
   [[nodiscard]] constexpr pipeline over() const noexcept {
@@ -128,6 +130,7 @@ struct plan {
   std::vector<std::int64_t> host_bytes;  //!< [P], of the arenas on the host
   std::vector<sized_slot> further;       //!< what items use beside `in` and `out`
   pipeline_tables tables{};              //!< what else the pipeline has
+  step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {
     pipeline const over = tables.over(extents);
@@ -150,7 +153,8 @@ struct plan {
             over.holders,
             over.first_units,
             over.edges,
-            further.data()};
+            further.data(),
+            validation};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };

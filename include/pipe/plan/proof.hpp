@@ -29,6 +29,8 @@ enum class plan_rule : std::uint8_t {
   wrong_content, //!< a step reads a slot that holds something else
   unordered,     //!< a step may start before an item that it depends on is complete
   incomplete,    //!< a step uses gradients that are not complete when it runs
+  not_validated, //!< an early step of the optimizer is not validated in the plan that follows, or
+                 //!< behind a step of that plan that cannot run again
   seam           //!< two plans in a row differ in their devices, stages or communicators
 };
 
@@ -53,6 +55,8 @@ enum class plan_rule : std::uint8_t {
   case plan_rule::unordered:
     return "a step may start before an item that it depends on is complete";
   case plan_rule::incomplete: return "a step uses gradients that are not complete when it runs";
+  case plan_rule::not_validated:
+    return "the optimizer's step of an iteration is not validated before what depends on it";
   case plan_rule::seam:
     return "two plans in a row differ in their devices, stages or communicators";
   }

@@ -14,6 +14,7 @@
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
+#include <pipe/plan/prove/validation.hpp>
 
 namespace pipelining::inline v0_2 {
 
@@ -85,7 +86,7 @@ constexpr proof prove_drain(plan_view work) {
 //! The rules of passes and slots, for all devices.
 constexpr proof prove_slots(plan_view work) {
   scratch<flow_set> kinds(unit_indices(work.over()), 0);
-  scratch<unsigned char> others(4 * stages(work.extents), 0);
+  scratch<unsigned char> others(other_step_count * stages(work.extents), 0);
   steps_run const ran{kinds.data, others.data};
   proof verdict;
   for (int device = 0; device < work.extents.devices && verdict; ++device)
@@ -98,7 +99,7 @@ constexpr proof prove_slots(plan_view work) {
   slot_space space;
   for (int device = 0; device < work.extents.devices && verdict; ++device)
     verdict = check_slots(work, uses, device, space);
-  return verdict;
+  return verdict ? check_validation(work) : verdict;
 }
 
 } // namespace detail
@@ -111,9 +112,10 @@ constexpr proof prove_slots(plan_view work) {
 //! drains with no buffering at all (see `plan_drain`). Every pass runs once, on the device of its
 //! stage. No slot is written while it may still be read, and every pass reads what was made for it,
 //! on the strength of the plan's waits and the order of streams alone. What follows complete
-//! gradients runs once for each stage concerned, behind the last pass that adds to them. A plan
-//! that is proven may follow itself without a barrier between devices: it leaves no message behind,
-//! so the next iteration starts on empty edges.
+//! gradients runs once for each stage concerned, behind the last pass that adds to them. Where the
+//! step of the plan before is validated, devices have run nothing before that could not run again.
+//! A plan that is proven may follow itself without a barrier between devices: it leaves no message
+//! behind, so the next iteration starts on empty edges.
 //!
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
@@ -131,7 +133,8 @@ constexpr proof prove_slots(plan_view work) {
 //!
 //! Both are proven by themselves; both are for the same devices and stages, and share
 //! communicators. Each device runs its program of the second plan after the whole of its program of
-//! the first. Both leave every edge empty, so the second meets what it would meet alone.
+//! the first. Both leave every edge empty, so the second meets what it would meet alone. Where the
+//! first takes early steps of the optimizer, the second validates them, and else it must not.
 //!
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
 //! @complexity that of the two proofs.
@@ -145,6 +148,9 @@ constexpr proof prove_slots(plan_view work) {
   int const devices = first.extents.devices;
   if (next.duplex_groups != first.duplex_groups || !same_stages(first, next))
     return {plan_rule::seam};
+  if (steps_early(first.validation) != validates(next.validation) ||
+      (validates(next.validation) && first.totals_bytes != next.totals_bytes))
+    return {plan_rule::not_validated};
   for (int from = 0; from < devices; ++from)
     for (int to = 0; to < devices; ++to)
       if (from != to && first.key(from, to) != next.key(from, to))

@@ -89,6 +89,7 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
   result.tied_bytes = work.tied_bytes;
   result.totals_bytes = work.totals_bytes;
   result.other_messages = work.other_messages;
+  result.validation = work.validation;
   result.items.assign(work.items, work.items + items);
   result.offsets.assign(work.offsets, work.offsets + devices + 1);
   int waits = 0;

@@ -29,15 +29,20 @@ namespace detail {
            "last), or leave tied_bytes at 0";
   case subject::contribution:
     return "contribute(context const&, output), or leave totals_bytes at 0";
+  case subject::early_update:
+  case subject::validation:
+    return "bool accepts(context const&, totals const&) and roll_back(context const&, bool "
+           "stepped) "
+           "beside optimizer_step, or lower the plan with step_validation::at_once";
   default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
   }
 }
 
-//! What is wrong with the hooks of a stage that a plan would never call, or null. An evaluation calls
-//! few of them, and no one expects more.
+//! What is wrong with the hooks of a stage that a plan would never call, or null. An evaluation and
+//! a plan that validates alone call few of them, and no one expects more.
 template <class Stage>
 [[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
-  if (work.evaluates)
+  if (work.evaluates || work.validation == step_validation::last)
     return nullptr;
   if (can_tie<Stage> && work.tied_bytes == 0)
     return " has tied_gradient and add_tied, but the plan never calls them: its sizes have no "
@@ -90,6 +95,17 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
                                     " runs it here; only stages of other ranks may be null");
     }
   }
+}
+
+//! @brief Refuses plans that decide on the host, in the middle of an iteration, whether it goes on.
+//! @param runner what it is called in the sentence.
+//! @throws std::invalid_argument
+inline void refuse_validation(plan_view const& work, char const* runner) {
+  if (validates(work.validation) || steps_early(work.validation))
+    throw std::invalid_argument(
+      std::string("run: ") + runner +
+      " enqueues whole iterations, and cannot begin one again where the optimizer's step of the "
+      "one before was wrong; lower the plan with step_validation::at_once");
 }
 
 //! @brief One order of all items of all devices in which the ends of a group come one right after

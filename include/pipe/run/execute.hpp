@@ -4,6 +4,7 @@
 //! @file
 //! @brief The loop that every executor runs. Header for pipelining::execute.
 
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
@@ -32,6 +33,13 @@ concept execution_device =
 template <class Device>
 concept composing_device = requires(Device& device, int index, std::span<item const> pair) {
   { device.run_together(index, pair) } -> std::same_as<bool>;
+};
+
+//! @brief `begins_again()`: a device that can tell whether a validation has found the optimizer's
+//! step of the iteration before wrong.
+template <class Device>
+concept restarting_device = requires(Device& device) {
+  { device.begins_again() } -> std::same_as<bool>;
 };
 
 //! @brief Runs one item of a device's program, or one whole group of messages. Decides nothing:
@@ -63,13 +71,24 @@ int execute_item(plan_view const& work, int device_number, int first, Device& de
   return end;
 }
 
-//! @brief Runs the program of one device, once.
+//! @brief Runs the program of one device, once; where the iteration must begin again, up to its
+//! last validation, and receives what other devices have sent by then.
 //! @throws what the device throws.
 template <execution_device Device>
 void execute(plan_view const& work, int device_number, Device& device) {
-  int const count = static_cast<int>(work.program_of(device_number).size());
-  for (int next = 0; next < count;)
+  auto const steps = work.program_of(device_number);
+  int const count = static_cast<int>(steps.size());
+  int const validated = behind_validation(work, device_number);
+  for (int next = 0; next < count;) {
     next = execute_item(work, device_number, next, device);
+    if constexpr (restarting_device<Device>)
+      if (next == validated && device.begins_again()) {
+        for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)
+          if (arrives_early(work, device_number, steps[i]))
+            device.post(static_cast<int>(i), steps.subspan(i, 1));
+        break;
+      }
+  }
   device.finish();
 }
 

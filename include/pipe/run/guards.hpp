@@ -239,21 +239,23 @@ private:
 
 //! @brief Runs the pass of an item as run_item does, and looks after its memory where guards are
 //! on.
-//! @throws guard_error, and what the stage throws.
+//! @return as run_item. @throws guard_error, and what the stage throws.
 template <class Stages>
-void run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
+bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
   if (!guards.on() || is_copy(*memory.work.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
+  bool goes_on = true;
   {
     null_explainer const explained(step,
                                    memory.context_of(step),
                                    memory.input_of(step).data != nullptr,
                                    memory.output_of(step).data != nullptr,
                                    memory.work.extents.chunks > 1);
-    run_item(stages, memory, step);
+    goes_on = run_item(stages, memory, step);
   }
   guards.after(step);
+  return goes_on;
 }
 
 //! @brief Runs a composite pass as run_composite does, and looks after its memory where guards are

@@ -8,6 +8,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
 
+#include <concepts>
 #include <type_traits>
 
 namespace pipelining::inline v0_2 {
@@ -44,6 +45,24 @@ concept can_contribute = requires(Stage& stage, context const& where, output out
 template <class Stage>
 concept can_update = requires(Stage& stage, context const& where, totals const& all) {
   stage.optimizer_step(where, all);
+};
+
+//! @brief `stage.accepts(context, totals)`, with `step_validation`: whether the step of the
+//! optimizer needs no more of the totals than that nothing stands against it: no overflow, no
+//! coefficient below 1. It says so of the rows of some stages (the others are zeros), so rows that
+//! it does not accept must not become acceptable when rows of further stages join them: squares add
+//! up. Stages must agree, and the answer depend on the totals alone.
+//!
+//! `stage.roll_back(context, stepped)`: the totals of all stages have not been accepted, and the
+//! iteration that has begun begins again. Forgets the forward passes that have run since; where
+//! `stepped`, brings weights, the state of the optimizer and gradients back, bit for bit, to what
+//! they were before `optimizer_step`, which is called next, with all rows. Keep a copy: to compute
+//! backwards is to round.
+template <class Stage>
+concept can_step_early = can_update<Stage> &&
+  requires(Stage& stage, context const& where, totals const& all) {
+  { stage.accepts(where, all) } -> std::convertible_to<bool>;
+  stage.roll_back(where, true);
 };
 
 //! @brief `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
@@ -97,6 +116,8 @@ template <class Stage>
   case subject::add_tied: return can_tie<Stage>;
   case subject::contribution: return can_contribute<Stage>;
   case subject::update: return can_update<Stage>;
+  case subject::early_update:
+  case subject::validation: return can_step_early<Stage>;
   default: return true;
   }
 }
@@ -115,6 +136,8 @@ struct hook_names {
   int use_weights;
   int collect_gradients;
   int scatter_gradients;
+  int accepts;
+  int roll_back;
 };
 template <class Stage>
 struct with_hook_names : Stage, hook_names {};
@@ -143,6 +166,11 @@ template <class Stage>
 concept names_scatter = can_be_base<Stage> &&(
   !requires { &with_hook_names<Stage>::collect_gradients; } ||
   !requires { &with_hook_names<Stage>::scatter_gradients; });
+
+template <class Stage>
+concept names_early_step = can_be_base<Stage> &&(
+  !requires { &with_hook_names<Stage>::accepts; } ||
+  !requires { &with_hook_names<Stage>::roll_back; });
 
 template <class Stage>
 concept names_recompute = can_be_base<Stage> && !requires {
@@ -175,6 +203,10 @@ struct check_hook_names {
     "run: the stage has a member collect_gradients or scatter_gradients, but they would "
     "never be called; declare both, as collect_gradients(pipelining::context const&, "
     "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
+  static_assert(!names_early_step<Stage> || can_step_early<Stage>,
+                "run: the stage has a member accepts or roll_back, but they would never be called; "
+                "declare both beside optimizer_step, as bool accepts(pipelining::context const&, "
+                "pipelining::totals const&) and roll_back(context const&, bool stepped)");
   static constexpr bool good = true;
 };
 

@@ -11,6 +11,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
@@ -113,7 +114,7 @@ public:
                                     " devices, but the communicator has " + std::to_string(size) +
                                     " ranks; start one process per device (mpirun -n " +
                                     std::to_string(devices_) + ")");
-      take(std::move(work), [&] { duplicate(world); });
+      take(std::move(work), 0, [&] { duplicate(world); });
     });
   }
   mpi_runner(mpi_runner const&) = delete;
@@ -133,26 +134,24 @@ public:
       (void)MPI_Comm_free(&channel_);
   }
 
-  //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same plans
-  //! in the same order.
+  //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
+  //! plans in the same order.
   //!
-  //! Do it before the first step: memory grows here where the plan wants more, and then buffers lie
-  //! elsewhere than before.
+  //! Between steps: memory grows here where the plan wants more, and then buffers lie elsewhere
+  //! than before; `totals` and `trace` are gone.
   //! @return its number, 1 for the first one that is added.
   //! @throws std::invalid_argument when the plan has other devices or stages than the first one, or
   //! other places for them; else as the constructor does.
-  plan_number add(plan work) {
-    refuse_after_failure();
-    now_ = {"adds a plan", {}};
-    guard("could not add a plan", [&] {
-      check_addition(first(), work);
-      if (!same_stages(first(), work))
-        throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
-                                    "but this one places them elsewhere; make another runner for "
-                                    "it");
-      take(std::move(work), [] {});
-    });
-    return {static_cast<int>(plans_.size()) - 1};
+  plan_number add(plan work) { return put(std::move(work), plans_.size()); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
+  //! is. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    check_number(which, plans_.size());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
   //! @brief Runs this rank's passes of a plan once.
@@ -166,10 +165,14 @@ public:
     refuse_after_failure();
     check_number(which, plans_.size());
     mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
+    carried_.check(next.view);
     next.runs->begin(now_running_ != &next);
     now_running_ = &next;
+    // Ranks before the last one get their rows from it; there what is carried is of no use.
+    carried_.put(next.runs->slots());
     try {
       execute(next.view, rank_, *next.runs);
+      carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::mpi_stop const& stop) {
       throw conclude({}, stop, next.runs->standing());
     } catch (std::exception const& error) {
@@ -179,8 +182,15 @@ public:
     }
   }
 
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate. The same on all ranks.
+  [[nodiscard]] bool begins_again() const noexcept {
+    return now_running_ != nullptr && now_running_->runs->begins_again();
+  }
+
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step.
+  //! until the next step. Where stages step early the last rank alone has those of all stages.
   [[nodiscard]] pipelining::totals totals() const {
     if (now_running_ == nullptr)
       return {};
@@ -227,6 +237,20 @@ private:
 
   static constexpr int fine = -2;
   static constexpr char const* not_begun = "has not begun";
+
+  plan_number put(plan work, std::size_t at) {
+    refuse_after_failure();
+    now_ = {"adds a plan", {}};
+    guard("could not add a plan", [&] {
+      check_addition(first(), work);
+      if (!same_stages(first(), work))
+        throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
+                                    "but this one places them elsewhere; make another runner for "
+                                    "it");
+      take(std::move(work), at, [] {});
+    });
+    return {static_cast<int>(at)};
+  }
 
   //! Does what comes before the first step. What goes wrong is told to the other ranks.
   template <class Work>
@@ -286,12 +310,13 @@ private:
   }
 
   //! Compares a plan with that of the other ranks, makes what its steps need, connects.
+  //! @param at its number; that of another, which is gone then, or of none.
   template <class Prepare>
-  void take(plan work, Prepare prepare) {
+  void take(plan work, std::size_t at, Prepare prepare) {
     auto added = std::make_unique<mpi_plan>(std::move(work));
-    int const number = static_cast<int>(plans_.size());
-    std::string const name =
-      options_.name + (number == 0 ? "" : "/plan " + std::to_string(number));
+    int const number = static_cast<int>(at);
+    std::string const name = options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_));
+    ++taken_;
     check_stages(added->view, *stages_, rank_);
     agree_on_plan(
       patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
@@ -308,7 +333,9 @@ private:
     now_running_ = nullptr; // memory may have moved
     connect(added->view);
     patience_.line.barrier(name + "/connected", devices_, options_.deadline);
-    plans_.push_back(std::move(added));
+    if (at == plans_.size())
+      plans_.emplace_back();
+    plans_[at] = std::move(added);
   }
 
   //! An empty message each way between all ranks that will exchange any: MPI connects at first use.
@@ -423,7 +450,9 @@ private:
   std::vector<int> connected_; // ranks that messages have been exchanged with
   detail::mpi_memory memory_;
   std::vector<std::unique_ptr<mpi_plan>> plans_;
+  int taken_ = 0;                   // plans so far, those among them that are gone
   mpi_plan* now_running_ = nullptr; // the plan of the last step
+  carried_totals carried_;
 };
 
 } // namespace pipelining::inline v0_2

@@ -125,7 +125,11 @@ public:
     std::fill(completed_.begin(), completed_.end(), nothing);
     at_ = nothing;
     awaited_ = nothing;
+    again_ = false;
   }
+
+  //! Whether a validation has found that the iteration must begin again.
+  [[nodiscard]] bool begins_again() const noexcept { return again_; }
 
   //! Waits until an earlier item is complete.
   void wait_for(int index, item const&) {
@@ -139,7 +143,7 @@ public:
     auto const start = Clock::now();
     patience_->look(start);
     at_ = index;
-    run_guarded(*stages_, slots(), guards_, step);
+    again_ = !run_guarded(*stages_, slots(), guards_, step) || again_;
     note_times(index, 1, start);
   }
 
@@ -321,6 +325,7 @@ private:
   typename Clock::time_point step_start_{};
   std::vector<MPI_Request> requests_; // [items]
   std::vector<int> completed_;        // [lanes], items of a lane known to be complete
+  bool again_ = false;                // the iteration must begin again
   int at_ = nothing;                  // the item that was started last
   int awaited_ = nothing;             // the message that is waited for
 };

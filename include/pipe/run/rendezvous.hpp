@@ -103,11 +103,12 @@ public:
   //! @brief Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
   void reset() noexcept {
-    if (aborted()) {
+    if (aborted() || some_left_.load(std::memory_order_relaxed)) {
       for (meeting& point : meetings_)
         point.posts.store(0, std::memory_order_relaxed);
       round_ = 0;
       aborted_.store(false, std::memory_order_relaxed);
+      some_left_.store(false, std::memory_order_relaxed);
     }
     round_ += posts_of_a_round;
   }
@@ -152,6 +153,8 @@ public:
     for (detail::sleeping_place& door : doors_)
       door.open();
   }
+  //! @brief Says that the round ends with messages that nobody has posted.
+  void leave_some() noexcept { some_left_.store(true, std::memory_order_relaxed); }
   //! Whether a device has given up.
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
 
@@ -176,6 +179,7 @@ private:
   std::vector<detail::sleeping_place> doors_;
   std::uint32_t round_ = 0; // what `posts` of a complete message is
   std::atomic<bool> aborted_ = false;
+  std::atomic<bool> some_left_ = false;
 };
 
 } // namespace pipelining::inline v0_2

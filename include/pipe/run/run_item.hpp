@@ -9,6 +9,7 @@
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/stage.hpp>
+#include <pipe/run/validate_step.hpp>
 
 #include <cstddef>
 #include <span>
@@ -19,8 +20,9 @@ namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! What follows complete gradients. Runners have checked that the stage has the hook.
+//! @return false where the iteration must begin again.
 template <class Stage>
-void run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
+bool run_hook(Stage& stage, arena const& memory, item const& step, context const& where) {
   if constexpr (can_tie<Stage>) {
     if (step.about == subject::tied_gradient)
       stage.tied_gradient(where, memory.output_of(step));
@@ -33,6 +35,13 @@ void run_hook(Stage& stage, arena const& memory, item const& step, context const
   if constexpr (can_update<Stage>)
     if (step.about == subject::update)
       stage.optimizer_step(where, memory.all_totals());
+  if constexpr (can_step_early<Stage>) {
+    if (step.about == subject::early_update)
+      step_early(stage, memory, where);
+    if (step.about == subject::validation)
+      return validate_step(stage, memory, where);
+  }
+  return true;
 }
 
 //! What a pass is handed: its context, with all that it reads and writes.
@@ -128,16 +137,23 @@ bool run_halves(
 //! What every executor does for an item that runs.
 //!
 //! @param memory the device's slots. @param stream the CUDA stream to enqueue on, if any.
+//! @return false where the iteration must begin again: the optimizer's step of the one before was
+//! wrong, and is right now.
 //! @throws what the stage throws.
 template <class Stages>
-void run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
-  if (is_copy(*memory.work.declared, step))
-    return memory.copy(step);
+bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
+  if (is_copy(*memory.work.declared, step)) {
+    memory.copy(step);
+    return true;
+  }
   detail::handed const given(memory, step, stream);
   context const& where = given.where();
+  bool goes_on = true;
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
-    if (step.about != subject::pass)
-      return detail::run_hook(stage, memory, step, where);
+    if (step.about != subject::pass) {
+      goes_on = detail::run_hook(stage, memory, step, where);
+      return;
+    }
     run_pass(stage,
              (*memory.work.declared)[step.work.kind].calls,
              step.work.kind,
@@ -148,6 +164,7 @@ void run_item(Stages& stages, arena const& memory, item const& step, void* strea
       if (step.completes_stage)
         stage.gradients_ready(where);
   });
+  return goes_on;
 }
 
 //! @brief Runs a composite pass, where its stages can do its halves at once, and tells stages when

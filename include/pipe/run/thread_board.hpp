@@ -99,6 +99,7 @@ struct thread_board {
   std::atomic<long> generation = 0; // errands begun
   errand what = errand::start;
   std::atomic<int> running = 0; // devices that have not ended the errand
+  std::atomic<bool> again = false; // the iteration of the step begins again
   sleeping_place caller;
 
   std::mutex guard; // of the failure
@@ -126,8 +127,8 @@ struct thread_board {
     return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
   }
 
-  //! Makes room for a plan. No errand may run.
-  void add(plan lowered) {
+  //! Makes room for a plan, behind the others or in the place of one. No errand may run.
+  void put(plan lowered, std::size_t at) {
     auto added = std::make_unique<thread_plan>(std::move(lowered));
     plan_view const& view = added->view;
     for (int device = 0; device < devices; ++device) {
@@ -135,7 +136,9 @@ struct thread_board {
       memories[d].reserve(arena{view, device, nullptr, nullptr, guard_size()}.bytes());
       host_memories[d].reserve(view.host_bytes == nullptr ? 0 : view.host_bytes[device]);
     }
-    plans.push_back(std::move(added));
+    if (at == plans.size())
+      plans.emplace_back();
+    plans[at] = std::move(added);
     now = nullptr; // memory may have moved
   }
 
@@ -147,6 +150,7 @@ struct thread_board {
         guards.emplace_back(slots(next, device));
     }
     next.messages.reset();
+    again.store(false, std::memory_order_relaxed);
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;

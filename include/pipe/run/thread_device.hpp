@@ -5,6 +5,7 @@
 //! @brief One device's side of the executor loop on threads. Header for
 //! pipelining::detail::thread_device.
 
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/report/describe.hpp>
@@ -32,6 +33,7 @@ struct thread_device {
   arena slots;
   slot_guards& guards;
   device_standing& standing;
+  bool again = false; // the iteration begins again
 
   thread_device(thread_board& all, Stages& model, int number)
       : board(all), stages(model), device(number), work(*all.now), slots(all.slots(work, number)),
@@ -45,7 +47,7 @@ struct thread_device {
     int& known = work.completed[static_cast<std::size_t>(device)][static_cast<std::size_t>(lane)];
     for (int i = known + 1; i <= last; ++i) {
       item const& message = steps()[static_cast<std::size_t>(i)];
-      if (message.what == operation::run || message.lane != lane)
+      if (message.what == operation::run || message.lane != lane || !posted(i, message))
         continue;
       if (work.messages.done(message))
         continue;
@@ -75,7 +77,7 @@ struct thread_device {
     auto const i = static_cast<std::size_t>(index);
     begin(index);
     work.starts[d][i] = seconds();
-    run_guarded(stages, slots, guards, step);
+    again = !run_guarded(stages, slots, guards, step) || again;
     work.ends[d][i] = seconds();
   }
 
@@ -104,6 +106,12 @@ struct thread_device {
     }
   }
 
+  [[nodiscard]] bool begins_again() {
+    if (again)
+      work.messages.leave_some();
+    return again;
+  }
+
   void finish() {
     for (int lane = 0; lane < work.view.lanes[device]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
@@ -115,6 +123,8 @@ struct thread_device {
   void step() noexcept {
     try {
       execute(work.view, device, *this);
+      if (again)
+        board.again.store(true, std::memory_order_relaxed);
     } catch (stopped const&) {
       return; // the failure is another's, or has been noted
     } catch (std::exception const& error) {
@@ -125,6 +135,12 @@ struct thread_device {
   }
 
 private:
+  //! Where the iteration begins again, most messages are not.
+  [[nodiscard]] bool posted(int index, item const& message) const {
+    return !again || index < behind_validation(work.view, device) ||
+           arrives_early(work.view, device, message);
+  }
+
   void begin(int index) {
     if (work.messages.aborted())
       throw stopped{};

@@ -7,6 +7,7 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
@@ -72,7 +73,7 @@ public:
   thread_runner(plan work, Stages& stages, threads options = {})
       : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
         board_(crew_.board.get()) {
-    board_->add(std::move(work));
+    board_->put(std::move(work), 0);
     for (int device = 0; device < board_->devices; ++device)
       crew_.workers.emplace_back(
         [board = crew_.board, &stages, device] { serve(*board, stages, device); });
@@ -88,38 +89,53 @@ public:
 
   //! @brief Takes a further plan, which `step(number)` runs.
   //!
-  //! Do it before the first step: memory grows here where the plan wants more, and then buffers lie
-  //! elsewhere than before.
+  //! Between steps: memory grows here where the plan wants more, and then buffers lie elsewhere
+  //! than before; `totals` and `trace` are gone.
   //! @return its number, 1 for the first one that is added.
   //! @throws std::invalid_argument when the plan has other numbers of devices or stages than the
   //! first one, or as the constructor does; run_error when a stage has not returned yet.
-  plan_number add(plan work) {
-    refuse_while_stuck();
-    check_addition(board_->plans.front()->view, work);
-    check_stages(work, *stages_);
-    board_->add(std::move(work));
-    complete(detail::errand::touch);
-    return {static_cast<int>(board_->plans.size()) - 1};
+  plan_number add(plan work) { return put(std::move(work), board_->plans.size()); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    check_number(which, board_->plans.size());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
   }
 
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error when a stage throws (its exception is nested) or a device waits beyond the
-  //! deadline, std::invalid_argument for a number that `add` has not given.
+  //! deadline, std::invalid_argument for a number that `add` has not given, and for a plan that
+  //! validates a step of the optimizer that was not taken early, or leaves one without.
   //! @sync returns when all devices have ended the step.
   void step(plan_number which = {}) {
     refuse_while_stuck();
     check_number(which, board_->plans.size());
-    board_->begin_step(*board_->plans[static_cast<std::size_t>(which.index)]);
+    detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
+    carried_.check(next.view);
+    board_->begin_step(next);
+    carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
+    carried_.take(board_->slots(next, board_->devices - 1), begins_again());
+  }
+
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate.
+  [[nodiscard]] bool begins_again() const noexcept {
+    return board_->again.load(std::memory_order_relaxed);
   }
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
-  //! until the next step.
+  //! until the next step. Where the plan before is validated and nothing else, they are its rows.
   [[nodiscard]] pipelining::totals totals() const {
     if (board_->now == nullptr)
       return {};
-    return board_->slots(*board_->now, 0).all_totals();
+    bool const at_end = steps_early(board_->now->view.validation);
+    return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
   }
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
@@ -133,6 +149,15 @@ public:
   }
 
 private:
+  plan_number put(plan work, std::size_t at) {
+    refuse_while_stuck();
+    check_addition(board_->plans.front()->view, work);
+    check_stages(work, *stages_);
+    board_->put(std::move(work), at);
+    complete(detail::errand::touch);
+    return {static_cast<int>(at)};
+  }
+
   //! What is wrong is found before a thread starts.
   static std::shared_ptr<detail::thread_board>
   make_board(plan const& work, Stages& stages, threads options) {
@@ -213,6 +238,7 @@ private:
   Stages* stages_;
   detail::thread_crew crew_;
   detail::thread_board* board_;
+  carried_totals carried_;
   int stuck_device_ = nothing;
 };
 

@@ -10,6 +10,7 @@
 // case 8: expected-error {{run: the stage has a member recompute, but it would never be called; declare it as recompute\(pipelining::context const&, pipelining::input\)}}
 // case 9: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
 // case 10: expected-error {{run: the stage has a member collect_gradients or scatter_gradients, but they would never be called; declare both}}
+// case 11: expected-error {{run: the stage has a member accepts or roll_back, but they would never be called; declare both beside optimizer_step}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
@@ -43,6 +44,11 @@ struct block {
 #elif FAIL_CASE == 10
   void collect_gradients(pp::context const&, pp::output) {}
   void scatter_gradients(pp::context const&, pp::output) {}
+#elif FAIL_CASE == 11
+  void optimizer_step(pp::context const&, pp::totals const&) {}
+  bool accepts(pp::context const&, pp::totals const&) {
+    return true;
+  }
 #else
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
@@ -52,6 +58,10 @@ struct block {
   void use_weights(pp::context const&, pp::input) {}
   void collect_gradients(pp::context const&, pp::output) {}
   void scatter_gradients(pp::context const&, pp::input) {}
+  bool accepts(pp::context const&, pp::totals const&) {
+    return true;
+  }
+  void roll_back(pp::context const&, bool) {}
 #endif
 };
 

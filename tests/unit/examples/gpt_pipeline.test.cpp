@@ -27,7 +27,9 @@
 #include <cstring>
 #include <examples/gpt/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 using namespace gpt;
@@ -51,6 +53,17 @@ batch some_batch(std::int64_t microbatches) {
 std::size_t peak(pipelined_model const& model) {
   auto const peaks = model.peak_bytes();
   return *std::max_element(peaks.begin(), peaks.end());
+}
+
+//! All weights.
+template <class Model>
+std::vector<float> all_values(Model& model) {
+  std::vector<float> values;
+  for (auto& stage : model.stages()) {
+    stage.for_each_parameter(
+      [&values](auto const& p) { values.insert(values.end(), p.value.begin(), p.value.end()); });
+  }
+  return values;
 }
 
 bool table_offloads(pp::timetable_view table) {
@@ -210,4 +223,138 @@ TEST_CASE("two halves, added up, are not the sum of one") {
   auto const got = gradients_of(halves.stages());
   auto const expected = gradients_of(whole.stages());
   CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) != 0);
+}
+
+namespace {
+
+//! Spoils the gradients of its last stage in some steps: one is not finite, others are large.
+struct spoiled_stage : stage_copies {
+  int announced = 0;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): it is the same stage
+  spoiled_stage(stage_copies passes) : stage_copies(std::move(passes)) {}
+
+  void gradients_ready(pp::context const& where) {
+    int const step = announced++;
+    if (!where.last_stage() || (step != 3 && step != 7 && step != 8)) {
+      return;
+    }
+    for_each_parameter([step](auto& p) {
+      p.gradient.front() = step == 3 ? std::numeric_limits<float>::infinity() : 50.0F;
+    });
+  }
+};
+using spoiled_model = basic_pipelined_model<clipped_stage<spoiled_stage>>;
+
+template <class Schedule>
+void check_early_steps(Schedule const& schedule, int devices, int microbatches) {
+  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
+  auto const lengths = lengths_of(size, table);
+  clipping const how{.largest_norm = 2};
+  clipping const early{.largest_norm = 2, .early = true};
+  spoiled_model at_once(size, table, lengths, 9);
+  spoiled_model afterwards(size, table, lengths, 9, true);
+  for (std::size_t s = 0; s < at_once.called().size(); ++s) {
+    at_once.called()[s].set_clipping(how);
+    afterwards.called()[s].set_clipping(early);
+  }
+  for (int step = 0; step < 12; ++step) {
+    auto const pieces = some_batch(microbatches);
+    CHECK(at_once.step(pieces) == afterwards.step(pieces)); // every bit of the loss
+    if (step != 6 && step != 11) {
+      continue;
+    }
+    afterwards.finish();
+    CHECK(all_values(at_once) == all_values(afterwards));
+  }
+  auto const& counts = at_once.called().front().counts();
+  CHECK(counts.left_out == 1);
+  CHECK(counts.clipped >= 2);
+  CHECK(afterwards.early_steps().corrected() == counts.clipped + counts.left_out);
+  CHECK(afterwards.called().front().rolled_back() >= 3); // which the last device has told it
+  CHECK(afterwards.called().back().rolled_back() == 0);  // it has known at once
+}
+
+} // namespace
+
+TEST_CASE("steps that are validated afterwards train to the same losses and weights") {
+  check_early_steps(pp::OneFOneB{}, 3, 5);
+  check_early_steps(pp::ZeroBubbleH2{}, 3, 6);
+  check_early_steps(pp::Seq1F1B<3>{}, 2, 4);
+  check_early_steps(pp::Interleaved<2>{}, 3, 6);
+}
+
+namespace {
+
+//! Iterations of several sizes, in turn, on a pipeline and on one device that sees every sequence
+//! whole.
+template <class MakeSchedule>
+void check_sizes(MakeSchedule make_schedule, int devices) {
+  std::vector<std::vector<int>> const sizes{
+    {1, 1, 4, 1, 3, 4}, {2, 5, 1, 1, 1, 3}, {1, 1, 1, 1, 1, 1}, {7, 1, 2, 2, 1, 1}};
+  std::vector<pp::dynamic_timetable> tables;
+  std::vector<std::vector<std::int64_t>> lengths;
+  for (auto const& counts : sizes) {
+    tables.push_back(pp::make_timetable(make_schedule(counts), {devices, 6}, costs));
+    lengths.push_back(lengths_of(size, tables.back()));
+  }
+  pipelined_model model(size, tables[0], lengths[0], 9);
+  single_device<float> plain(size, 1, cut_whole(lengths[0]), 9);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 10; ++step) {
+    auto const at = static_cast<std::size_t>(step * step % 5 % 4); // 0 1 0 0 1, again and again
+    auto const now = step == 7 ? 2 : step == 8 ? 3 : at;
+    auto const pieces = some_batch(6);
+    model.use(tables[now], lengths[now]);
+    plain.set_cut(cut_whole(lengths[now]));
+    CHECK(model.step(pieces) == plain.step(pieces));
+    auto const got = gradients_of(model.stages());
+    auto const expected = gradients_of(plain.stages());
+    REQUIRE(got.size() == expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+    CHECK(model.trace().passes.size() == tables[now].passes.size());
+    model.update(optimizer, step);
+    plain.update(optimizer, step);
+  }
+  CHECK(model.plans().made() == 4);
+  CHECK(model.plans().reused() == 10 - 3);
+}
+
+} // namespace
+
+TEST_CASE("chunk counts and lengths that change from iteration to iteration change no bit") {
+  check_sizes([](std::vector<int> const& counts) { return pp::ChunkFlow<>{{counts}, 2}; }, 3);
+  check_sizes(
+    [](std::vector<int> const& counts) { return pp::RaggedSliceV<pp::listed_chunks>{{counts}}; },
+    2);
+}
+
+TEST_CASE(
+  "steps are validated across iterations of other sizes, and plans give others their place") {
+  model_size const small{.layers = 3, .width = 8, .heads = 2, .key_heads = 2, .sequence = 12};
+  clipping const how{.largest_norm = 1.5};
+  clipping const early{.largest_norm = 1.5, .early = true};
+  auto const table_of = [](int counts) {
+    return pp::make_timetable(
+      pp::RaggedSliceV<pp::listed_chunks>{{{1 + counts, 1, 2, 1}}}, {2, 4}, costs);
+  };
+  auto const first = table_of(0);
+  clipped_model at_once(small, first, lengths_of(small, first), 9);
+  clipped_model afterwards(small, first, lengths_of(small, first), 9, true);
+  for (std::size_t s = 0; s < at_once.called().size(); ++s) {
+    at_once.called()[s].set_clipping(how);
+    afterwards.called()[s].set_clipping(early);
+  }
+  for (int step = 0; step < 24; ++step) {
+    auto const table = table_of(step % 11); // more than are kept
+    auto const pieces = some_batch(4);
+    for (auto* model : {&at_once, &afterwards}) {
+      model->use(table, lengths_of(small, table));
+    }
+    CHECK(at_once.step(pieces) == afterwards.step(pieces));
+  }
+  afterwards.finish();
+  CHECK(all_values(at_once) == all_values(afterwards));
+  CHECK(afterwards.early_steps().repeated() > 0);
+  CHECK(afterwards.plans().dropped() > 0);
 }

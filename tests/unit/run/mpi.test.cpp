@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/run/mpi.hpp>
 #include <pipe/run/mpi_store.hpp>
+#include <pipe/run/plan_cache.hpp>
+#include <pipe/run/post_validated.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -27,6 +30,7 @@
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
+#include <tests/support/early_training.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <tests/support/training.hpp>
 #include <tests/support/vocabulary_stages.hpp>
@@ -217,6 +221,61 @@ TEST_CASE("processes train as one device does, with tied weights, clipping and s
     meeting, "interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
 }
 
+namespace {
+
+template <class Policy>
+void check_early_training(pp::mpi_store& meeting,
+                          std::string const& name,
+                          pp::timetable_view table) {
+  constexpr pp::uniform_sizes sizes{.message = 4,
+                                    .activation = 4,
+                                    .weight_input = 4,
+                                    .tied_bytes = 4,
+                                    .totals_bytes = sizeof(support::training_row)};
+  int const stages = pp::stages(table.extents);
+  int const steps = 14;
+  auto expected = support::untrained(stages, 64);
+  support::train_planted(expected, table.extents.microbatches, 0, steps);
+  auto model = support::early_training_model(stages);
+  auto plans = pp::lower_post_validated<Policy>(table, sizes);
+  pp::mpi_runner runner(plans.first,
+                        model,
+                        meeting.line(),
+                        MPI_COMM_WORLD,
+                        {.deadline = patience, .name = name, .guarded = true});
+  auto const numbers = pp::add(runner, std::move(plans));
+  pp::post_validated_steps early(runner);
+  for (int step = 0; step < steps; ++step) {
+    early.step(numbers);
+    if (step == 5)
+      early.finish();
+  }
+  early.finish();
+  CHECK(early.corrected() >= 6);
+  CHECK(early.repeated() > 3);
+  CHECK(early.repeated() < early.corrected()); // `finish` finds that of step 5 wrong
+  for (int s = 0; s < stages; ++s) {
+    auto const index = static_cast<std::size_t>(s);
+    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    CHECK(support::same_bits(model[index].numbers, expected[index]) == mine);
+    CHECK(model[index].rolled_back + model[index].made_up == (mine ? early.corrected() : 0));
+  }
+}
+
+} // namespace
+
+TEST_CASE("processes step early and validate in the next iteration, to the same bits") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  check_early_training<pp::communicator_per_pair>(
+    meeting, "early 1f1b", pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::one_communicator>(
+    meeting, "early in one lane", pp::make_timetable<pp::OneFOneB>({4, 6}));
+  check_early_training<pp::communicator_per_edge>(
+    meeting, "early v-half", pp::make_timetable<pp::VHalf>({4, 6}));
+  check_early_training<pp::communicator_per_pair>(
+    meeting, "early interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+}
+
 TEST_CASE("training, evaluation and another number of microbatches share ranks, memory and "
           "communicator, without a barrier") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
@@ -279,6 +338,34 @@ struct counting_stage : support::arithmetic_stage {
 };
 
 } // namespace
+
+TEST_CASE("iterations of other sizes follow each other, and few of their plans are kept") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const of_size = [](int microbatches) {
+    return pp::lower(pp::make_timetable<pp::OneFOneB>({4, microbatches}),
+                     pp::uniform_sizes{.message = 4,
+                                       .activation = 4,
+                                       .weight_input = 4,
+                                       .tied_bytes = 4,
+                                       .totals_bytes = sizeof(support::training_row)});
+  };
+  auto expected = support::untrained(4);
+  auto model = support::training_model(4);
+  pp::mpi_runner runner(
+    of_size(2), model, meeting.line(), MPI_COMM_WORLD, {.deadline = patience, .name = "sizes"});
+  pp::plan_cache<int, pp::plan_number> cache(2);
+  for (int const microbatches : {4, 6, 4, 6, 9, 6, 4, 9}) {
+    runner.step(cache.get(microbatches, [&](pp::plan_number const* instead) {
+      return instead == nullptr ? runner.add(of_size(microbatches))
+                                : runner.replace(*instead, of_size(microbatches));
+    }));
+    support::train_sequentially(expected, microbatches, 1);
+  }
+  CHECK(cache.made() == 5);
+  CHECK(cache.reused() == 3);
+  auto const mine = static_cast<std::size_t>(runner.rank());
+  CHECK(support::same_bits(model[mine].numbers, expected[mine]));
+}
 
 TEST_CASE("every rank reads the totals of an evaluation") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);

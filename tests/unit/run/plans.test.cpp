@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Several plans on one runner of threads.
 #include <pipe/plan/lower.hpp>
+#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -19,6 +20,7 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/training.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace pp = pipelining;
@@ -74,6 +76,71 @@ struct expectation {
 };
 
 } // namespace
+
+TEST_CASE("plans of sizes that come back are run again, and few are kept") {
+  auto model = make_model(3);
+  int lowered = 0;
+  auto const of_size = [&lowered](std::pair<int, int> const& size) {
+    ++lowered;
+    auto const [microbatches, chunks] = size;
+    pp::uniform_sizes const& bytes = microbatches == 7 ? wide : words; // the memory must grow
+    return chunks == 1 ? pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}), bytes)
+                       : pp::lower(pp::make_timetable<pp::Seq1F1B<3>>({3, microbatches}), bytes);
+  };
+  pp::thread_runner runner(of_size({2, 1}), model);
+  pp::plan_cache<std::pair<int, int>, pp::plan_number> cache(3);
+  expectation expected{model};
+  auto const step = [&](int microbatches, int chunks) {
+    std::pair const size{microbatches, chunks};
+    // [snippet sizes]
+    // Asked for before each iteration. `instead` is a plan that is no longer kept.
+    auto const number = cache.get(size, [&](pp::plan_number const* instead) {
+      return instead == nullptr ? runner.add(of_size(size))
+                                : runner.replace(*instead, of_size(size));
+    });
+    runner.step(number);
+    // [snippet sizes]
+    expected.trained(microbatches, chunks);
+    CHECK(runner.trace().extents.microbatches == microbatches);
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) // three sizes: each is made once
+    for (int const microbatches : {4, 7, 5})
+      step(microbatches, microbatches == 5 ? 3 : 1);
+  CHECK(lowered == 1 + 3);
+  CHECK(cache.made() == 3);
+  CHECK(cache.reused() == 6);
+  step(4, 1);
+  step(6, 1); // takes the place of 7, which has not been asked for longest
+  CHECK(cache.dropped() == 1);
+  CHECK(cache.size() == 3);
+  step(4, 1);
+  step(5, 3);
+  CHECK(cache.made() == 4);
+  step(7, 1);
+  step(6, 1);
+  CHECK(lowered == 1 + 6);
+  CHECK(cache.dropped() == 3);
+  CHECK(runner.replace({0}, of_size({3, 1})) == pp::plan_number{0});
+  runner.step();
+  expected.trained(3);
+  CHECK_THROWS_AS(runner.replace({9}, of_size({3, 1})), std::invalid_argument);
+  CHECK_THROWS_WITH_AS((pp::plan_cache<int, int>(0)),
+                       "run: a cache of plans needs room for one plan at least",
+                       std::invalid_argument);
+}
+
+TEST_CASE("a plan that cannot be made leaves the others in the cache") {
+  pp::plan_cache<int, int> cache(2);
+  auto const same = [](int number) { return [number](int const*) { return number; }; };
+  auto const failing = [](int const*) -> int { throw std::runtime_error("no"); };
+  CHECK(cache.get(1, same(11)) == 11);
+  CHECK_THROWS_AS(cache.get(2, failing), std::runtime_error);
+  CHECK(cache.get(2, same(12)) == 12);
+  CHECK_THROWS_AS(cache.get(3, failing), std::runtime_error); // in the place of 1
+  CHECK(cache.get(2, failing) == 12);
+  CHECK(cache.size() == 1);
+  CHECK(cache.get(1, same(13)) == 13);
+}
 
 TEST_CASE("training, evaluation and other numbers of microbatches share threads and memory") {
   for (bool const guarded : {false, true})

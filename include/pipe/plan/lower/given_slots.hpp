@@ -86,6 +86,8 @@ constexpr void assign_given_slots(
     writes = true;
     break;
   case subject::update:
+  case subject::early_update:
+  case subject::validation:
     first.index = 0;
     step.rows = count = stage_count;
     break;

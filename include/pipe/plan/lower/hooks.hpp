@@ -11,6 +11,8 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
+#include <pipe/plan/lower/hook_placement.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -37,47 +39,7 @@ check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_b
       "add up their gradients in gradients_ready, and step the optimizer after the iteration");
 }
 
-//! @brief Places the steps that follow complete gradients into the global order of passes and
-//! messages.
-//!
-//! The gradient of a tied weight is handed over and sent as soon as its stage is complete, so that
-//! the last stage's travels while earlier stages still run. Totals come behind all passes: rows go
-//! from device to device towards device 0, which completes its gradients last, then all of them
-//! back. Last come the steps of the optimizer. Works on arrays of the caller.
-struct hook_placement {
-  timetable_view table; //!< what the plan is made of
-  bool tied;            //!< first and last stage share a weight
-  bool totals;          //!< stages contribute rows
-  event const* events;  //!< [count], the global order of passes and messages
-  int count;            //!< of events
-  event* placed;        //!< [count + hook_capacity(extents)]
-  int written = 0;      //!< of placed
-  int messages = 0;     //!< placed that no pass makes
-  bool updates = true; //!< steps of the optimizer come last; an evaluation has none
-};
-
-//! @brief The most events that `place_hooks` adds.
-[[nodiscard]] constexpr int hook_capacity(shape const& extents) noexcept {
-  int const rows = stages(extents);
-  return 6 + 2 * rows + (extents.devices - 1) * (rows + 1);
-}
-
 namespace detail {
-
-constexpr void push(hook_placement& work, event const& what) noexcept {
-  work.placed[work.written] = what;
-  ++work.written;
-}
-
-constexpr void push_step(hook_placement& work, subject about, int stage) noexcept {
-  push(work, {0, device_of(work.table, stage), nothing, about, stage});
-}
-
-constexpr void
-push_message(hook_placement& work, subject about, int from, int to, int stage, int rows) noexcept {
-  push(work, {0, from, to, about, stage, rows, work.messages});
-  ++work.messages;
-}
 
 //! One of the two stages of a tied weight, on the way through the global order.
 struct tied_end {
@@ -106,8 +68,10 @@ constexpr void place_tied(hook_placement& work, tied_end& end, tied_end const& o
   int const there = device_of(work.table, other.stage);
   end.placed = true;
   push_step(work, subject::tied_gradient, end.stage);
-  if (there != device)
+  if (there != device) {
+    validate_receiver(work, device, there);
     push_message(work, subject::tied_gradient, device, there, end.stage, 0);
+  }
   if (!other.placed)
     return;
   push_step(work, subject::add_tied, end.stage);
@@ -137,21 +101,25 @@ constexpr void place_tied_steps(hook_placement& work) noexcept {
         place_tied(work, ends[k], ends[1 - k]);
     if (i == work.count)
       return;
-    push(work, work.events[i]);
+    push_event(work, i);
     for (tied_end& end : ends)
       follow(work, end, i);
   }
 }
 
-//! Sends the rows of all stages from device `from` on, a message for each run of stages.
-constexpr void place_gather(hook_placement& work, int from) noexcept {
+//! Sends the rows of the stages of some devices, a message for each run of stages.
+constexpr void place_rows(hook_placement& work, int from, int to, int first, int last) noexcept {
   shape const& extents = work.table.extents;
+  auto const has = [&](int stage) {
+    int const device = device_of(work.table, stage);
+    return device >= first && device <= last;
+  };
   for (int stage = 0; stage < stages(extents);) {
-    int const first = stage;
-    while (stage < stages(extents) && device_of(work.table, stage) >= from)
+    int const start = stage;
+    while (stage < stages(extents) && has(stage))
       ++stage;
-    if (stage > first)
-      push_message(work, subject::gather, from, from - 1, first, stage - first);
+    if (stage > start)
+      push_message(work, subject::gather, from, to, start, stage - start);
     else
       ++stage;
   }
@@ -165,7 +133,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
       if (device_of(work.table, stage) == device)
         push_step(work, subject::contribution, stage);
     if (device > 0)
-      place_gather(work, device);
+      place_rows(work, device, device - 1, device, extents.devices - 1);
   }
   for (int device = 0; device + 1 < extents.devices; ++device)
     push_message(work, subject::spread, device, device + 1, 0, rows);
@@ -173,17 +141,40 @@ constexpr void place_totals(hook_placement& work) noexcept {
     push_step(work, subject::update, stage);
 }
 
+//! Rows go to the last device; each device steps once it has those of the devices before it.
+constexpr void place_early_steps(hook_placement& work) noexcept {
+  shape const& extents = work.table.extents;
+  int const rows = stages(extents);
+  auto const held = [&work](int stage, int device) {
+    return device_of(work.table, stage) == device;
+  };
+  for (int device = 0; device < extents.devices; ++device) {
+    for (int stage = 0; stage < rows; ++stage)
+      if (held(stage, device))
+        push_step(work, subject::contribution, stage);
+    if (device + 1 < extents.devices)
+      place_rows(work, device, device + 1, 0, device);
+    for (int stage = 0; stage < rows; ++stage)
+      if (held(stage, device))
+        push_step(work, subject::early_update, stage);
+  }
+}
+
 } // namespace detail
 
 //! @brief Fills `placed`.
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
+  work.unvalidated = validates(work.validation) ? work.table.extents.devices : 0;
   if (work.tied && stages(work.table.extents) > 1)
     detail::place_tied_steps(work);
   else
     for (int i = 0; i < work.count; ++i)
-      detail::push(work, work.events[i]);
-  if (work.totals)
+      detail::push_event(work, i);
+  detail::place_validations(work, 0);
+  if (steps_early(work.validation))
+    detail::place_early_steps(work);
+  else if (work.totals && !validates(work.validation))
     detail::place_totals(work);
 }
 

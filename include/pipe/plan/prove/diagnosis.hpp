@@ -75,6 +75,9 @@ struct plan_breaks {
                 "plan: a step may start before an item that it depends on is complete");
   static_assert(Broken != plan_rule::incomplete,
                 "plan: a step uses gradients that are not complete when it runs");
+  static_assert(
+    Broken != plan_rule::not_validated,
+    "plan: the optimizer's step of an iteration is not validated before what depends on it");
 };
 
 //! An item of a plan as a type, to be read in a message.

@@ -71,6 +71,11 @@ struct slot_check {
       past->first_reader = first;
       first += uses.width + 1;
     }
+    // The rows of the plan before are where they are complete.
+    if (validates(work.validation) && device + 1 == work.extents.devices)
+      for (int row = 0; row < stages(work.extents); ++row)
+        if (slot_history* const past = history(slot_class::totals, row); past != nullptr)
+          past->content = row;
   }
   [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
     slot_history* const* const first = first_of + static_cast<int>(of);
@@ -136,7 +141,7 @@ struct slot_check {
     if (!totals) {
       first = step.about == subject::add_tied || stage == 0 ? 0 : 1;
       count = step.about == subject::add_tied ? 2 : 1;
-    } else if (step.about == subject::update || step.about == subject::spread) {
+    } else if (step.about != subject::contribution && step.about != subject::gather) {
       first = 0;
       count = last + 1;
     }
@@ -149,7 +154,7 @@ struct slot_check {
     for (int index = first; index < first + count; ++index)
       if (writes)
         write(i, of, index, index);
-      else
+      else if (step.about != subject::early_update || device_of(work, index) <= device)
         read(i, of, index, index);
     if (step.what == operation::run)
       follow(i, step);

@@ -36,7 +36,7 @@ struct static_proof {
     array_of<int, indices> sender;
     array_of<int, indices> receiver_of;
     array_of<flow_set, unit_total> kinds;
-    array_of<unsigned char, 4 * stages(work.extents)> others;
+    array_of<unsigned char, other_step_count * stages(work.extents)> others;
     proof messages;
     proof passes;
   };

@@ -22,14 +22,34 @@ namespace pipelining::inline v0_2 {
 namespace detail {
 
 //! The subjects of steps that run beside passes.
-inline constexpr subject other_steps[] = {
-  subject::tied_gradient, subject::add_tied, subject::contribution, subject::update};
+inline constexpr subject other_steps[] = {subject::tied_gradient,
+                                          subject::add_tied,
+                                          subject::contribution,
+                                          subject::update,
+                                          subject::early_update,
+                                          subject::validation};
+inline constexpr int other_step_count = 6;
+
+//! Whether every stage has a step beside passes; of tied weights, those that share one.
+[[nodiscard]] constexpr bool wants_other(plan_view const& work, subject about) noexcept {
+  if (about == subject::tied_gradient || about == subject::add_tied)
+    return work.tied_bytes > 0;
+  if (work.totals_bytes <= 0)
+    return false;
+  if (about == subject::validation)
+    return validates(work.validation);
+  if (about == subject::early_update)
+    return steps_early(work.validation);
+  if (about == subject::update)
+    return !work.evaluates && work.validation == step_validation::at_once;
+  return work.validation != step_validation::last;
+}
 
 //! What has run: the kinds of every unit of every stage, and of every stage the steps beside
 //! passes.
 struct steps_run {
   flow_set* kinds;       // [S units]
-  unsigned char* others; // [4 S]
+  unsigned char* others; // [other_step_count S]
 };
 
 [[nodiscard]] constexpr int unit_indices(pipeline const& over) noexcept {
@@ -39,7 +59,7 @@ struct steps_run {
 //! The number of a step beside passes.
 [[nodiscard]] constexpr int other_index(plan_view const& work, item const& step) noexcept {
   int kind = 0;
-  while (kind < 3 && other_steps[kind] != step.about)
+  while (kind + 1 < other_step_count && other_steps[kind] != step.about)
     ++kind;
   return kind * stages(work.extents) + step.work.stage;
 }
@@ -84,9 +104,7 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
   for (int stage = 0; stage < stages(extents); ++stage)
     for (subject const about : other_steps) {
       bool const tied = about == subject::tied_gradient || about == subject::add_tied;
-      bool const wanted =
-        tied ? work.tied_bytes > 0 && holds_tied(extents, stage)
-             : work.totals_bytes > 0 && !(work.evaluates && about == subject::update);
+      bool const wanted = wants_other(work, about) && (!tied || holds_tied(extents, stage));
       item step;
       step.about = about;
       step.work.stage = static_cast<std::uint16_t>(stage);
@@ -132,7 +150,7 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
     flow_set const kinds = ran.kinds[unit];
     if (kinds == good && good != 0)
       continue;
-    if (suffices(work, kinds)) {
+    if (work.validation == step_validation::last ? kinds == 0 : suffices(work, kinds)) {
       good = kinds;
       continue;
     }

@@ -34,6 +34,8 @@ namespace pipelining::inline v0_2 {
                               std::to_string(step.work.stage + step.rows - 1);
   case subject::spread: return "totals of all stages";
   case subject::update: return "optimizer step of" + stage;
+  case subject::early_update: return "early optimizer step of" + stage;
+  case subject::validation: return "validation of the optimizer step of" + stage;
   }
   return "unknown step";
 }

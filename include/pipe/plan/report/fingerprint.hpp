@@ -210,7 +210,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   set(field::chunks, extents.chunks);
   set(field::stage_count, stages(extents));
   set(field::placement, static_cast<std::int64_t>(extents.where));
-  set(field::evaluates, work.evaluates ? 1 : 0);
+  set(field::evaluates, (work.evaluates ? 1 : 0) + 2 * static_cast<int>(work.validation));
   set(field::passes, passes);
   set(field::messages, sent);
   result[field::order_of_passes] = hashes.passes.state.high;

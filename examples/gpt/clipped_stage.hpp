@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A stage with its optimizer: gradients are clipped by their global norm, steps are left
+//! out where a gradient is not finite, and a step that was taken early can be undone.
+
+#include <pipe/run/context.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "adamw.hpp"
+#include "parameter.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! What every stage tells all others at the end of an iteration.
+struct gradient_row {
+  double squared_norm = 0;
+  double not_finite = 0;
+};
+
+//! How the optimizer steps.
+struct clipping {
+  adamw optimizer;
+  double largest_norm = 1; //!< of all gradients together
+  bool early = false;      //!< steps may have to be undone
+};
+
+//! What the rows of all stages, or of some, come to.
+struct clipped_step {
+  bool finite = true;
+  double coefficient = 1; //!< of the gradients
+
+  clipped_step(clipping const& how, pp::totals const& all) {
+    gradient_row sum;
+    for (int stage = 0; stage < all.rows; ++stage) {
+      auto const& row = all.row<gradient_row>(stage)[0];
+      sum.squared_norm += row.squared_norm;
+      sum.not_finite += row.not_finite;
+    }
+    finite = sum.not_finite == 0;
+    double const wanted = how.largest_norm / (std::sqrt(sum.squared_norm) + 1e-6);
+    coefficient = wanted < 1 ? wanted : 1;
+  }
+};
+
+//! A stage as the library calls it, with the hooks of the optimizer beside its passes.
+//! @tparam Stage has the passes, and for each parameter `for_each_parameter`.
+template <class Stage>
+struct clipped_stage : Stage {
+  //! Bytes of a row.
+  static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
+
+  explicit clipped_stage(Stage passes) : Stage(std::move(passes)) {}
+
+  //! @param chosen must outlive this
+  void set_clipping(clipping const& chosen) { how_ = &chosen; }
+
+  void contribute(pp::context const&, pp::output out) {
+    gradient_row row;
+    this->for_each_parameter([&row](auto const& p) {
+      for (auto const x : p.gradient) {
+        double const wide = static_cast<double>(x);
+        row.squared_norm += std::isfinite(wide) ? wide * wide : 0;
+        row.not_finite = std::isfinite(wide) ? row.not_finite : 1;
+      }
+    });
+    out.as<gradient_row>()[0] = row;
+  }
+
+  // [snippet accepts]
+  //! A norm only grows when rows join it, so what these rows do not accept, more will not.
+  [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
+    clipped_step const found(*how_, all);
+    return found.finite && found.coefficient == 1;
+  }
+  // [snippet accepts]
+
+  void optimizer_step(pp::context const&, pp::totals const& all) {
+    clipped_step const found(*how_, all);
+    if (how_->early) {
+      keep_copy();
+    }
+    last_counts_ = counts_;
+    counts_.clipped += found.finite && found.coefficient < 1 ? 1 : 0;
+    counts_.left_out += found.finite ? 0 : 1;
+    this->for_each_parameter([&](auto& p) {
+      for (auto& x : p.gradient) {
+        x = found.finite ? x * static_cast<float>(found.coefficient) : 0;
+      }
+      if (found.finite) {
+        how_->optimizer.update(p, counts_.taken);
+      }
+    });
+    counts_.taken += found.finite ? 1 : 0;
+    this->refresh();
+  }
+
+  // [snippet roll_back]
+  //! Forward passes that have run since then leave nothing that their repetition does not write
+  //! anew.
+  void roll_back(pp::context const&, bool stepped) {
+    if (!stepped) {
+      return;
+    }
+    std::size_t next = 0;
+    this->for_each_parameter([&](auto& p) {
+      std::swap(p.value, copies_[next].value);
+      std::swap(p.gradient, copies_[next].gradient);
+      std::swap(p.mean, copies_[next].mean);
+      std::swap(p.square, copies_[next].square);
+      ++next;
+    });
+    counts_ = last_counts_;
+    ++rolled_back_;
+    this->refresh();
+  }
+  // [snippet roll_back]
+
+  struct step_counts {
+    std::int64_t taken = 0;
+    std::int64_t clipped = 0;
+    std::int64_t left_out = 0;
+  };
+  [[nodiscard]] step_counts const& counts() const { return counts_; }
+  [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
+
+private:
+  struct copy {
+    std::vector<float> value, gradient, mean, square;
+  };
+
+  //! To compute backwards what the optimizer did would round.
+  void keep_copy() {
+    std::size_t next = 0;
+    this->for_each_parameter([&](auto const& p) {
+      if (next == copies_.size()) {
+        copies_.emplace_back();
+      }
+      copies_[next].value = p.value;
+      copies_[next].gradient = p.gradient;
+      copies_[next].mean = p.mean;
+      copies_[next].square = p.square;
+      ++next;
+    });
+  }
+
+  clipping const* how_ = nullptr;
+  std::vector<copy> copies_; // of every parameter, before the last step
+  step_counts counts_;
+  step_counts last_counts_;
+  std::int64_t rolled_back_ = 0;
+};
+
+} // namespace gpt

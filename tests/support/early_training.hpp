@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Stages of the small model that take their optimizer's steps early, for tests of their
+//! validation.
+
+#include <pipe/run/context.hpp>
+
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "tests/support/training.hpp"
+
+namespace support {
+
+//! Spoils complete gradients now and then, on different stages: some devices have stepped when
+//! others find out, or none has.
+inline void plant(trained& s, int stage, int stages, int step) {
+  int const at = step % 11;
+  if ((at == 2 && stage + 1 == stages) || (at == 6 && stage == stages / 2))
+    s.gradient = std::numeric_limits<float>::infinity();
+  if (((at == 4 || at == 5) && stage + 1 == stages) || (at == 9 && stage == 0))
+    s.gradient += 16 * s.scale; // to be clipped
+}
+
+//! What one device makes of the model, with the same planted gradients.
+inline void
+train_planted(std::vector<trained>& model, int microbatches, int first_step, int steps) {
+  for (int step = first_step; step < first_step + steps; ++step) {
+    run_passes(model, 0, microbatches);
+    for (std::size_t s = 0; s < model.size(); ++s)
+      plant(model[s], static_cast<int>(s), static_cast<int>(model.size()), step);
+    step_all(model);
+  }
+}
+
+//! Keeps a copy of its numbers from before its last step.
+struct early_training_stage : training_stage {
+  trained before{};
+  int rolled_back = 0; //!< steps that were undone
+  int made_up = 0;     //!< steps that came late, where there was nothing to undo
+  bool forgets_to_roll_back = false;
+
+  void gradients_ready(pipelining::context const& where) {
+    plant(numbers, where.stage, last_stage + 1, announced);
+    training_stage::gradients_ready(where);
+  }
+
+  //! No overflow, and nothing to clip.
+  [[nodiscard]] bool accepts(pipelining::context const&, pipelining::totals const& all) const {
+    float squared = 0;
+    int overflows = 0;
+    for (int stage = 0; stage < all.rows; ++stage) {
+      squared += all.row<training_row>(stage)[0].squared_norm;
+      overflows += all.row<training_row>(stage)[0].overflow;
+    }
+    return overflows == 0 && !(squared > 1.0F);
+  }
+  void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
+    before = numbers;
+    training_stage::optimizer_step(where, all);
+  }
+  void roll_back(pipelining::context const&, bool undo) {
+    ++(undo ? rolled_back : made_up);
+    if (undo && !forgets_to_roll_back)
+      numbers = before;
+  }
+};
+
+[[nodiscard]] inline std::vector<early_training_stage> early_training_model(int stages,
+                                                                            float scale = 64) {
+  std::vector<early_training_stage> model;
+  for (trained const& numbers : untrained(stages, scale)) {
+    model.emplace_back();
+    model.back().numbers = numbers;
+    model.back().last_stage = stages - 1;
+  }
+  return model;
+}
+
+} // namespace support
