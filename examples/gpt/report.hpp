@@ -186,6 +186,28 @@ inline void report_clipping(options const& o, training const& result) {
   }
 }
 
+//! A row of a table of bytes, a column for each device.
+template <class Bytes>
+struct byte_row {
+  char const* name;
+  std::int64_t Bytes::*bytes;
+};
+
+template <class Bytes>
+void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> const& all) {
+  std::printf("\n  kB                       ");
+  for (std::size_t device = 0; device < all.size(); ++device) {
+    std::printf(" device %zu", device);
+  }
+  for (byte_row<Bytes> const& each : rows) {
+    std::printf("\n    %-23s", each.name);
+    for (Bytes const& one : all) {
+      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
+    }
+  }
+  std::printf("\n");
+}
+
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
@@ -194,32 +216,20 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
     return;
   }
   std::printf(
-    "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last "
-    "step\n  kB                       ",
+    "\n%s in slots (%s): what the plan reserves, and the most that was in use in the last step",
     moves ? "Activations" : "Whole weights and gradients",
     name_of(o).c_str());
-  for (std::size_t device = 0; device < all.size(); ++device) {
-    std::printf(" device %zu", device);
-  }
-  struct row {
-    char const* name;
-    std::int64_t slot_bytes::*bytes;
-  };
-  constexpr row of_activations[] = {{"on the device, planned", &slot_bytes::planned},
-                                    {"on the device, measured", &slot_bytes::measured},
-                                    {"on the host, planned", &slot_bytes::planned_on_host},
-                                    {"on the host, measured", &slot_bytes::measured_on_host}};
-  constexpr row of_weights[] = {{"weights, planned", &slot_bytes::planned_weights},
-                                {"weights, measured", &slot_bytes::measured_weights},
-                                {"gradients, planned", &slot_bytes::planned_gradients},
-                                {"gradients, measured", &slot_bytes::measured_gradients}};
-  for (row const& each : moves ? of_activations : of_weights) {
-    std::printf("\n    %-23s", each.name);
-    for (slot_bytes const& one : all) {
-      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
-    }
-  }
-  std::printf("\n");
+  using row = byte_row<slot_bytes>;
+  static constexpr row of_activations[] = {
+    {"on the device, planned", &slot_bytes::planned},
+    {"on the device, measured", &slot_bytes::measured},
+    {"on the host, planned", &slot_bytes::planned_on_host},
+    {"on the host, measured", &slot_bytes::measured_on_host}};
+  static constexpr row of_weights[] = {{"weights, planned", &slot_bytes::planned_weights},
+                                       {"weights, measured", &slot_bytes::measured_weights},
+                                       {"gradients, planned", &slot_bytes::planned_gradients},
+                                       {"gradients, measured", &slot_bytes::measured_gradients}};
+  print_kilobytes<slot_bytes>(moves ? of_activations : of_weights, all);
 }
 
 //! Bytes that the stages of layers cut at their attention keep between passes, which is all that
@@ -430,9 +440,8 @@ inline void write_cost_file(options const& o, training const& run) {
   // Messages have about one size here: what links take is a latency.
   std::vector<pp::message_sample> const samples =
     pp::message_samples(steps, [](pp::pass const&) { return 0; });
-  write_file(
-    o.costs,
-    pp::write_costs(steps.front().extents, pp::costs_of(steps), pp::fit_links(samples)));
+  write_file(o.costs,
+             pp::write_costs(steps.front().extents, pp::costs_of(steps), pp::fit_links(samples)));
   std::printf("\nwrote the measured costs into %s; plan again with them: timetable compare "
               "--devices %lld --microbatches %lld --cost %s\n",
               o.costs.c_str(),

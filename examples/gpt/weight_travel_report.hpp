@@ -49,28 +49,16 @@ inline void report_travelled(options const& o,
               run.losses.back(),
               unigram_entropy(text.bytes),
               1e3 * run.step_seconds);
-  std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step\n"
-              "  kB                       ",
+  std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step",
               name_of(o).c_str());
-  for (std::size_t device = 0; device < all.size(); ++device) {
-    std::printf(" device %zu", device);
-  }
-  struct row {
-    char const* name;
-    std::int64_t travelled_bytes::*bytes;
-  };
-  constexpr row rows[] = {{"activations, planned", &travelled_bytes::planned_activations},
-                          {"activations, measured", &travelled_bytes::measured_activations},
-                          {"weights sent, planned", &travelled_bytes::planned_sent},
-                          {"weights sent, measured", &travelled_bytes::measured_sent},
-                          {"slots for weights", &travelled_bytes::weight_slots}};
-  for (row const& each : rows) {
-    std::printf("\n    %-23s", each.name);
-    for (travelled_bytes const& one : all) {
-      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
-    }
-  }
-  std::printf("\n  sent: weights forward, and weights and gradients backward, of the whole model "
+  static constexpr byte_row<travelled_bytes> rows[] = {
+    {"activations, planned", &travelled_bytes::planned_activations},
+    {"activations, measured", &travelled_bytes::measured_activations},
+    {"weights sent, planned", &travelled_bytes::planned_sent},
+    {"weights sent, measured", &travelled_bytes::measured_sent},
+    {"slots for weights", &travelled_bytes::weight_slots}};
+  print_kilobytes<travelled_bytes>(rows, all);
+  std::printf("  sent: weights forward, and weights and gradients backward, of the whole model "
               "for each microbatch but the last\n");
 }
 
