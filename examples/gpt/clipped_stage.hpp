@@ -28,7 +28,7 @@ struct gradient_row {
 
 //! How the optimizer steps.
 struct clipping {
-  adamw optimizer;
+  adamw optimizer{};
   double largest_norm = 1; //!< of all gradients together
   bool early = false;      //!< steps may have to be undone
 };
