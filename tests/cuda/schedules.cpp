@@ -8,7 +8,6 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
@@ -126,7 +125,6 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
-  add_plans<pp::WeiPipe>(plans, "WeiPipe", 3, 6);
   add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}), run_crossed(5));
   add_offloaded<pp::OneFOneB>(plans, "1F1B", 4, 6);
   add_offloaded<pp::Seq1F1B<2>>(plans, "Seq1F1B", 3, 4);

@@ -23,6 +23,7 @@ ELSEWHERE = [
     ("scripts/test", ".github/workflows/tests.yml", "scripts/test"),
     ("scripts/docs", ".github/workflows/tests.yml", "scripts/docs"),
     ("scripts/gpu-check", "tests/checks/gpu_check_test.py", "gpu-check"),
+    ("scripts/bench", "tests/checks/CMakeLists.txt", "bench.py"),
     ("scripts/check-kernels", "tests/kernels/CMakeLists.txt", "check-kernels"),
     ("cmake --workflow --preset gcc", "scripts/test", 'cmake --workflow --preset "$preset"'),
     ("cmake --build build/gcc && ctest --preset gcc", "CMakePresets.json", '"configurePreset": "gcc"'),

@@ -65,11 +65,15 @@ public:
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     posted_group& together = posted_[static_cast<std::size_t>(&own.board - boards_.data())];
-    together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
-    for (item const& step : group) {
+    bool const exchanges = group.front().exchange != nothing;
+    if (exchanges)
+      together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      item const& step = group[k];
       end& mine = end_of(step);
       mine.board = &own.board;
-      mine.group = &together;
+      mine.group = exchanges ? &together : nullptr;
+      mine.index = first + static_cast<int>(k);
       mine.lane = own.board.stream_for(step);
       mine.data = own.slots().message(step).data;
       meeting& point = at(step);
@@ -85,7 +89,7 @@ public:
   }
 
 private:
-  //! The group that a device has posted last; those before it have been copied by then.
+  //! The exchange that a device has posted last; those before it have been copied by then.
   struct posted_group {
     int first = nothing;
     int count = 0;
@@ -93,7 +97,8 @@ private:
   };
   struct end {
     device_board* board = nullptr;
-    posted_group* group = nullptr;
+    posted_group* group = nullptr; // of an exchange
+    int index = nothing;
     cudaStream_t lane = nullptr;
     std::byte* data = nullptr;
     std::optional<event>
@@ -158,9 +163,12 @@ private:
     note_copy(theirs);
   }
 
-  //! The messages of a group are complete together: who waits for the last waits for all, in
-  //! whatever order their other ends are posted.
+  //! The messages with one peer are copied in their order, and complete one by one. Those of an
+  //! exchange are complete together: who waits for the last waits for all, in whatever order their
+  //! other ends are posted.
   static void note_copy(end const& of) {
+    if (of.group == nullptr)
+      return of.board->complete(of.index, of.lane);
     posted_group& group = *of.group;
     --group.left;
     for (int k = 0; group.left == 0 && k < group.count; ++k)
