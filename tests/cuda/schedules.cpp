@@ -104,7 +104,6 @@ void add_plans(std::vector<named_plan>& plans,
                support::sequential_result const& expected) {
   std::size_t const before = plans.size();
   add_plans(plans, name, table);
-  add_plan<pp::exchanges_at_once>(plans, name, table);
   for (std::size_t i = before; i < plans.size(); ++i)
     plans[i].expected = expected;
 }
@@ -139,18 +138,23 @@ std::vector<named_plan> test_plans() {
 
 std::vector<named_plan> plans_with_shards() {
   std::vector<named_plan> plans = test_plans();
-  add_plans(plans,
-            "1F1B with a vocabulary in shards",
-            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({3, 4}),
-            run_vocabulary(3, 4, 2));
-  add_plans(plans,
-            "1F1B with a vocabulary in shards, one barrier",
-            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>({3, 4}),
-            run_vocabulary(3, 4, 1));
-  add_plans(plans,
-            "1F1B with a vocabulary in shards, interlaced",
-            pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
-            run_vocabulary(3, 4, pp::interlaced));
+  auto const add =
+    [&plans](std::string const& name, pp::dynamic_timetable const& table, int barriers) {
+      auto const expected =
+        run_vocabulary(table.extents.devices, table.extents.microbatches, barriers);
+      add_plans(plans, name, table, expected);
+      add_plan<pp::exchanges_at_once>(plans, name, table);
+      plans.back().expected = expected;
+    };
+  add("1F1B with a vocabulary in shards",
+      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({3, 4}),
+      2);
+  add("1F1B with a vocabulary in shards, one barrier",
+      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>({3, 4}),
+      1);
+  add("1F1B with a vocabulary in shards, interlaced",
+      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
+      pp::interlaced);
   return plans;
 }
 
