@@ -450,6 +450,24 @@ inline void write_cost_file(options const& o, training const& run) {
               o.costs.c_str());
 }
 
+[[nodiscard]] inline std::string title_of(options const& o) {
+  return "GPT on " + std::to_string(o.devices) + " devices, " + name_of(o) + ", " +
+         std::to_string(tokens_of(o)) + " bytes per step";
+}
+
+//! Pictures of the plan and of the losses.
+inline void write_pictures(options const& o,
+                           text_to_learn const& text,
+                           training const& run,
+                           pp::timetable_view plan,
+                           pp::timetable_details const& about) {
+  std::string picture;
+  pp::write_svg(picture, plan, about);
+  write_file(o.output + "/timetable.svg", picture);
+  write_file(o.output + "/loss.svg",
+             loss_plot(run.losses, unigram_entropy(text.bytes), title_of(o)));
+}
+
 inline void write_files(options const& o,
                         text_to_learn const& text,
                         training const& run,
@@ -457,12 +475,7 @@ inline void write_files(options const& o,
                         pp::timetable_details const& about,
                         pp::timetable_view own_cores,
                         measured_cost const& cost) {
-  std::string picture;
-  pp::write_svg(picture, plan, about);
-  write_file(o.output + "/timetable.svg", picture);
-  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + name_of(o) + ", " +
-                     std::to_string(tokens_of(o)) + " bytes per step";
-  write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
+  write_pictures(o, text, run, plan, about);
   if (!o.costs.empty()) {
     write_cost_file(o, run);
   }
@@ -492,7 +505,7 @@ inline void write_files(options const& o,
     line.measured = measured;
     line.measured_unit = 1e3;
     std::string page;
-    pp::write_html(page, std::span(&line, 1), {title, "ms", false});
+    pp::write_html(page, std::span(&line, 1), {title_of(o), "ms", false});
     write_file(o.output + "/timeline.html", page);
   }
   std::printf("\nwrote into %s: %stimetable.svg, loss.svg and trace.json (for ui.perfetto.dev)\n",

@@ -5,7 +5,6 @@
 //! @brief What a run with weights that travel ends with: bytes planned and measured, one device
 //! beside it, files.
 
-#include <pipe/io/svg.hpp>
 #include <pipe/io/timetable_details.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -96,12 +95,7 @@ inline void write_travelled(options const& o,
                             training const& run,
                             pp::timetable_view plan,
                             pp::timetable_details const& about) {
-  std::string picture;
-  pp::write_svg(picture, plan, about);
-  write_file(o.output + "/timetable.svg", picture);
-  auto const title = "GPT on " + std::to_string(o.devices) + " devices, " + name_of(o) + ", " +
-                     std::to_string(tokens_of(o)) + " bytes per step";
-  write_file(o.output + "/loss.svg", loss_plot(run.losses, unigram_entropy(text.bytes), title));
+  write_pictures(o, text, run, plan, about);
   std::string trace;
   pp::write_trace(trace,
                   examples::by_groups(run.traces.back()),

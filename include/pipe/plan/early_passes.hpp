@@ -3,8 +3,7 @@
 
 //! @file
 //! @brief What a device does of an iteration before it knows whether the step of the optimizer was
-//! right. Header for
-//! pipelining::behind_validation and pipelining::arrives_early.
+//! right. Header for pipelining::behind_validation and pipelining::arrives_early.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>

@@ -101,7 +101,7 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
 //! @param runner what it is called in the sentence.
 //! @throws std::invalid_argument
 inline void refuse_validation(plan_view const& work, char const* runner) {
-  if (validates(work.validation) || steps_early(work.validation))
+  if (work.validation != step_validation::at_once)
     throw std::invalid_argument(
       std::string("run: ") + runner +
       " enqueues whole iterations, and cannot begin one again where the optimizer's step of the "

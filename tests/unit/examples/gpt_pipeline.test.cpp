@@ -28,7 +28,7 @@
 #include <examples/gpt/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <limits>
-#include <random>
+#include <tests/support/gpt_bits.hpp>
 #include <utility>
 #include <vector>
 
@@ -41,12 +41,7 @@ constexpr pp::uniform_cost costs{.copy_out = 0.2, .copy_in = 0.2};
 model_size const size{.layers = 6, .width = 8, .heads = 4, .key_heads = 2, .sequence = 21};
 
 batch some_batch(std::int64_t microbatches) {
-  std::vector<std::uint8_t> text;
-  for (int i = 0; i < 400; ++i) {
-    text.push_back(static_cast<std::uint8_t>('a' + i * i % 11));
-  }
-  std::mt19937_64 random(5);
-  return random_batch(text, microbatches, size.sequence, random);
+  return support::some_batch(microbatches, size.sequence);
 }
 
 //! Largest peak of a device.
@@ -97,16 +92,7 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   auto const whole = cut_whole(lengths).back_from_last(adds_from_last(table));
   single_device<float> plain(size, 1, whole, 9, halves);
   auto const pieces = some_batch(microbatches);
-  adamw const optimizer{};
-  for (std::int64_t step = 0; step < 2; ++step) {
-    CHECK(model.step(pieces) == plain.step(pieces));
-    auto const got = gradients_of(model.stages());
-    auto const expected = gradients_of(plain.stages());
-    REQUIRE(got.size() == expected.size());
-    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
-    model.update(optimizer, step);
-    plain.update(optimizer, step);
-  }
+  support::check_same_bits(model, plain, pieces);
   CHECK(model.trace().passes.size() == table.passes.size());
   check_slots(model.slots(), table, table_offloads(table));
   return peak(model);

@@ -4,41 +4,21 @@
 
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <examples/gpt/host_weights.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/weight_travel.hpp>
-#include <random>
-#include <vector>
+#include <tests/support/gpt_bits.hpp>
 
 using namespace gpt;
 
 namespace {
 
-batch some_batch(std::int64_t microbatches, std::int64_t sequence) {
-  std::vector<std::uint8_t> text;
-  for (int i = 0; i < 400; ++i) {
-    text.push_back(static_cast<std::uint8_t>('a' + i * i % 11));
-  }
-  std::mt19937_64 random(5);
-  return random_batch(text, microbatches, sequence, random);
-}
-
 //! Trains two steps with a model and on one device, and compares all bits on the way.
 template <class Model>
 void check_bits(Model& model, model_size const& size, int microbatches) {
-  auto const pieces = some_batch(microbatches, size.sequence);
+  auto const pieces = support::some_batch(microbatches, size.sequence);
   single_device<float> plain(size, 1, step_cut(microbatches, cut_sequence(size.sequence, 1)), 9);
-  adamw const optimizer{};
-  for (std::int64_t step = 0; step < 2; ++step) {
-    CHECK(model.step(pieces) == plain.step(pieces));
-    auto const got = gradients_of(model.stages());
-    auto const expected = gradients_of(plain.stages());
-    REQUIRE(got.size() == expected.size());
-    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
-    model.update(optimizer, step);
-    plain.update(optimizer, step);
-  }
+  support::check_same_bits(model, plain, pieces);
   CHECK(pp::verify(model.trace()));
 }
 

@@ -150,24 +150,34 @@ std::vector<std::uint64_t> on_one_device(std::vector<std::uint64_t> const& weigh
   return gradients;
 }
 
+//! What a line of a golden file begins with.
+struct golden_case {
+  pp::pipeline_size size;
+  pp::RoundPipe<> schedule;
+};
+
+std::istream& operator>>(std::istream& in, golden_case& at) {
+  int forward = 0;
+  int backward = 0;
+  in >> at.size.devices >> at.size.microbatches >> forward >> backward;
+  at.schedule = {forward, backward};
+  return in;
+}
+
 } // namespace
 
 TEST_CASE("RoundPipe has the figures and orders of the golden files") {
   for (std::string const& line : support::golden_lines("golden/families/round_pipe.txt")) {
     CAPTURE(line);
     std::istringstream in(line);
-    int devices = 0;
-    int microbatches = 0;
-    int forward = 0;
-    int backward = 0;
+    golden_case at;
     double makespan = 0;
     double span = 0;
-    in >> devices >> microbatches >> forward >> backward >> makespan >> span;
-    auto const table =
-      pp::make_timetable(pp::RoundPipe<>{forward, backward}, {devices, microbatches}, unit);
+    in >> at >> makespan >> span;
+    auto const table = pp::make_timetable(at.schedule, at.size, unit);
     CHECK(pp::makespan(table) == makespan);
     CHECK(pp::span_of(table) == span);
-    for (int device = 0; device < devices; ++device) {
+    for (int device = 0; device < at.size.devices; ++device) {
       double busy = 0;
       in >> busy;
       CHECK(pp::busy(table, device) == busy);
@@ -177,14 +187,10 @@ TEST_CASE("RoundPipe has the figures and orders of the golden files") {
   for (std::string const& line : support::golden_lines("golden/families/round_pipe_orders.txt")) {
     CAPTURE(line);
     std::istringstream in(line);
-    int devices = 0;
-    int microbatches = 0;
-    int forward = 0;
-    int backward = 0;
+    golden_case at;
     int device = 0;
-    in >> devices >> microbatches >> forward >> backward >> device;
-    auto const table =
-      pp::make_timetable(pp::RoundPipe<>{forward, backward}, {devices, microbatches}, unit);
+    in >> at >> device;
+    auto const table = pp::make_timetable(at.schedule, at.size, unit);
     CHECK(support::row_text(table, device) == line.substr(line.find(": ") + 2));
   }
 }
