@@ -70,12 +70,12 @@ template <class Policy = pipelining::communicator_per_pair>
       }
       items.push_back(step);
     }
-    pipelining::program work{items.data(), static_cast<int>(items.size())};
+    pipelining::detail::program work{items.data(), static_cast<int>(items.size())};
     std::vector<std::int64_t> keys(items.size() + 1);
     result.lanes.push_back(
-      pipelining::assign_lanes<Policy>(work, static_cast<int>(device), keys.data()));
+      pipelining::detail::assign_lanes<Policy>(work, static_cast<int>(device), keys.data()));
     std::vector<int> counters(2 * devices.size());
-    pipelining::number_messages(work, extents.devices, counters.data());
+    pipelining::detail::number_messages(work, extents.devices, counters.data());
     result.items.insert(result.items.end(), items.begin(), items.end());
     result.offsets.push_back(static_cast<int>(result.items.size()));
     result.arena_bytes.push_back(0);

@@ -302,7 +302,7 @@ private:
   }
   //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
-    return checks_ == nullptr && step.what != operation::run && is_broadcast(work_.over(), step);
+    return checks_ == nullptr && step.what != operation::run && detail::is_broadcast(work_.over(), step);
   }
 
   void

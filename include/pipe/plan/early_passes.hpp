@@ -3,14 +3,14 @@
 
 //! @file
 //! @brief What a device does of an iteration before it knows whether the step of the optimizer was
-//! right. Header for pipelining::behind_validation and pipelining::arrives_early.
+//! right.
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief The item behind those of a device that may have to run again: the one behind its last
 //! validation. 0 where it has none.
@@ -43,4 +43,4 @@ arrives_early(plan_view const& work, int device, item const& step) noexcept {
   return step.what == operation::receive && step.sequence < sent_early(work, step.peer, device);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -51,7 +51,7 @@ namespace pipelining::inline v0_2 {
   auto const indices = static_cast<std::size_t>(pass_indices(table.over()));
   auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
-  order_merge merge{
+  detail::order_merge merge{
     table, order.data(), emitted.get(), next.data(), key.data(), heap.data(), waiting.get()};
   begin(merge);
   if (advance(merge, table.size() + 1) != table.size())
@@ -307,7 +307,7 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = global_order(table);
-  std::vector<event> events =
+  std::vector<detail::event> events =
     detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks =
     detail::add_hooks(table, sizes, events, false, options.validation);
@@ -344,7 +344,7 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   for (int const entry : global_order(table))
     if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  std::vector<event> events =
+  std::vector<detail::event> events =
     detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
   return detail::lower_programs<Policy>(

@@ -17,6 +17,7 @@
 #include <pipe/plan/prove/validation.hpp>
 
 namespace pipelining::inline v0_2 {
+namespace detail {
 
 //! @brief True when two pipelines have the same devices, each with the same stages.
 //! @complexity O(S).
@@ -36,8 +37,6 @@ namespace pipelining::inline v0_2 {
   }
   return true;
 }
-
-namespace detail {
 
 //! The rules of messages, for all devices.
 constexpr proof prove_messages(plan_view work) {
@@ -146,10 +145,10 @@ constexpr proof prove_slots(plan_view work) {
   if (!verdict)
     return verdict;
   int const devices = first.extents.devices;
-  if (next.duplex_groups != first.duplex_groups || !same_stages(first, next))
+  if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
     return {plan_rule::seam};
-  if (steps_early(first.validation) != validates(next.validation) ||
-      (validates(next.validation) && first.totals_bytes != next.totals_bytes))
+  if (detail::steps_early(first.validation) != detail::validates(next.validation) ||
+      (detail::validates(next.validation) && first.totals_bytes != next.totals_bytes))
     return {plan_rule::not_validated};
   for (int from = 0; from < devices; ++from)
     for (int to = 0; to < devices; ++to)

@@ -24,14 +24,17 @@ enum class step_validation : std::uint8_t {
   last     //!< that of the plan before, and nothing else: no passes
 };
 
-//! @brief True where stages step before they have all rows.
+namespace detail {
+
+//! True where stages step before they have all rows.
 [[nodiscard]] constexpr bool steps_early(step_validation when) noexcept {
   return when == step_validation::next || when == step_validation::both;
 }
 
-//! @brief True where the step of the plan before is validated.
+//! True where the step of the plan before is validated.
 [[nodiscard]] constexpr bool validates(step_validation when) noexcept {
   return when == step_validation::both || when == step_validation::last;
 }
 
+} // namespace detail
 } // namespace pipelining::inline v0_2

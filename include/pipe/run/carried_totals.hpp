@@ -25,11 +25,11 @@ public:
   //! @throws std::invalid_argument when the step before has stepped early and this one does not
   //! validate it, or the other way round.
   void check(plan_view const& next) const {
-    if (pending_ && !validates(next.validation))
+    if (pending_ && !detail::validates(next.validation))
       throw std::invalid_argument(
         "run: the optimizer's step of the iteration before is not validated yet, and this plan "
         "would not do it; run the plan that was lowered with step_validation::last before it");
-    if (validates(next.validation) && (!pending_ || bytes_ != next.totals_bytes))
+    if (detail::validates(next.validation) && (!pending_ || bytes_ != next.totals_bytes))
       throw std::invalid_argument(
         "run: this plan validates an optimizer's step of the iteration before, but the last step "
         "that came to its end took none early, or has rows of another size; run the plan that was "
@@ -38,13 +38,13 @@ public:
   //! @brief When the memory is the plan's. @param now its slots on the last device.
   void put(arena const& now) {
     pending_ = false;
-    if (validates(now.work.validation) && !rows_.empty())
+    if (detail::validates(now.work.validation) && !rows_.empty())
       std::memcpy(now.memory + now.place({slot_class::totals, 0}), rows_.data(), rows_.size());
   }
   //! @brief When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.
   void take(arena const& now, bool again) {
-    if (!steps_early(now.work.validation) || again)
+    if (!detail::steps_early(now.work.validation) || again)
       return;
     pending_ = true;
     bytes_ = now.work.totals_bytes;

@@ -78,13 +78,13 @@ template <execution_device Device>
 void execute(plan_view const& work, int device_number, Device& device) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
-  int const validated = behind_validation(work, device_number);
+  int const validated = detail::behind_validation(work, device_number);
   for (int next = 0; next < count;) {
     next = execute_item(work, device_number, next, device);
     if constexpr (restarting_device<Device>)
       if (next == validated && device.begins_again()) {
         for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)
-          if (arrives_early(work, device_number, steps[i]))
+          if (detail::arrives_early(work, device_number, steps[i]))
             device.post(static_cast<int>(i), steps.subspan(i, 1));
         break;
       }

@@ -243,7 +243,7 @@ private:
     now_ = {"adds a plan", {}};
     guard("could not add a plan", [&] {
       check_addition(first(), work);
-      if (!same_stages(first(), work))
+      if (!detail::same_stages(first(), work))
         throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
                                     "it");

@@ -134,7 +134,7 @@ public:
   [[nodiscard]] pipelining::totals totals() const {
     if (board_->now == nullptr)
       return {};
-    bool const at_end = steps_early(board_->now->view.validation);
+    bool const at_end = detail::steps_early(board_->now->view.validation);
     return board_->slots(*board_->now, at_end ? board_->devices - 1 : 0).all_totals();
   }
 

@@ -98,7 +98,7 @@ TEST_CASE("a group on one side only") {
 TEST_CASE("a group of more messages than are launched at once") {
   std::vector<line> sends;
   std::vector<line> receives;
-  for (int microbatch = 0; microbatch <= pp::most_group_messages; ++microbatch) {
+  for (int microbatch = 0; microbatch <= pp::detail::most_group_messages; ++microbatch) {
     sends.push_back(joined(send(forward(0, microbatch), 1)));
     receives.push_back(joined(receive(forward(0, microbatch), 0)));
   }

@@ -143,10 +143,10 @@ TEST_CASE("rows go down the devices, and back across the seam before the first b
   // What the others have sent by then arrives even where the iteration begins again.
   int arrive = 0;
   int taken = 0;
-  int const behind = pp::behind_validation(plans.steady, 1);
+  int const behind = pp::detail::behind_validation(plans.steady, 1);
   auto const steps = plans.steady.view().program_of(1);
   for (std::size_t i = 0; i < steps.size(); ++i)
-    if (pp::arrives_early(plans.steady, 1, steps[i]))
+    if (pp::detail::arrives_early(plans.steady, 1, steps[i]))
       ++(static_cast<int>(i) < behind ? taken : arrive);
   CHECK(taken + arrive == 5 + 1); // of device 0's passes, and the rows of device 2
   CHECK(taken >= 3 + 1);

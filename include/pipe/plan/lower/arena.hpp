@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Sizes of slots and the arena of a device. Header for pipelining::lay_out.
+//! @brief Sizes of slots and the arena of a device.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/flow.hpp>
@@ -148,8 +148,6 @@ size_message(data_uses const& uses, item& step, Sizes const& sizes, slot_layout*
   return false;
 }
 
-} // namespace detail
-
 //! @brief The bytes of the two arenas of a device.
 struct arena_sizes {
   std::int64_t device = 0; //!< on the device
@@ -167,28 +165,29 @@ struct arena_sizes {
 //! `out`.
 //! @complexity O(n) for n items.
 template <buffer_sizes Sizes>
-constexpr arena_sizes lay_out(detail::data_uses const& uses,
+constexpr arena_sizes lay_out(data_uses const& uses,
                               program& work,
                               Sizes const& sizes,
                               slot_layout* layouts,
-                              detail::further_slots const& further) {
+                              further_slots const& further) {
   pipeline const& over = uses.over;
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.about != subject::pass)
-      detail::size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
+      size_other(step, tied_bytes(sizes), totals_bytes(sizes), layouts);
     else if (step.what == operation::run)
-      detail::size_pass(uses, step, sizes, layouts, further);
+      size_pass(uses, step, sizes, layouts, further);
     else
-      detail::size_message(uses, step, sizes, layouts);
+      size_message(uses, step, sizes, layouts);
   }
   arena_sizes total;
   for (int of = 0; of < slot_classes; ++of) {
-    std::int64_t& end = detail::lies_on_host(*over.declared, of) ? total.host : total.device;
+    std::int64_t& end = lies_on_host(*over.declared, of) ? total.host : total.device;
     layouts[of].offset = end;
-    end = detail::plus(end, detail::times(layouts[of].bytes, layouts[of].count));
+    end = plus(end, times(layouts[of].bytes, layouts[of].count));
   }
   return total;
 }
 
+} // namespace detail
 } // namespace pipelining::inline v0_2

@@ -14,8 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! Where an instance of a datum is on a device.
 struct held_datum {
@@ -217,5 +216,4 @@ private:
   }
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

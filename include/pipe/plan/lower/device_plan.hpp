@@ -21,8 +21,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! What the devices of a plan share while they are lowered, on arrays of the caller.
 struct lowering {
@@ -160,5 +159,4 @@ constexpr lowered_device lower_device(lowering const& shared,
   return {lanes, written, lay_out(shared.uses, work, sizes, layouts, further), further.count};
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

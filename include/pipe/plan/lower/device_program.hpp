@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief From the global order to the program of a device. Header for pipelining::write_program.
+//! @brief From the global order to the program of a device.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pipeline.hpp>
@@ -14,15 +14,13 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief The items of one device, in storage of the caller.
 struct program {
   item* items = nullptr; //!< in their order
   int count = 0;         //!< of items
 };
-
-namespace detail {
 
 //! The further slots of the items of a device: where they are, and how many the plan has before
 //! them.
@@ -42,8 +40,6 @@ struct further_slots {
     ++to.count;
   }
 };
-
-} // namespace detail
 
 //! @brief The item that an event gives to one of its devices: the pass, or an end of the message.
 //! @pre `device` is one of the event's.
@@ -155,4 +151,4 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
   }
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -7,15 +7,13 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals.
 struct slot_uses {
   int* writer = nullptr; //!< [2 + S] items of the device, or `nothing`
   int* reader = nullptr; //!< [2 + S]
 };
-
-namespace detail {
 
 //! An item of a device that uses slots of totals or tied gradients, and what it needs: at most one
 //! item of each stream, the latest.
@@ -97,5 +95,4 @@ constexpr void assign_given_slots(
   use(others, first, count, writes, by);
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

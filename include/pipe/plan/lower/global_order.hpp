@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief One order of all passes of all devices. Header for pipelining::global_order.
+//! @brief One order of all passes of all devices.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
@@ -10,9 +10,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
-
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! A binary heap of rows, the one whose next pass ends first on top; equal ends go by row number.
 struct row_heap {
@@ -51,8 +49,6 @@ struct row_heap {
   }
 };
 
-} // namespace detail
-
 //! @brief The state of the merge of rows into one order, on arrays of the caller. Like
 //! `simulation`, it can
 //!        stop after any pass and go on later.
@@ -69,8 +65,6 @@ struct order_merge {
   int heap_count = 0; //!< devices on the heap
   int count = 0;      //!< passes in the order
 };
-
-namespace detail {
 
 //! True when an entry, or the other half of its composite pass, waits for a pass that is not in the
 //! order yet: the halves start together, so the first goes once both may.
@@ -123,18 +117,16 @@ emit(order_merge& merge, pipeline const& over, row_heap& heap, int row, pass con
     offer_waiting(other);
 }
 
-} // namespace detail
-
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
 constexpr void begin(order_merge& merge) noexcept {
   pipeline const over = merge.table.over();
   for (int i = 0; merge.emitted != nullptr && i < pass_indices(over); ++i)
     merge.emitted[i] = false;
-  detail::row_heap heap{merge.heap, merge.key};
+  row_heap heap{merge.heap, merge.key};
   for (int row = 0; row < merge.table.rows(); ++row) {
     merge.next[row] = merge.table.offsets[row];
     merge.waiting[row] = false;
-    detail::offer(merge, over, heap, row);
+    offer(merge, over, heap, row);
   }
   merge.heap_count = heap.count;
 }
@@ -153,7 +145,7 @@ constexpr void begin(order_merge& merge) noexcept {
 constexpr int advance(order_merge& merge, int budget) noexcept {
   timetable_view const& table = merge.table;
   pipeline const over = table.over();
-  detail::row_heap heap{merge.heap, merge.key, merge.heap_count};
+  row_heap heap{merge.heap, merge.key, merge.heap_count};
   int appended = 0;
   while (heap.count > 0 && appended < budget) {
     int const row = heap.pop();
@@ -165,13 +157,13 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
       ++appended;
       ++merge.next[row];
       if (merge.emitted != nullptr)
-        detail::emit(merge, over, heap, row, table.passes[entry]);
+        emit(merge, over, heap, row, table.passes[entry]);
     } while (merge.next[row] < table.offsets[row + 1] &&
              table.passes[merge.next[row]].overlapped);
-    detail::offer(merge, over, heap, row);
+    offer(merge, over, heap, row);
   }
   merge.heap_count = heap.count;
   return appended;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

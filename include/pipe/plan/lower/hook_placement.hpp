@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The global order with the steps that follow complete gradients, as it is written; devices
-//! validate the step before in it. Header for pipelining::hook_placement.
+//! validate the step before in it.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
@@ -15,7 +15,7 @@
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief Places the steps that follow complete gradients into the global order of passes and
 //! messages.
@@ -44,8 +44,6 @@ struct hook_placement {
   int const rows = stages(extents);
   return 6 + 3 * rows + (extents.devices - 1) * (rows + 1);
 }
-
-namespace detail {
 
 constexpr void push(hook_placement& work, event const& what) noexcept {
   work.placed[work.written] = what;
@@ -102,5 +100,4 @@ constexpr void push_event(hook_placement& work, int index) noexcept {
   push(work, what);
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The steps that follow when gradients are complete: the exchange of a tied weight's
-//! gradients, totals, the optimizer. Header for pipelining::place_hooks.
+//! gradients, totals, the optimizer.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief True when a stage is one of the two that share a tied weight. A pipeline of one stage
 //! shares nothing.
@@ -38,8 +38,6 @@ check_hooks(shape const& extents, std::int64_t tied_bytes, std::int64_t totals_b
       "plan: tied weights and totals need one copy of every stage, but this placement keeps two; "
       "add up their gradients in gradients_ready, and step the optimizer after the iteration");
 }
-
-namespace detail {
 
 //! One of the two stages of a tied weight, on the way through the global order.
 struct tied_end {
@@ -160,22 +158,20 @@ constexpr void place_early_steps(hook_placement& work) noexcept {
   }
 }
 
-} // namespace detail
-
 //! @brief Fills `placed`.
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
   work.unvalidated = validates(work.validation) ? work.table.extents.devices : 0;
   if (work.tied && stages(work.table.extents) > 1)
-    detail::place_tied_steps(work);
+    place_tied_steps(work);
   else
     for (int i = 0; i < work.count; ++i)
-      detail::push_event(work, i);
-  detail::place_validations(work, 0);
+      push_event(work, i);
+  place_validations(work, 0);
   if (steps_early(work.validation))
-    detail::place_early_steps(work);
+    place_early_steps(work);
   else if (work.totals && !validates(work.validation))
-    detail::place_totals(work);
+    place_totals(work);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -2,8 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief From the global order of passes to one of passes and messages. Header for
-//! pipelining::message_placement.
+//! @brief From the global order of passes to one of passes and messages.
 
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
@@ -14,7 +13,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
@@ -28,8 +27,6 @@ struct event {
   int number = 0;                //!< of the message, as that of an item
   int exchange = nothing;        //!< that the message is part of, as that of an item
 };
-
-namespace detail {
 
 //! The end of the time slot that starts at `begin` of the global order: passes of different devices
 //! that end at the same time, so none of them waits for another. Without slots, one pass; the
@@ -60,8 +57,6 @@ constexpr void insert_message(event* first, event* last, event const& message) n
   *last = message;
 }
 
-} // namespace detail
-
 //! @brief Places every message behind the pass that makes it: the one global order of passes and
 //! messages.
 //!
@@ -82,8 +77,6 @@ struct message_placement {
   //! joined.
   int* entries = nullptr;
 };
-
-namespace detail {
 
 //! Hands the messages of a pass that are part of one exchange, or of none, to `put`.
 //! @param wanted the exchange, or `nothing`.
@@ -136,8 +129,6 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
   }
 }
 
-} // namespace detail
-
 //! @param budget about how many passes to place at most.
 //! @return the number of passes placed.
 //! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
@@ -147,7 +138,7 @@ constexpr int advance(message_placement& work, int budget) noexcept {
   pipeline const over = table.over();
   int const start = work.next;
   while (work.next < work.count && work.next - start < budget) {
-    int const end = detail::end_of_slot(table, work.order, work.count, work.next, work.slots);
+    int const end = end_of_slot(table, work.order, work.count, work.next, work.slots);
     event* const passes = work.events + work.written;
     int const size = end - work.next;
     for (int i = 0; i < size; ++i) {
@@ -157,15 +148,15 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     event* const first = passes + size;
     event* last = first;
     for (int i = 0; i < size; ++i)
-      detail::place_messages_of(work, passes[i].entry, nothing, [&](event const& message) {
+      place_messages_of(work, passes[i].entry, nothing, [&](event const& message) {
         if (work.slots)
-          detail::insert_message(first, last, message);
+          insert_message(first, last, message);
         else
           *last = message;
         ++last;
       });
     for (int i = 0; i < size && work.entries != nullptr; ++i)
-      detail::place_exchanges(work, passes[i].entry, [&](event const& message) {
+      place_exchanges(work, passes[i].entry, [&](event const& message) {
         *last = message;
         ++last;
       });
@@ -175,4 +166,4 @@ constexpr int advance(message_placement& work, int budget) noexcept {
   return work.next - start;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

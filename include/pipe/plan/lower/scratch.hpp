@@ -6,8 +6,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! An array that lives as long as its scope; without a value its elements are not initialised.
 template <class T>
@@ -58,5 +57,4 @@ private:
   int size_ = 0;
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -2,8 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Slots for every buffer of a device, by interval colouring. Header for
-//! pipelining::assign_slots.
+//! @brief Slots for every buffer of a device, by interval colouring.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pipeline.hpp>
@@ -15,7 +14,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief The slots of one class: those free again, in the order in which they became free.
 //!
@@ -62,17 +61,17 @@ struct item_times {
 //! @brief What `assign_slots` works on: the pools of one device and, for all devices, which slot
 //! holds what.
 struct slot_state {
-  detail::data_uses const& uses; //!< what its kinds do with data
+  data_uses const& uses;         //!< what its kinds do with data
   bool evaluates = false;        //!< no backward passes: nothing is kept for them
   slot_pool pools[slot_classes]; //!< by class
-  detail::held_datum* held;      //!< [data][S units], where each instance is
+  held_datum* held;              //!< [data][S units], where each instance is
   int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
   slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
   item_times times{}; //!< when steps start and end
   //! [instances][width + 1], who reads them: sends, then the last pass. Null for chains, where no
   //! two streams read the same.
   int* readers = nullptr;
-  detail::further_slots further{}; //!< [2 (width - 1) items], what items use beside `in` and `out`
+  further_slots further{}; //!< [2 (width - 1) items], what items use beside `in` and `out`
 };
 
 //! @brief The most items that an item needs: the makers of what it reads, and who left the slots
@@ -80,8 +79,6 @@ struct slot_state {
 [[nodiscard]] constexpr int most_needs(pipeline const& over) noexcept {
   return 12 * graph_width(over);
 }
-
-namespace detail {
 
 //! The walk over the program of one device.
 class slot_walk {
@@ -373,8 +370,6 @@ private:
   int last_scatter_ = nothing; // what follows complete gradients runs behind it
 };
 
-} // namespace detail
-
 //! @brief Gives every item of a device its slots, and lists for every item the items whose slots or
 //! results it takes
 //!        over.
@@ -392,7 +387,7 @@ private:
 //! (folklore).
 constexpr void
 assign_slots(slot_state& state, program& work, int* needs, int* need_counts) noexcept {
-  detail::slot_walk(state, work, needs, need_counts).run();
+  slot_walk(state, work, needs, need_counts).run();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -23,8 +23,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! Passes or items that one constant evaluation of a plan works through: an item takes more steps
 //! than a pass of a timetable.
@@ -314,5 +313,4 @@ struct static_lowering {
                                   Timed::view.first_units};
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

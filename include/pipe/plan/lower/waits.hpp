@@ -2,8 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The waits between the streams of a device, without those that others imply. Header for
-//!        pipelining::assign_waits.
+//! @brief The waits between the streams of a device, without those that others imply.
 
 #include <pipe/core/pipeline.hpp>
 #include <pipe/plan/item.hpp>
@@ -12,7 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief The most waits per item, on average: without copies an item needs at most two items of
 //! other streams for each of its neighbours, since all slots but those of messages go from pass to
@@ -20,8 +19,6 @@ namespace pipelining::inline v0_2 {
 [[nodiscard]] constexpr int most_waits(pipeline const& over) noexcept {
   return (over.declared->engines > 1 ? 6 : 2) * graph_width(over);
 }
-
-namespace detail {
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
 //! when it starts.
@@ -108,8 +105,6 @@ constexpr void reduce_needs(program const& work,
   }
 }
 
-} // namespace detail
-
 //! @brief Turns needs into waits: a need that the order of a stream or another wait already implies
 //! is dropped. What is left cannot be dropped.
 //!
@@ -133,15 +128,15 @@ constexpr int assign_waits(program& work,
                            int first,
                            int* clocks,
                            int* tail) noexcept {
-  detail::stream_clocks clock{clocks, tail, streams};
+  stream_clocks clock{clocks, tail, streams};
   clock.reset();
-  detail::wait_list out{waits};
+  wait_list out{waits};
   for (int begin = 0; begin < work.count;) {
     int const end = end_of_group({work.items, static_cast<std::size_t>(work.count)}, begin);
     int const stream = stream_of(work.items[begin]);
     clock.start(begin, stream);
     int const written = out.count;
-    detail::reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
+    reduce_needs(work, clock, begin, end, needs, most_needs, need_counts, out);
     clock.share(begin, end, stream);
     work.items[begin].first_wait = first + written;
     work.items[begin].wait_count = out.count - written;
@@ -152,4 +147,4 @@ constexpr int assign_waits(program& work,
   return out.count;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -17,8 +17,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
 // failed static_assert.
@@ -183,5 +182,4 @@ struct budget_diagnosis {
     verdict{};
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

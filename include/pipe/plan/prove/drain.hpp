@@ -2,8 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Does a plan drain when nothing is buffered? Header for pipelining::drain and
-//! pipelining::find_circle.
+//! @brief Does a plan drain when nothing is buffered?
 
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -11,9 +10,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
-
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! True when the groups that two devices stand at are the two ends of the same messages.
 [[nodiscard]] constexpr bool
@@ -82,8 +79,6 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
   return true;
 }
 
-} // namespace detail
-
 //! @brief An execution of a plan under rendezvous without any buffer: every device goes through its
 //! program in order and stands at a group of messages until its peer stands at the same group, at
 //! an exchange until all that take part do.
@@ -127,7 +122,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
       item const& step = steps[static_cast<std::size_t>(at)];
       if (step.what == operation::run)
         at = end_of_group(steps, at);
-      else if (!detail::meet_at_messages(run.work, run.at, device, [&run](int other) {
+      else if (!meet_at_messages(run.work, run.at, device, [&run](int other) {
                  if (run.queued[other])
                    return;
                  run.stack[run.depth] = other;
@@ -165,7 +160,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   auto const waits_for = [&run](int from) {
     item const& step = run.work.program_of(from)[static_cast<std::size_t>(run.at[from])];
     return step.exchange == nothing ? step.peer
-                                    : detail::missing_at_exchange(run.work, run.at, step.exchange);
+                                    : missing_at_exchange(run.work, run.at, step.exchange);
   };
   // Every device that stands still waits for its peer: following peers leads into the circle, or to
   // a device that has ended.
@@ -182,4 +177,5 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   } while (device != start);
   return count;
 }
-} // namespace pipelining::inline v0_2
+
+} // namespace pipelining::inline v0_2::detail

@@ -17,13 +17,11 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_2::detail {
 
 //! @brief The most messages of one group. NCCL cuts very large groups into several launches, each
 //! rank at another place.
 inline constexpr int most_group_messages = 64;
-
-namespace detail {
 
 //! A step about something else than a pass is of a plan that has such, runs or is a message as its
 //! subject says, and has a number and rows that exist.
@@ -213,5 +211,4 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
   return {};
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

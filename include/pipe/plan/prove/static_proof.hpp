@@ -18,8 +18,7 @@
 
 #include <utility>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! The verdict on a plan, some devices or items per constant.
 //! @tparam Planned a type whose member `view` is the plan.
@@ -163,5 +162,4 @@ struct static_proof {
   static constexpr proof value = with_passes(judge(), work);
 };
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -14,8 +14,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
-namespace detail {
+namespace pipelining::inline v0_2::detail {
 
 //! Before a device validates it runs forward passes alone that can run again, and waits for no
 //! message that its sender would not send where the iteration begins again.
@@ -35,5 +34,4 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return {};
 }
 
-} // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_2::detail

@@ -60,7 +60,7 @@ struct call_count {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    int const enqueued = message && is_broadcast(work.over(), head) ? 1 : end - first;
+    int const enqueued = message && detail::is_broadcast(work.over(), head) ? 1 : end - first;
     if (message)
       calls.messages += enqueued;
     else if (is_copy(*work.declared, head))

@@ -61,7 +61,7 @@ namespace pipelining::inline v0_2 {
   std::vector<int> stack(devices);
   std::vector<int> circle(devices);
   auto const queued = std::make_unique<bool[]>(devices);
-  plan_drain run{work, at.data(), stack.data(), queued.get()};
+  detail::plan_drain run{work, at.data(), stack.data(), queued.get()};
   begin(run);
   while (advance(run, 0x7fffffff) > 0) {
   }
