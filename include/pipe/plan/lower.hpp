@@ -61,23 +61,15 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The programs of all devices, device after device, and where each message stands in its peer's
-//! program.
+//! The events that are the program of each device, device after device, and where each message
+//! stands in its peer's program.
 struct placed_programs {
-  std::vector<item> items;
+  struct place {
+    event what;
+    int at_peer = 0;
+  };
+  std::vector<place> items;
   std::vector<int> offsets; // [P + 1]
-  std::vector<int> positions_at_peer;
-  std::vector<double> starts; // where the flow has several engines
-  std::vector<double> ends;
-
-  [[nodiscard]] program program_of(std::size_t device) noexcept {
-    return {items.data() + offsets[device], offsets[device + 1] - offsets[device]};
-  }
-  [[nodiscard]] item_times times_of(std::size_t device) const noexcept {
-    return starts.empty()
-             ? item_times{}
-             : item_times{starts.data() + offsets[device], ends.data() + offsets[device]};
-  }
 };
 
 //! The global order of passes and messages.
@@ -150,49 +142,67 @@ chosen_hooks add_hooks(timetable_view table,
   return result;
 }
 
-//! Writes the programs of all devices: each is what the global order of passes and messages has
-//! for it.
-inline placed_programs write_programs(timetable_view table, std::vector<event> const& events) {
-  auto const devices = static_cast<std::size_t>(table.extents.devices);
+//! Places the programs of all devices: each is what the global order of passes and messages has for
+//! it.
+inline placed_programs place_programs(std::vector<event> const& events, int devices) {
   placed_programs result;
-  result.offsets.resize(devices + 1);
+  result.offsets.resize(static_cast<std::size_t>(devices) + 1);
   for (event const& what : events) {
     ++result.offsets[static_cast<std::size_t>(what.device) + 1];
     if (what.to != nothing)
       ++result.offsets[static_cast<std::size_t>(what.to) + 1];
   }
-  for (std::size_t device = 0; device < devices; ++device)
+  for (std::size_t device = 0; device + 1 < result.offsets.size(); ++device)
     result.offsets[device + 1] += result.offsets[device];
-  auto const total = static_cast<std::size_t>(result.offsets[devices]);
-  result.items.resize(total);
-  result.positions_at_peer.resize(total);
-  if (table.declared->engines > 1) {
-    result.starts.resize(total);
-    result.ends.resize(total);
-  }
+  result.items.resize(static_cast<std::size_t>(result.offsets.back()));
   std::vector<int> next(result.offsets.begin(), result.offsets.end() - 1);
-  auto const put = [&](event const& what, int device, int position_at_peer) {
-    auto const at = static_cast<std::size_t>(next[static_cast<std::size_t>(device)]++);
-    result.items[at] = item_of(table, what, device);
-    result.positions_at_peer[at] = position_at_peer;
-    if (table.declared->engines > 1) {
-      result.starts[at] = table.starts[what.entry];
-      result.ends[at] = table.ends[what.entry];
-    }
-  };
-  auto const position = [&](int device) {
-    auto const at = static_cast<std::size_t>(device);
-    return next[at] - result.offsets[at];
-  };
   for (event const& what : events) {
-    int const at_receiver = what.to == nothing ? 0 : position(what.to);
-    int const at_sender = position(what.device);
-    put(what, what.device, at_receiver);
-    if (what.to != nothing)
-      put(what, what.to, at_sender);
+    auto const from = static_cast<std::size_t>(what.device);
+    int const sent_at = next[from]++;
+    if (what.to == nothing) {
+      result.items[static_cast<std::size_t>(sent_at)] = {what};
+      continue;
+    }
+    auto const to = static_cast<std::size_t>(what.to);
+    int const received_at = next[to]++;
+    result.items[static_cast<std::size_t>(sent_at)] = {what, received_at - result.offsets[to]};
+    result.items[static_cast<std::size_t>(received_at)] = {what, sent_at - result.offsets[from]};
   }
   return result;
 }
+
+//! Writes the items of a device behind those of the devices before it, with what lowering asks of
+//! them.
+struct device_writer {
+  timetable_view table;
+  placed_programs const& programs;
+  std::vector<int> positions_at_peer{}; // of the messages of the device
+  std::vector<double> starts{};         // where the flow has several engines
+  std::vector<double> ends{};
+
+  //! @pre the vector has room for the items of all devices, so that it does not move.
+  [[nodiscard]] program write(int device, std::vector<item>& items) {
+    int const first = programs.offsets[static_cast<std::size_t>(device)];
+    int const end = programs.offsets[static_cast<std::size_t>(device) + 1];
+    bool const timed = table.declared->engines > 1;
+    positions_at_peer.clear();
+    starts.clear();
+    ends.clear();
+    for (int i = first; i < end; ++i) {
+      placed_programs::place const& place = programs.items[static_cast<std::size_t>(i)];
+      items.push_back(item_of(table, place.what, device));
+      positions_at_peer.push_back(place.at_peer);
+      if (timed) {
+        starts.push_back(table.starts[place.what.entry]);
+        ends.push_back(table.ends[place.what.entry]);
+      }
+    }
+    return {items.data() + first, end - first};
+  }
+  [[nodiscard]] item_times times() const noexcept {
+    return starts.empty() ? item_times{} : item_times{starts.data(), ends.data()};
+  }
+};
 
 } // namespace detail
 
@@ -220,7 +230,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
 [[nodiscard]] plan lower_programs(timetable_view const& table,
                                   bool evaluates,
                                   chosen_hooks const& hooks,
-                                  placed_programs programs,
+                                  std::vector<event> const& events,
                                   Sizes const& sizes,
                                   lower_options const& options) {
   plan result;
@@ -238,6 +248,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.tables = copy_tables(table);
   pipeline const over = result.tables.over(extents);
   result.layouts.resize(devices * slot_classes);
+  placed_programs programs = place_programs(events, extents.devices);
+  result.items.reserve(programs.items.size());
+  device_writer writer{table, programs};
   lowering_space space;
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
@@ -246,7 +259,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   auto const waits_per_item = static_cast<std::size_t>(most_waits(over));
   auto const further_per_item = 2 * static_cast<std::size_t>(uses.width - 1);
   for (std::size_t device = 0; device < devices; ++device) {
-    program work = programs.program_of(device);
+    program work = writer.write(static_cast<int>(device), result.items);
     auto const count = static_cast<std::size_t>(work.count);
     std::size_t const before = result.waits.size();
     result.waits.resize(before + count * waits_per_item);
@@ -263,8 +276,8 @@ template <communication_policy Policy, buffer_sizes Sizes>
       lower_device<Policy>(shared,
                            work,
                            static_cast<int>(device),
-                           programs.positions_at_peer.data() + programs.offsets[device],
-                           programs.times_of(device),
+                           writer.positions_at_peer.data(),
+                           writer.times(),
                            space,
                            sizes,
                            result.layouts.data() + device * slot_classes,
@@ -275,7 +288,6 @@ template <communication_policy Policy, buffer_sizes Sizes>
     result.host_bytes.push_back(made_device.arenas.host);
     result.lanes.push_back(made_device.lanes);
   }
-  result.items = std::move(programs.items);
   result.offsets = std::move(programs.offsets);
   check_layouts(result);
   if (proof const verdict = prove(result); !verdict)
@@ -311,8 +323,7 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
     detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks =
     detail::add_hooks(table, sizes, events, false, options.validation);
-  return detail::lower_programs<Policy>(
-    table, false, hooks, detail::write_programs(table, events), sizes, options);
+  return detail::lower_programs<Policy>(table, false, hooks, events, sizes, options);
 }
 
 //! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
@@ -347,8 +358,7 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   std::vector<detail::event> events =
     detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());
   detail::chosen_hooks const hooks = detail::add_hooks(table, sizes, events, true);
-  return detail::lower_programs<Policy>(
-    table, true, hooks, detail::write_programs(table, events), sizes, options);
+  return detail::lower_programs<Policy>(table, true, hooks, events, sizes, options);
 }
 
 } // namespace pipelining::inline v0_2

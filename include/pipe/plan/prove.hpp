@@ -38,25 +38,67 @@ namespace detail {
   return true;
 }
 
-//! The rules of messages, for all devices.
-constexpr proof prove_messages(plan_view work) {
-  int const devices = work.extents.devices;
-  int const indices = message_indices(work);
+//! What the proof finds on devices one by one, in the order in which it is told.
+enum class device_check { form, exchanges, lanes, sent_twice, ran_twice, layout, slots, none };
+
+//! What is broken on the first device concerned, of all rules the first in their order.
+struct device_finding {
+  device_check what = device_check::none;
   proof verdict;
-  for (int device = 0; device < devices && verdict; ++device)
-    verdict = check_form(work, device);
-  for (int device = 0; device < devices && verdict; ++device)
-    verdict = check_exchanges(work, device);
-  for (int device = 0; device < devices && verdict; ++device) {
-    scratch<first_on_lane> seen(work.lanes[device], {});
-    verdict = check_lanes(work, device, seen.data);
+};
+
+//! The arrays of a proof.
+struct proof_space {
+  scratch<int> sender;
+  scratch<int> receiver;
+  scratch<flow_set> kinds;
+  scratch<unsigned char> others;
+  reused_scratch<first_on_lane> lanes{};
+  slot_space slots{};
+
+  constexpr explicit proof_space(plan_view const& work)
+      : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
+        kinds(unit_indices(work.over()), 0), others(other_step_count * stages(work.extents), 0) {}
+  [[nodiscard]] constexpr message_ends ends() const noexcept {
+    return {sender.data, receiver.data};
   }
-  scratch<int> sender(indices, nothing);
-  scratch<int> receiver_of(indices, nothing);
-  message_ends const ends{sender.data, receiver_of.data};
-  for (int device = 0; device < devices && verdict; ++device)
-    verdict = enter_messages(work, device, ends);
+  [[nodiscard]] constexpr steps_run ran() const noexcept { return {kinds.data, others.data}; }
+};
+
+constexpr proof check_device(
+  plan_view const& work, data_uses const& uses, device_check what, int device, proof_space& space) {
+  switch (what) {
+  case device_check::form: return check_form(work, device);
+  case device_check::exchanges: return check_exchanges(work, device);
+  case device_check::lanes:
+    return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
+  case device_check::sent_twice: return enter_messages(work, device, space.ends());
+  case device_check::ran_twice: return enter_passes(work, device, space.ran());
+  case device_check::layout: return check_layout(work, device);
+  case device_check::slots: return check_slots(work, uses, device, space.slots);
+  case device_check::none: break;
+  }
+  return {};
+}
+
+//! Looks at device after device, while its program is in the caches. Checks behind one that has
+//! failed are left out: they rely on it, and it is told before them.
+constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
+  data_uses const uses(work.over());
+  device_finding found;
+  for (int device = 0; device < work.extents.devices; ++device)
+    for (auto what = device_check::form; what < found.what;
+         what = static_cast<device_check>(static_cast<int>(what) + 1))
+      if (proof const verdict = check_device(work, uses, what, device, space); !verdict)
+        found = {what, verdict};
+  return found;
+}
+
+//! The two ends of all messages. @pre all devices have entered theirs.
+constexpr proof check_all_messages(plan_view work, message_ends ends) {
+  int const devices = work.extents.devices;
   scratch<int> last_seen(2 * devices, nothing);
+  proof verdict;
   for (int device = 0; device < devices && verdict; ++device) {
     for (int i = 0; i < 2 * devices; ++i)
       last_seen.data[i] = nothing;
@@ -82,22 +124,21 @@ constexpr proof prove_drain(plan_view work) {
   return {plan_rule::circular, device, at.data[device]};
 }
 
-//! The rules of passes and slots, for all devices.
-constexpr proof prove_slots(plan_view work) {
-  scratch<flow_set> kinds(unit_indices(work.over()), 0);
-  scratch<unsigned char> others(other_step_count * stages(work.extents), 0);
-  steps_run const ran{kinds.data, others.data};
-  proof verdict;
-  for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = enter_passes(work, device, ran);
+//! The first thing that does not hold: what devices show by themselves, what they show together,
+//! and again what they show by themselves, as their rules stand in order.
+constexpr proof find_broken(plan_view work) {
+  proof_space space(work);
+  device_finding const found = check_devices(work, space);
+  if (found.what <= device_check::sent_twice)
+    return found.verdict;
+  proof verdict = check_all_messages(work, space.ends());
   if (verdict)
-    verdict = find_missing(work, ran);
-  for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = check_layout(work, device);
-  data_uses const uses(work.over());
-  slot_space space;
-  for (int device = 0; device < work.extents.devices && verdict; ++device)
-    verdict = check_slots(work, uses, device, space);
+    verdict = prove_drain(work);
+  if (!verdict || found.what == device_check::ran_twice)
+    return verdict ? found.verdict : verdict;
+  verdict = find_missing(work, space.ran());
+  if (verdict)
+    verdict = found.verdict;
   return verdict ? check_validation(work) : verdict;
 }
 
@@ -119,12 +160,7 @@ constexpr proof prove_slots(plan_view work) {
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
 [[nodiscard]] constexpr proof prove(plan_view work) {
-  proof verdict = detail::prove_messages(work);
-  if (verdict)
-    verdict = detail::prove_drain(work);
-  if (verdict)
-    verdict = detail::prove_slots(work);
-  return detail::with_passes(verdict, work);
+  return detail::with_passes(detail::find_broken(work), work);
 }
 
 //! @brief Proves that one plan may follow another, in turn with it, without a barrier between

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -16,6 +21,40 @@ namespace {
 
 pp::plan sound() {
   return pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::OneFOneB>({2, 4}));
+}
+
+//! Changes one thing of a plan to something near it, or to what another item has.
+void corrupt(pp::plan& work, std::minstd_rand& random) {
+  auto const below = [&random](std::size_t end) {
+    return static_cast<std::size_t>(random()) % end;
+  };
+  pp::item& one = work.items[below(work.items.size())];
+  pp::item const& other = work.items[below(work.items.size())];
+  int const by = static_cast<int>(below(9)) - 2;
+  switch (below(22)) {
+  case 0: one = other; break;
+  case 1: one.work = other.work; break;
+  case 2: std::swap(one, work.items[below(work.items.size())]); break;
+  case 3: one.peer += by; break;
+  case 4: one.lane += by; break;
+  case 5: one.group += by; break;
+  case 6: one.sequence += by; break;
+  case 7: one.in.index += by; break;
+  case 8: one.out.index += by; break;
+  case 9: one.activation += by; break;
+  case 10: one.state += by; break;
+  case 11: one.state_gradient += by; break;
+  case 12: one.wait_count /= 2; break;
+  case 13: one.what = static_cast<pp::operation>(below(3)); break;
+  case 14: one.about = static_cast<pp::subject>(below(5)); break;
+  case 15: one.work.stage = static_cast<std::uint16_t>(one.work.stage + by); break;
+  case 16: one.number += by; break;
+  case 17: one.in_bytes += by; break;
+  case 18: one.rows += by; break;
+  case 19: work.layouts[below(work.layouts.size())].count += by; break;
+  case 20: work.waits[below(work.waits.size())] += by; break;
+  default: work.lanes[below(work.lanes.size())] += by; break;
+  }
 }
 
 std::size_t find(pp::plan const& work, int device, pp::operation what, int nth) {
@@ -37,6 +76,10 @@ TEST_CASE("what a plan must not do is found") {
         break;
       }
     CHECK(pp::prove(work).broken == pp::plan_rule::unordered);
+  }
+  SUBCASE("a class of less than no slots") {
+    work.layouts[static_cast<std::size_t>(pp::slot_class::output)].count = -1000;
+    CHECK(pp::prove(work).broken == pp::plan_rule::slots_overlap);
   }
   SUBCASE("a wait for a later item") {
     work.waits[0] = static_cast<int>(work.items.size()) - 1;
@@ -170,4 +213,29 @@ TEST_CASE("receive, compute, send in a row on 1F1B deadlocks, and the circle is 
         std::string::npos);
   CHECK(text.find("send what comes of the backward of stage 1, microbatch 0 to device 0") !=
         std::string::npos);
+}
+
+TEST_CASE("a plan is judged whatever has become of it") {
+  pp::uniform_sizes const sizes{.tied_bytes = 64, .totals_bytes = 32};
+  for (pp::plan const& whole :
+       {pp::lower(pp::make_timetable<pp::Seq1F1B<2>>({3, 4}), sizes),
+        pp::lower<pp::one_communicator>(pp::make_timetable<pp::DualPipeV<>>({2, 6}), sizes)}) {
+    std::minstd_rand random;
+    int found = 0;
+    for (int turn = 0; turn < 500; ++turn) {
+      pp::plan work = whole;
+      for (int i = 0; i <= turn % 3; ++i)
+        corrupt(work, random);
+      pp::proof const verdict = pp::prove(work);
+      if (verdict)
+        continue;
+      ++found;
+      CAPTURE(turn);
+      REQUIRE(verdict.device >= 0);
+      REQUIRE(verdict.device < whole.extents.devices);
+      auto const end = static_cast<int>(pp::plan_view(work).program_of(verdict.device).size());
+      REQUIRE(verdict.item_index < end);
+    }
+    CHECK(found > 250);
+  }
 }

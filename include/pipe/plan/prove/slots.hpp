@@ -299,7 +299,7 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
     std::int64_t& end = ends[lies_on_host(*work.declared, of) ? 1 : 0];
-    if (layout.offset < end || layout.bytes < 0)
+    if (layout.offset < end || layout.bytes < 0 || layout.count < 0)
       return {plan_rule::slots_overlap, device, layout.peak_item};
     end = plus(layout.offset, times(layout.bytes, layout.count));
   }
