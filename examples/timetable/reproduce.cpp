@@ -33,7 +33,9 @@
 #include <vector>
 
 #include "command_line.hpp"
+#include "markdown_table.hpp"
 #include "progress_line.hpp"
+#include "published_forms.hpp"
 #include "published_vocabulary.hpp"
 
 namespace pp = pipelining;
@@ -41,37 +43,7 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-using line = std::vector<std::string>;
-
-//! A number with that many digits behind the point.
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return std::string(text) == "-0.0" || std::string(text) == "-0.0000" ? text + 1 : text;
-}
-
-void append_row(std::string& out, line const& cells) {
-  for (std::string const& cell : cells)
-    pp::append(out, "| ", cell, " ");
-  out += "|\n";
-}
-std::string table_of(std::vector<line> const& rows) {
-  std::string out;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    append_row(out, rows[i]);
-    if (i == 0)
-      append_row(out, line(rows[0].size(), "---"));
-  }
-  return out;
-}
-
-//! Published, ours, and ours less published.
-void compare(line& row, double published, double ours, int digits) {
-  row.push_back(fixed(published, digits));
-  row.push_back(fixed(ours, digits));
-  row.push_back(
-    fixed(std::round(ours * std::pow(10, digits)) / std::pow(10, digits) - published, digits));
-}
+using line = table_line;
 
 std::string zero_bubble() {
   struct {
@@ -419,7 +391,8 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
                                  {"seq1f1b-speed", seq1f1b_speed},
                                  {"dualpipe", dual_pipe},
                                  {"chunkflow", chunk_flow},
-                                 {"vocabulary", vocabulary}};
+                                 {"vocabulary", vocabulary},
+                                 {"closed-forms", closed_forms}};
 
 } // namespace
 
