@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The GPT on a GPU against the GPT on the host, and schedules against each other, bit for bit.
+#include <pipe/schedule/gpipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <examples/gpt/embedding.hpp>
+#include <examples/gpt/layers.hpp>
+#include <examples/gpt/single_device.hpp>
+#include <random>
+#include <string>
+#include <tests/gpu/gpt.hpp>
+#include <tests/gpu/machine.hpp>
+#include <vector>
+
+namespace {
+
+namespace pp = pipelining;
+
+std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (float& x : numbers)
+    x = normal(random);
+  return numbers;
+}
+
+std::vector<double> doubles(std::vector<float> const& from) {
+  return {from.begin(), from.end()};
+}
+
+double apart(std::vector<float> const& mine, std::vector<double> const& right) {
+  REQUIRE(mine.size() == right.size());
+  double most = 0;
+  for (std::size_t i = 0; i < right.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(mine[i]) - right[i]));
+  return most;
+}
+
+//! The length of the difference over the length of what is right.
+double relative_error(std::vector<float> const& mine, std::vector<float> const& right) {
+  REQUIRE(mine.size() == right.size());
+  double off = 0;
+  double all = 0;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    double const difference = static_cast<double>(mine[i]) - static_cast<double>(right[i]);
+    off += difference * difference;
+    all += static_cast<double>(right[i]) * static_cast<double>(right[i]);
+  }
+  return std::sqrt(off / all);
+}
+
+bool same_bits(std::vector<float> const& one, std::vector<float> const& other) {
+  return one.size() == other.size() &&
+         std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
+}
+
+constexpr gpt::model_size size{
+  .layers = 4, .width = 64, .heads = 1, .key_heads = 1, .sequence = 12};
+constexpr int microbatches = 4;
+
+gpt::batch random_pieces() {
+  std::mt19937 random(5);
+  std::uniform_int_distribution<int> byte(0, 20); // few, so that they come again
+  gpt::batch pieces{size.sequence, {}};
+  for (std::int64_t i = 0; i < microbatches * (size.sequence + 1); ++i)
+    pieces.bytes.push_back(static_cast<std::uint8_t>(11 * byte(random)));
+  return pieces;
+}
+
+//! The model on the host, after as many steps.
+struct host_model {
+  explicit host_model(int steps)
+      : device(size, 1, {microbatches, gpt::cut_sequence(size.sequence, 1)}, 7) {
+    gpt::adamw optimizer;
+    optimizer.warm_up = 1;
+    for (int step = 0; step < steps; ++step) {
+      losses.push_back(device.step(random_pieces()));
+      if (step + 1 < steps)
+        device.update(optimizer, step);
+    }
+    gradients = gradients_of(device.stages());
+  }
+  gpt::single_device<float> device;
+  std::vector<double> losses{};
+  std::vector<float> gradients{};
+};
+
+template <class Schedule>
+pp::dynamic_timetable table(Schedule const& schedule, int devices) {
+  return pp::make_timetable(schedule, {devices, microbatches});
+}
+
+gpt_tests::training_result train(gpt_tests::training_case what) {
+  machine::begin();
+  what.size = size;
+  what.pieces = random_pieces();
+  auto result = gpt_tests::train_on_gpu(what);
+  CHECK(result.failure == "");
+  CHECK(machine::findings() == "");
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("products of a linear layer are the sums in double") {
+  for (bool const bf16 : {false, true}) {
+    CAPTURE(bf16);
+    machine::begin();
+    gpt_tests::product_problem p{
+      5, 7, 6, random_numbers(35, 1), random_numbers(42, 2), random_numbers(30, 3), bf16};
+    auto const found = gpt_tests::products_on_gpu(p);
+    CHECK(machine::findings() == "");
+    auto const at = [](std::int64_t row, std::int64_t column, std::int64_t columns) {
+      return static_cast<std::size_t>(row * columns + column);
+    };
+    std::vector<double> y(30), dx(35, 1), dw(42, 1);
+    for (std::int64_t t = 0; t < p.tokens; ++t)
+      for (std::int64_t i = 0; i < p.inputs; ++i)
+        for (std::int64_t o = 0; o < p.outputs; ++o) {
+          double const x = p.x[at(t, i, p.inputs)], w = p.weight[at(i, o, p.outputs)];
+          double const dy = p.dy[at(t, o, p.outputs)];
+          y[at(t, o, p.outputs)] += x * w;
+          dx[at(t, i, p.inputs)] += dy * w;
+          dw[at(i, o, p.outputs)] += x * dy;
+        }
+    double const allowed = bf16 ? 0.1 : 1e-5; // operands of some units, rounded by 2^-9
+    CHECK(apart(found.y, y) < allowed);
+    CHECK(apart(found.dx, dx) < allowed);
+    CHECK(apart(found.dw, dw) < allowed);
+  }
+}
+
+TEST_CASE("what comes token by token is what the layers of the host give in double") {
+  machine::begin();
+  // More numbers than a block has threads, and no multiple of anything.
+  gpt_tests::row_problem p;
+  p.tokens = 5;
+  p.width = 131;
+  auto const tokens = static_cast<std::size_t>(p.tokens);
+  p.x = random_numbers(p.tokens * p.width, 1);
+  p.gain = random_numbers(p.width, 2);
+  p.dy = random_numbers(p.tokens * p.width, 3);
+  p.text = {9, 255, 9, 0, 9};
+  p.logits = random_numbers(p.tokens * gpt::vocabulary, 4);
+  auto const found = gpt_tests::rows_on_gpu(p, 0.25f);
+  CHECK(machine::findings() == "");
+
+  gpt::layer_norm<double> norm(p.width);
+  norm.gain.value = doubles(p.gain);
+  norm.gain.gradient = doubles(p.gain);
+  std::vector<double> const x = doubles(p.x), dy = doubles(p.dy);
+  std::vector<double> normal(x.size()), inverse(tokens), scaled(x.size()), dx = x;
+  norm.normalise(x.data(), normal.data(), inverse.data(), p.tokens);
+  norm.apply_gain(normal.data(), scaled.data(), p.tokens);
+  norm.add_backward(dy.data(), normal.data(), inverse.data(), dx.data(), p.tokens);
+  CHECK(apart(found.normal, normal) < 1e-5);
+  CHECK(apart(found.scaled, scaled) < 1e-5);
+  CHECK(apart(found.rounded, scaled) < 0.04);
+  CHECK(apart(found.norm_dx, dx) < 1e-5);
+  CHECK(apart(found.gain_gradient, norm.gain.gradient) < 1e-5);
+
+  std::vector<double> y(x.size()), slope = x;
+  auto const count = static_cast<std::int64_t>(x.size());
+  gpt::gelu(x.data(), y.data(), count);
+  gpt::gelu_backward(slope.data(), dy.data(), count);
+  CHECK(apart(found.gelu, y) < 1e-6);
+  CHECK(apart(found.gelu_dx, slope) < 1e-5);
+
+  gpt::embedding<double> table({.width = p.width, .heads = 1, .key_heads = 1, .sequence = p.tokens},
+                               1);
+  table.backward(p.text.data(), {0, p.tokens}, dy.data());
+  CHECK(apart(found.byte_gradient, table.bytes.gradient) < 1e-6);
+  CHECK(apart(found.position_gradient, table.positions.gradient) < 1e-6);
+  table.bytes.value = table.bytes.gradient; // any numbers will do
+  table.positions.value = table.positions.gradient;
+  std::vector<double> embedded(x.size());
+  table.forward(p.text.data(), {0, p.tokens}, embedded.data());
+  CHECK(apart(found.embedded, embedded) < 1e-6);
+
+  std::vector<double> losses, gradient;
+  for (std::size_t t = 0; t < tokens; ++t) {
+    auto const row = doubles({p.logits.begin() + static_cast<std::ptrdiff_t>(t * 256),
+                              p.logits.begin() + static_cast<std::ptrdiff_t>(t * 256 + 256)});
+    double sum = 0;
+    for (double const logit : row)
+      sum += std::exp(logit);
+    losses.push_back(std::log(sum) - row[p.text[t]]);
+    for (std::size_t v = 0; v < row.size(); ++v)
+      gradient.push_back(0.25 * (std::exp(row[v]) / sum - (v == p.text[t] ? 1 : 0)));
+  }
+  CHECK(apart(found.losses, losses) < 1e-5);
+  CHECK(apart(found.logits_gradient, gradient) < 1e-6);
+}
+
+TEST_CASE("AdamW moves values as on the host, and rounds what products read") {
+  machine::begin();
+  gpt::parameter<double> host(300, 0.0, true);
+  auto const value = random_numbers(300, 1);
+  auto const gradient = random_numbers(300, 2);
+  host.value = doubles(value);
+  for (int step = 0; step < 3; ++step) {
+    host.gradient = doubles(gradient);
+    gpt::adamw{}.update(host, step);
+  }
+  auto const found = gpt_tests::adamw_on_gpu(value, gradient, 3);
+  CHECK(machine::findings() == "");
+  REQUIRE(found.size() == 600);
+  CHECK(apart({found.begin(), found.begin() + 300}, host.value) < 1e-6);
+  CHECK(apart({found.begin() + 300, found.end()}, host.value) < 0.01);
+}
+
+TEST_CASE("losses and gradients are those of the host, and bits do not depend on the schedule") {
+  struct choice {
+    std::string name;
+    pp::dynamic_timetable table;
+  };
+  // One device runs fused passes; the others split them, or have several stages on a device.
+  std::vector<choice> const all{{"1F1B, one device", table(pp::OneFOneB{}, 1)},
+                                {"1F1B", table(pp::OneFOneB{}, 2)},
+                                {"interleaved", table(pp::Interleaved<2>{}, 2)},
+                                {"ZB-H1", table(pp::ZeroBubbleH1{}, 2)},
+                                {"V-Half", table(pp::SweptVHalf{}, 2)}};
+  host_model const host(2);
+  for (bool const bf16 : {false, true}) {
+    gpt_tests::training_result first;
+    for (choice const& each : all)
+      for (bool const graph : {false, true}) {
+        if (machine::on_model() && (bf16 || graph) && each.name == "interleaved")
+          continue; // others have all that it has
+        CAPTURE(each.name);
+        CAPTURE(bf16);
+        CAPTURE(graph);
+        auto const result = train({.table = each.table, .bf16 = bf16, .graph = graph, .steps = 2});
+        if (first.values.empty())
+          first = result;
+        CHECK(result.losses == first.losses);
+        CHECK(same_bits(result.gradients, first.gradients));
+        CHECK(same_bits(result.values, first.values));
+      }
+    CAPTURE(bf16);
+    REQUIRE(first.losses.size() == 2);
+    for (std::size_t step = 0; step < 2; ++step)
+      CHECK(first.losses[step] == doctest::Approx(host.losses[step]).epsilon(bf16 ? 2e-3 : 5e-4));
+    MESSAGE(relative_error(first.gradients, host.gradients));
+    CHECK(relative_error(first.gradients, host.gradients) < (bf16 ? 0.02 : 0.01));
+  }
+}
+
+TEST_CASE("chunks of sequences give those gradients too, whatever the schedule") {
+  host_model const host(2);
+  gpt_tests::training_result first;
+  for (int const devices : {1, 2})
+    for (bool const graph : {false, true}) {
+      if (machine::on_model() && graph && devices == 1)
+        continue;
+      CAPTURE(devices);
+      CAPTURE(graph);
+      auto const result = train({.table = table(pp::Seq1F1B<2>{}, devices),
+                                 .graph = graph,
+                                 .guarded = devices == 2 && !graph,
+                                 .steps = 2});
+      if (first.values.empty())
+        first = result;
+      CHECK(result.losses == first.losses);
+      CHECK(same_bits(result.gradients, first.gradients));
+      CHECK(same_bits(result.values, first.values));
+    }
+  MESSAGE(relative_error(first.gradients, host.gradients));
+  CHECK(relative_error(first.gradients, host.gradients) < 0.01);
+}
