@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <cublas_v2.h>
@@ -82,16 +82,27 @@ struct product {
   stored_matrix a, b, c;
 };
 
+//! An operand as it is multiplied, [outer, inner]: row by row of op(A), column by column of op(B).
+std::vector<float> in_order(stored_matrix const& x, bool by_rows) {
+  std::vector<float> numbers;
+  numbers.reserve(static_cast<std::size_t>(x.rows) * static_cast<std::size_t>(x.columns));
+  for (int outer = 0; outer < (by_rows ? x.rows : x.columns); ++outer)
+    for (int inner = 0; inner < (by_rows ? x.columns : x.rows); ++inner)
+      numbers.push_back(by_rows ? x.at(outer, inner) : x.at(inner, outer));
+  return numbers;
+}
+
 //! In float, one term after the other: the same bits however often it is called.
 void compute(product const& p) {
+  auto const left = in_order(p.a, !p.a_across);
+  auto const right = in_order(p.b, p.b_across);
   for (int column = 0; column < p.n; ++column) {
     for (int row = 0; row < p.m; ++row) {
+      float const* const of_row = left.data() + static_cast<std::ptrdiff_t>(row) * p.k;
+      float const* const of_column = right.data() + static_cast<std::ptrdiff_t>(column) * p.k;
       float sum = 0;
-      for (int i = 0; i < p.k; ++i) {
-        float const left = p.a_across ? p.a.at(i, row) : p.a.at(row, i);
-        float const right = p.b_across ? p.b.at(column, i) : p.b.at(i, column);
-        sum = std::fma(left, right, sum);
-      }
+      for (int i = 0; i < p.k; ++i)
+        sum += of_row[i] * of_column[i];
       float const before = p.beta == 0 ? 0 : p.beta * p.c.at(row, column);
       p.c.put(row, column, p.alpha * sum + before);
     }
