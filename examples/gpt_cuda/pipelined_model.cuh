@@ -43,13 +43,14 @@ template <class Element, class Clock = pp::polling_clock>
 class pipelined_model {
 public:
   //! @param cut how the timetable cuts the work of a step
-  //! @throws std::invalid_argument for schedules with passes that the stages lack
+  //! @throws std::invalid_argument for schedules with passes that the stages lack, and for heads of
+  //! other sizes than attention has kernels for
   pipelined_model(model_size const& size,
                   pp::timetable_view table,
                   step_cut const& cut,
                   std::uint64_t seed,
                   run_options const& chosen = {})
-      : cut_(cut), stages_(make_stages(size, check(table), seed, chosen)),
+      : cut_(cut), stages_(make_stages(size, check(size, table), seed, chosen)),
         runner_(
           pp::lower(table, sizes(size, table)),
           stages_,
@@ -81,7 +82,8 @@ public:
   }
 
 private:
-  static pp::timetable_view check(pp::timetable_view table) {
+  static pp::timetable_view check(model_size const& size, pp::timetable_view table) {
+    with_head_dim(size.head_dim(), [](auto) {});
     auto const refuse = [](std::string const& what) {
       throw std::invalid_argument(
         "the example on GPUs has " + what +

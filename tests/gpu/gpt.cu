@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The GPT of examples/gpt_cuda, in the time of the machine. The same object runs on the stand-in.
 #include <pipe/cuda/handles.cuh>
-#include <pipe/run/error.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -12,6 +11,7 @@
 #include <examples/gpt_cuda/numbers.cuh>
 #include <examples/gpt_cuda/pipelined_model.cuh>
 #include <examples/gpt_cuda/trained.cuh>
+#include <exception>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
 #include <utility>
@@ -126,7 +126,7 @@ gpt_tests::training_result gpt_tests::train_on_gpu(training_case const& what) {
       train<__nv_bfloat16>(what, result);
     else
       train<float>(what, result);
-  } catch (pp::run_error const& failure) {
+  } catch (std::exception const& failure) {
     result.failure = failure.what();
   }
   return result;
