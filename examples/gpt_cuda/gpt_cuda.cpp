@@ -89,8 +89,11 @@ struct first_step {
 
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
-  gpu_model model(
-    c.size, table, cut_for(table, c.lengths), static_cast<std::uint64_t>(c.seed), o.numbers, false);
+  gpu_model model(c.size,
+                  table,
+                  cut_for(table, c.lengths),
+                  static_cast<std::uint64_t>(c.seed),
+                  {.numbers = o.numbers});
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -182,8 +185,7 @@ int run(gpu_options o) {
                     table,
                     cut_for(table, c.lengths),
                     static_cast<std::uint64_t>(c.seed),
-                    o.numbers,
-                    o.graph);
+                    {.numbers = o.numbers, .graph = o.graph, .timed = true});
     result = train_model(c, text, model);
   }
   double const unigram = unigram_entropy(text.bytes);

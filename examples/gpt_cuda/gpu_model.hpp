@@ -15,12 +15,9 @@
 #include "../gpt/model.hpp"
 #include "../gpt/stage.hpp"
 #include "../gpt/text.hpp"
+#include "gpu_run.hpp"
 
 namespace gpt {
-
-//! What products multiply. Trained values, the residual and all sums are in float, and attention's
-//! operands in bf16, either way.
-enum class operands : std::uint8_t { float32, bf16 };
 
 //! Why no model can run here, as a sentence; "" where one can.
 [[nodiscard]] std::string missing_gpu();
@@ -33,8 +30,7 @@ public:
             pipelining::timetable_view table,
             step_cut const& cut,
             std::uint64_t seed,
-            operands numbers,
-            bool graph);
+            gpu_run const& how = {});
   ~gpu_model();
   gpu_model(gpu_model const&) = delete;
   gpu_model& operator=(gpu_model const&) = delete;
@@ -43,10 +39,11 @@ public:
   double step(batch const& pieces);
   //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step);
-  //! When each pass of the last step ran, in seconds; of a step that is no graph.
+  //! When each pass of the last step ran, in seconds.
   [[nodiscard]] pipelining::dynamic_timetable trace();
-  //! In the order of the layers.
+  //! All gradients and all values, in the order of the layers.
   [[nodiscard]] std::vector<float> gradients() const;
+  [[nodiscard]] std::vector<float> values() const;
 
 private:
   struct either;

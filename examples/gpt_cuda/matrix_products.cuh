@@ -36,9 +36,6 @@ enum class product_goes : std::uint8_t { instead, added };
 //! have the same bits then, whatever other streams do. Belongs to the GPU that is current.
 class matrix_products {
 public:
-  //! What cuBLAS recommends for Hopper, and more than for others.
-  static constexpr std::int64_t usual_workspace = std::int64_t{32} << 20;
-
   explicit matrix_products(std::int64_t workspace_bytes)
       : workspace_(workspace_bytes), workspace_bytes_(workspace_bytes) {
     check_blas(cublasCreate(&handle_), "cublasCreate");

@@ -25,17 +25,10 @@
 #include "../gpt/stage.hpp"
 #include "../gpt/text.hpp"
 #include "device_work.cuh"
+#include "gpu_run.hpp"
 #include "stage.cuh"
 
 namespace gpt::on_gpu {
-
-//! How a model runs on a GPU.
-struct run_options {
-  bool graph = false;   //!< every iteration but the first is one CUDA graph
-  bool timed = false;   //!< measure when passes run
-  bool guarded = false; //!< look for stages that write where they must not
-  std::int64_t workspace_bytes = matrix_products::usual_workspace; //!< of each virtual device
-};
 
 //! The stages of a timetable on virtual devices of the current GPU, an arena each.
 //! @tparam Element what products multiply: float, or bf16 with trained values in float
@@ -49,7 +42,7 @@ public:
                   pp::timetable_view table,
                   step_cut const& cut,
                   std::uint64_t seed,
-                  run_options const& chosen = {})
+                  gpu_run const& chosen = {})
       : cut_(cut), stages_(make_stages(size, check(size, table), seed, chosen)),
         runner_(
           pp::lower(table, sizes(size, table)),
@@ -110,7 +103,7 @@ private:
   std::vector<stage<Element>> make_stages(model_size const& size,
                                           pp::timetable_view table,
                                           std::uint64_t seed,
-                                          run_options const& chosen) {
+                                          gpu_run const& chosen) {
     auto const slots = sizes(size, table);
     std::int64_t tokens = 0;
     std::int64_t between = 0;
@@ -143,9 +136,10 @@ private:
   pp::cuda::stream_runner<std::vector<stage<Element>>, Clock> runner_;
 };
 
-//! All gradients, or all values, of a model in the order of its layers. @pre finish()
+//! All gradients, or all values, of a model in the order of its layers.
 template <class Element, class Clock>
 [[nodiscard]] std::vector<float> gradients_of(pipelined_model<Element, Clock> const& model) {
+  model.finish();
   std::vector<float> all;
   for (auto const& each : model.stages()) {
     for (auto const& weight : each.weights()) {
@@ -157,6 +151,7 @@ template <class Element, class Clock>
 }
 template <class Element, class Clock>
 [[nodiscard]] std::vector<float> values_of(pipelined_model<Element, Clock> const& model) {
+  model.finish();
   std::vector<float> all;
   for (auto const& each : model.stages()) {
     for (auto const& weight : each.weights()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The GPT of examples/gpt_cuda, in the time of the machine. The same object runs on the stand-in.
+// The GPT of examples/gpt_cuda, in the time of the machine, and its parts one by one. The same
+// object runs on the stand-in.
 #include <pipe/cuda/handles.cuh>
 
 #include <cuda_bf16.h>
@@ -9,47 +10,20 @@
 #include <cstdint>
 #include <examples/gpt_cuda/matrix_products.cuh>
 #include <examples/gpt_cuda/numbers.cuh>
-#include <examples/gpt_cuda/pipelined_model.cuh>
 #include <examples/gpt_cuda/trained.cuh>
-#include <exception>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
-#include <utility>
 #include <vector>
+
+namespace gpt {
+using model_clock = machine::clock;
+}
+#include <examples/gpt_cuda/gpu_model_with_clock.cuh>
 
 namespace pp = pipelining;
 namespace on_gpu = gpt::on_gpu;
 
 namespace {
-
-constexpr std::int64_t workspace(bool model) {
-  return model ? 256 : on_gpu::matrix_products::usual_workspace;
-}
-
-template <class Element>
-void train(gpt_tests::training_case const& what, gpt_tests::training_result& result) {
-  pp::timetable_view const table = what.table;
-  gpt::step_cut const cut(table.extents.microbatches,
-                          gpt::cut_sequence(what.size.sequence, table.extents.chunks));
-  on_gpu::pipelined_model<Element, machine::clock> model(
-    what.size,
-    table,
-    cut,
-    7,
-    {.graph = what.graph,
-     .guarded = what.guarded,
-     .workspace_bytes = workspace(machine::on_model())});
-  gpt::adamw optimizer;
-  optimizer.warm_up = 1;
-  for (int step = 0; step < what.steps; ++step) {
-    result.losses.push_back(model.step(what.pieces));
-    if (step + 1 < what.steps)
-      model.update(optimizer, step);
-  }
-  model.finish();
-  result.gradients = gradients_of(model);
-  result.values = values_of(model);
-}
 
 //! Numbers on the GPU for as long as the object lives.
 template <class T>
@@ -102,7 +76,7 @@ gpt_tests::product_answers multiply(gpt_tests::product_problem const& of) {
   numbers<float> const dx(std::vector<float>(of.x.size(), 1.0f));
   numbers<float> const dw(std::vector<float>(of.weight.size(), 1.0f));
   pp::cuda::stream const stream;
-  on_gpu::matrix_products products(workspace(machine::on_model()));
+  on_gpu::matrix_products products(256);
   products.use(stream.get());
   products.forward(y.data(), x.data(), weight.data(), of.tokens, of.inputs, of.outputs);
   products.backward_input(dx.data(),
@@ -118,19 +92,6 @@ gpt_tests::product_answers multiply(gpt_tests::product_problem const& of) {
 }
 
 } // namespace
-
-gpt_tests::training_result gpt_tests::train_on_gpu(training_case const& what) {
-  training_result result;
-  try {
-    if (what.bf16)
-      train<__nv_bfloat16>(what, result);
-    else
-      train<float>(what, result);
-  } catch (std::exception const& failure) {
-    result.failure = failure.what();
-  }
-  return result;
-}
 
 gpt_tests::row_answers gpt_tests::rows_on_gpu(row_problem const& of, float share) {
   auto const tokens = of.tokens;

@@ -4,34 +4,10 @@
 //! @file
 //! @brief What the tests of the GPT on a GPU ask of the object that nvcc makes.
 
-#include <pipe/timetable/timetable.hpp>
-
 #include <cstdint>
-#include <examples/gpt/adamw.hpp>
-#include <examples/gpt/model.hpp>
-#include <examples/gpt/text.hpp>
-#include <string>
 #include <vector>
 
 namespace gpt_tests {
-
-//! @brief A few steps of a model with a timetable.
-struct training_case {
-  gpt::model_size size{};
-  pipelining::dynamic_timetable table{};
-  gpt::batch pieces{}; //!< of every step
-  bool bf16 = false;   //!< what products multiply; else float
-  bool graph = false;  //!< from the second step on
-  bool guarded = false;
-  int steps = 1; //!< the optimizer comes behind each but the last
-};
-struct training_result {
-  std::vector<double> losses{};   //!< of each step
-  std::vector<float> gradients{}; //!< of the last one, in the order of the layers
-  std::vector<float> values{};    //!< at the end
-  std::string failure{};
-};
-training_result train_on_gpu(training_case const& what);
 
 //! @brief Numbers of one token after the other and what the functions of numbers.cuh make of them.
 struct row_problem {

@@ -19,7 +19,9 @@
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <examples/gpt_cuda/gpu_model.hpp>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
@@ -88,26 +90,38 @@ gpt::batch random_pieces() {
   return pieces;
 }
 
-//! The model on the host, after as many steps.
-struct host_model {
-  explicit host_model(int steps)
-      : device(size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, 7) {
-    gpt::adamw optimizer;
-    optimizer.warm_up = 1;
-    for (int step = 0; step < steps; ++step) {
-      losses.push_back(device.step(random_pieces()));
-      if (step + 1 < steps)
-        device.update(optimizer, step);
-    }
-    gradients = gradients_of(device.stages());
-  }
-  gpt::single_device<float> device;
-  std::vector<double> losses{};
-  std::vector<float> gradients{};
+constexpr std::uint64_t seed = 7;
+
+gpt::step_cut cut(pp::timetable_view table) {
+  return {microbatches(), gpt::cut_sequence(size().sequence, table.extents.chunks)};
+}
+
+struct training_result {
+  std::vector<double> losses{};   //!< of each step
+  std::vector<float> gradients{}; //!< of the last one, in the order of the layers
+  std::vector<float> values{};    //!< at the end
 };
 
+//! Two steps of a model, and the optimizer between them.
+template <class Model>
+std::vector<double> losses_of(Model& model) {
+  gpt::adamw optimizer;
+  optimizer.warm_up = 1;
+  std::vector<double> losses{model.step(random_pieces())};
+  model.update(optimizer, 0);
+  losses.push_back(model.step(random_pieces()));
+  return losses;
+}
+
+training_result train_on_host() {
+  gpt::single_device<float> model(
+    size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
+  auto const losses = losses_of(model);
+  return {losses, gradients_of(model.stages()), {}};
+}
+
 //! @param bf16 what products multiply, and attention in any case
-void check_close(gpt_tests::training_result const& found, host_model const& host, bool bf16) {
+void check_close(training_result const& found, training_result const& host, bool bf16) {
   REQUIRE(found.losses.size() == host.losses.size());
   for (std::size_t step = 0; step < host.losses.size(); ++step)
     CHECK(found.losses[step] == doctest::Approx(host.losses[step]).epsilon(bf16 ? 2e-3 : 5e-4));
@@ -119,12 +133,13 @@ pp::dynamic_timetable table(Schedule const& schedule, int devices) {
   return pp::make_timetable(schedule, {devices, microbatches()});
 }
 
-gpt_tests::training_result train(gpt_tests::training_case what) {
+training_result train(pp::timetable_view table, gpt::gpu_run how) {
   machine::begin();
-  what.size = size();
-  what.pieces = random_pieces();
-  auto result = gpt_tests::train_on_gpu(what);
-  CHECK(result.failure == "");
+  if (machine::on_model())
+    how.workspace_bytes = 256;
+  gpt::gpu_model model(size(), table, cut(table), seed, how);
+  auto const losses = losses_of(model);
+  training_result result{losses, model.gradients(), model.values()};
   CHECK(machine::findings() == "");
   return result;
 }
@@ -250,9 +265,9 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
                                 {"interleaved", table(pp::Interleaved<2>{}, 2), false},
                                 {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true},
                                 {"V-Half", table(pp::SweptVHalf{}, 2), false}};
-  host_model const host(2);
+  auto const host = train_on_host();
   for (bool const bf16 : {false, true}) {
-    gpt_tests::training_result first;
+    training_result first;
     for (choice const& each : all)
       for (bool const graph : {false, true}) {
         // The stand-in runs each schedule once, and with bf16 one eagerly and one as a graph.
@@ -262,7 +277,9 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
         CAPTURE(each.name);
         CAPTURE(bf16);
         CAPTURE(graph);
-        auto const result = train({.table = each.table, .bf16 = bf16, .graph = graph, .steps = 2});
+        auto const result =
+          train(each.table,
+                {.numbers = bf16 ? gpt::operands::bf16 : gpt::operands::float32, .graph = graph});
         if (first.values.empty())
           first = result;
         CHECK(result.losses == first.losses);
@@ -275,16 +292,16 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
 }
 
 TEST_CASE("chunks of sequences give those gradients too, whatever the schedule") {
-  host_model const host(2);
-  gpt_tests::training_result first;
+  auto const host = train_on_host();
+  training_result first;
   for (int const devices : {1, 2})
     for (bool const graph : {false, true}) {
       if (machine::on_model() && graph != (devices == 2))
         continue;
       CAPTURE(devices);
       CAPTURE(graph);
-      auto const result = train(
-        {.table = table(pp::Seq1F1B<2>{}, devices), .graph = graph, .guarded = true, .steps = 2});
+      auto const result =
+        train(table(pp::Seq1F1B<2>{}, devices), {.graph = graph, .guarded = true});
       if (first.values.empty())
         first = result;
       CHECK(result.losses == first.losses);
@@ -296,21 +313,24 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
 
 TEST_CASE("what the stages lack is refused in one sentence") {
   machine::begin();
-  auto const sentence_of = [](gpt_tests::training_case what, gpt::model_size const& of) {
-    what.size = of;
-    what.pieces = random_pieces();
-    return gpt_tests::train_on_gpu(what).failure;
+  auto const sentence_of = [](pp::dynamic_timetable const& table, gpt::model_size const& of) {
+    try {
+      gpt::gpu_model const model(of, table, cut(table), seed);
+    } catch (std::invalid_argument const& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
   };
   auto thin = size();
   thin.heads = thin.key_heads = thin.width / 32;
   CHECK(
-    sentence_of({.table = table(pp::OneFOneB{}, 1)}, thin)
+    sentence_of(table(pp::OneFOneB{}, 1), thin)
       .find("a head of this model has 32 elements, but the kernels of the example are built for "
             "64 and 128") != std::string::npos);
-  CHECK(sentence_of({.table = table(pp::with_recompute<pp::OneFOneB>{}, 2)}, size())
+  CHECK(sentence_of(table(pp::with_recompute<pp::OneFOneB>{}, 2), size())
           .find("forward and backward passes alone, but this schedule has others") !=
         std::string::npos);
-  CHECK(sentence_of({.table = table(pp::Chimera{}, 2)}, size())
+  CHECK(sentence_of(table(pp::Chimera{}, 2), size())
           .find("one copy of every stage, but this schedule takes microbatches different ways") !=
         std::string::npos);
 }
