@@ -69,30 +69,31 @@ public:
               std::int64_t tokens,
               std::int64_t between,
               std::int64_t workspace_bytes)
-      : products(workspace_bytes), memory_(lay_out(nullptr, size, tokens, between).bytes),
-        scratch(lay_out(memory_.data(), size, tokens, between).tensors),
-        between(lay_out(memory_.data(), size, tokens, between).between) {}
+      : products(workspace_bytes), memory_(layout(nullptr, size, tokens, between).bytes),
+        laid_out_(memory_.data(), size, tokens, between) {}
 
   matrix_products products;
 
+  [[nodiscard]] scratch_tensors<Element> const& scratch() const { return laid_out_.tensors; }
+  //! Memory of a fused backward pass.
+  [[nodiscard]] std::byte* between() const { return laid_out_.between; }
+
 private:
   struct layout {
+    placing in;
     scratch_tensors<Element> tensors;
     std::byte* between;
     std::int64_t bytes;
-  };
-  static layout
-  lay_out(std::byte* memory, model_size const& size, std::int64_t tokens, std::int64_t between) {
-    placing in(memory);
-    scratch_tensors<Element> const tensors(in, size, tokens);
-    std::byte* const last = in.take<std::byte>(between);
-    return {tensors, last, in.bytes()};
-  }
-  cuda::device_memory memory_;
 
-public:
-  scratch_tensors<Element> scratch;
-  std::byte* between; //!< of a fused backward pass
+    layout(std::byte* memory,
+           model_size const& size,
+           std::int64_t tokens,
+           std::int64_t between_bytes)
+        : in(memory), tensors(in, size, tokens), between(in.take<std::byte>(between_bytes)),
+          bytes(in.bytes()) {}
+  };
+  cuda::device_memory memory_;
+  layout laid_out_;
 };
 
 } // namespace gpt::on_gpu

@@ -31,7 +31,7 @@ public:
             device_work<Element>& work,
             cudaStream_t stream)
       : width_(size.width), gain_(&gain), out_(&out), next_bytes_(next_bytes), tokens_(tokens),
-        kept_(kept), work_(&work), space_(work.scratch), stream_(stream) {}
+        kept_(kept), work_(&work), space_(work.scratch()), stream_(stream) {}
 
   [[nodiscard]] static normalised keep(placing& in, model_size const& size, std::int64_t tokens) {
     return {in.take<float>(tokens * size.width), in.take<float>(tokens)};

@@ -76,7 +76,7 @@ public:
              device_work<Element>& work,
              cudaStream_t stream)
       : size_(size), weights_(weights), chunk_(chunk), tokens_(chunk.count()), kept_(kept),
-        work_(&work), space_(work.scratch), stream_(stream) {}
+        work_(&work), space_(work.scratch()), stream_(stream) {}
 
   //! x [tokens, width], the residual, becomes the layer's output.
   //! @param key_value [sequence, 2, key heads, head dim]: those of the chunk join those before

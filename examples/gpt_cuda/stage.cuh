@@ -143,7 +143,7 @@ public:
   void forward(pp::context const& where, pp::input in, pp::output out) {
     pass const p = begin(where);
     auto const kept = kept_of(p);
-    float* const x = held_.ends ? work_->scratch.residual : floats(out);
+    float* const x = held_.ends ? work_->scratch().residual : floats(out);
     if (held_.embeds) {
       embedding_forward(x,
                         weights_[0].value(),
@@ -174,7 +174,7 @@ public:
   //! Both halves, with the device's own memory between them.
   void backward(pp::context const& where, pp::input in, pp::output out) {
     pass const p = begin(where);
-    auto const made = gradients_of(p, work_->between);
+    auto const made = gradients_of(p, work_->between());
     input_half(p, in, out, made);
     weight_half(p, made);
   }
@@ -222,7 +222,7 @@ private:
   input_half(pass const& p, pp::input in, pp::output out, stage_gradients<Element> const& made) {
     input_order_.check(p.of, cut_, "backward_input");
     auto const kept = kept_of(p);
-    float* const dx = held_.embeds ? work_->scratch.residual : floats(out);
+    float* const dx = held_.embeds ? work_->scratch().residual : floats(out);
     if (held_.ends) {
       at_head(p, kept).backward_input(dx, made.logits, 1.0f / static_cast<float>(cut_.tokens()));
     } else {
@@ -278,7 +278,7 @@ private:
   [[nodiscard]] std::vector<float*> carried_of(pass const& p) const {
     if (cut_.chunks(p.of.microbatch) == 1) {
       return std::vector<float*>(static_cast<std::size_t>(held_.last - held_.first),
-                                 work_->scratch.key_value_gradient);
+                                 work_->scratch().key_value_gradient);
     }
     placing in(p.where->state_gradient.data);
     return sequence_caches<float>(in, size_, held_, cut_.tokens(p.of.microbatch));
