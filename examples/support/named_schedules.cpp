@@ -442,6 +442,8 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
+  case adapter::weights_on_host:
+    return use(pp::with_sharded_weights<Named, pp::weights_on_host>{named, {}});
   case adapter::sharded_weights:
   case adapter::gathered_once:
     return use(pp::with_sharded_weights<Named>{

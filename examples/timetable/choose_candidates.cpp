@@ -2,6 +2,7 @@
 // Which schedules `timetable choose` tries, and what each would take.
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/predict_shards.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/layered_model.hpp>
@@ -157,7 +158,7 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
                                     one.chunk_lengths[static_cast<std::size_t>(chunk)]));
 }
 
-//! Weights and gradients of a stage cross the network of its replicas.
+//! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(one);
   for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
@@ -166,7 +167,12 @@ void add_sharding(choose_command const& asked, candidate const& one, pp::cost_ta
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind :
            {pp::pass_kind::gather_weights, pp::pass_kind::scatter_gradients})
-        cost.set(kind, stage, chunk, pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
+        cost.set(kind,
+                 stage,
+                 chunk,
+                 one.choice.adapted == adapter::weights_on_host
+                   ? pp::loading_seconds(asked.gpu(0), bytes, kind)
+                   : pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
   }
 }
 
@@ -268,8 +274,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     };
     double held = pp::peak_activation_bytes(table, device, activation);
-    one.host_gigabytes =
-      std::max(one.host_gigabytes, pp::peak_host_bytes(table, device, activation) / 1e9);
+    double on_host = pp::peak_host_bytes(table, device, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
       // The first stage keeps tokens.
       return what.stage == 0 ? 0
@@ -284,9 +289,14 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
         of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
         of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
       }
+      if (one.choice.adapted == adapter::weights_on_host &&
+          pp::weights_on_host{}.leaves(one.extents, stage) && (first_way || other_way)) {
+        on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
+        of.weights = of.gradients = of.optimizer = 0;
+      }
       held += (first_way + other_way) * static_cast<double>(of.resident());
     }
-    if (shards_weights(one.choice.adapted))
+    if (gathers_weights(one.choice.adapted))
       held += pp::peak_slot_bytes(table,
                                   device,
                                   pp::slot_class::weights,
@@ -297,6 +307,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                 table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
                   return static_cast<double>(bytes[what.stage].gradients);
                 });
+    one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
   }
 }
@@ -336,7 +347,7 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
   one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table cost = costs_of(asked, one);
-  if (shards_weights(choice.adapted))
+  if (gathers_weights(choice.adapted))
     add_sharding(asked, one, cost);
   one.latency = cost.latency();
   pp::dynamic_timetable table = make_named_timetable(choice, cost);

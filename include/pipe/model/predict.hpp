@@ -226,6 +226,16 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   return result;
 }
 
+namespace detail {
+
+//! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
+[[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
+  return static_cast<double>(kind == pass_kind::scatter_gradients ? stage.gradients
+                                                                  : stage.weights);
+}
+
+} // namespace detail
+
 //! @brief Seconds in which a GPU gathers the bf16 weights of a stage from the shards of its
 //! replicas, or scatters its gradients in single precision to them: all but its own share cross the
 //! network.
@@ -234,8 +244,15 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                 gpu const& on,
                                                 stage_bytes const& stage,
                                                 pass_kind kind) noexcept {
-  std::int64_t const whole = kind == pass_kind::scatter_gradients ? stage.gradients : stage.weights;
-  return static_cast<double>(whole) * (setup.data - 1) / setup.data / (on.network_gb_per_s * 1e9);
+  return detail::travelling_bytes(stage, kind) * (setup.data - 1) / setup.data /
+         (on.network_gb_per_s * 1e9);
+}
+
+//! @brief The time in which the weights of a stage come from the host, or its gradients go there
+//! (`scatter_gradients`), in seconds. For `weights_on_host`.
+[[nodiscard]] constexpr double
+loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcept {
+  return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
 }
 
 //! @brief What runs may hold over what is predicted: the factors that published figures support.

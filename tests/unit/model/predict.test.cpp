@@ -43,6 +43,11 @@ TEST_CASE("bytes of a stage follow from what it holds") {
   CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::scatter_gradients) ==
         doctest::Approx(2 * gathered));
   CHECK(pp::sharding_seconds(setup, network, inner, pp::pass_kind::gather_weights) == 0);
+  network.host_gb_per_s = 25; // whole ones, over another link
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::gather_weights) ==
+        doctest::Approx(2 * gathered / 0.75));
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::scatter_gradients) ==
+        doctest::Approx(4 * gathered / 0.75));
   std::vector<int> const halves{2048, 2048};
   CHECK(pp::predict_bytes(model, setup, {.layers = 4}, halves).carried ==
         2LL * 4 * 4 * 4096 * 4096 / 8);
