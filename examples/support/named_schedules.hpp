@@ -147,6 +147,8 @@ struct schedule_choice {
   adapter adapted = adapter::none;
   int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
+
+  friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.
@@ -231,9 +233,13 @@ struct named_schedule {
 //! Costs of groups of layers and microbatches, for the passes of weights that travel.
 [[nodiscard]] any_cost cost_by_groups(any_cost const& cost);
 
+class made_orders;
+
 //! The verified timetable of a choice.
+//! @param made orders to look in first; null: none are kept
 //! @throws std::invalid_argument as `arrange` does.
 [[nodiscard]] pipelining::dynamic_timetable make_named_timetable(schedule_choice const& choice,
-                                                                 any_cost const& cost);
+                                                                 any_cost const& cost,
+                                                                 made_orders* made = nullptr);
 
 } // namespace examples

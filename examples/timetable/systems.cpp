@@ -119,8 +119,8 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
 }
 
 //! A row of the table.
-std::string row_of(choose_command const& asked, schedule_choice const& call) {
-  auto const [one, table] = evaluate(asked, call);
+std::string row_of(choose_command const& asked, schedule_choice const& call, made_orders& made) {
+  auto const [one, table] = evaluate(asked, call, made);
   traffic const sum = traffic_of(asked, one, table);
   std::string row;
   pp::append(row, "| `", one.label, "` | ", decimals(one.seconds, 2), " | ");
@@ -139,11 +139,12 @@ void systems(int count, char const* const* words) {
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;
+  made_orders made;
   progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
     line.say("making " + label_of(call));
     try {
-      out += row_of(asked, call);
+      out += row_of(asked, call, made);
     } catch (std::invalid_argument const& error) {
       pp::append(refused, "\n`", label_of(call), "` is not in the table: ", error.what(), ".\n");
     }
