@@ -80,7 +80,9 @@ inline constexpr char const* usage =
   "of\n"
   "                     the time of a forward pass), sharded-weights (weights lie in two shards "
   "and\n"
-  "                     are gathered for every visit of a stage) or gathered-once (they stay)\n"
+  "                     are gathered for every visit of a stage), gathered-once (they stay) or\n"
+  "                     weights-on-host (those of the last stage of every device are gathered "
+  "once)\n"
   "  --clip X           clips gradients whose norm, over all stages, is above X; the optimizer is\n"
   "                     part of the plan then\n"
   "  --post-validation  with --clip: stages step before they know the norm, and the next "
@@ -160,8 +162,12 @@ namespace detail {
   if (word == "gathered-once") {
     return examples::adapter::gathered_once;
   }
+  if (word == "weights-on-host") {
+    return examples::adapter::weights_on_host;
+  }
   throw std::invalid_argument(std::string(option) +
-                              " wants recompute, offload, sharded-weights or gathered-once, not '" +
+                              " wants recompute, offload, sharded-weights, gathered-once or "
+                              "weights-on-host, not '" +
                               std::string(word.substr(0, 40)) + "'");
 }
 

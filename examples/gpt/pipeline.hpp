@@ -116,6 +116,14 @@ private:
 //! Shards of the weights of a stage, where the schedule gathers them.
 inline constexpr std::int64_t weight_shard_count = 2;
 
+//! Whether the weights of a stage are gathered. Those of others stay.
+[[nodiscard]] inline bool gathers_weights_of(pp::timetable_view table, int stage) {
+  return std::any_of(table.passes, table.passes + table.size(), [&](pp::pass const& what) {
+    return what.stage == stage &&
+           (*table.declared)[what.kind].calls == pp::stage_call::gather_weights;
+  });
+}
+
 //! Bytes of the messages between stages, of activations where the library moves them, and of
 //! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
 //! in buffers of their own.
@@ -139,7 +147,9 @@ struct slot_sizes {
       device_memory<float> memory;
       for (layer_range const& layers : stages) {
         stage<float> one(of, layers, none, 1, memory);
-        one.shard(weight_shard_count);
+        if (gathers_weights_of(table, static_cast<int>(weights.size()))) {
+          one.shard(weight_shard_count);
+        }
         weights.push_back(one.weight_numbers());
         gradients.push_back(one.gradient_numbers());
       }
@@ -487,7 +497,7 @@ private:
       auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
       auto const device = pp::device_of(table, stage, first);
       stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
-      if (table.declared->scatters) {
+      if (gathers_weights_of(table, stage)) {
         stages.back().shard(weight_shard_count);
       }
     }

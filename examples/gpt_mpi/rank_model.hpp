@@ -246,7 +246,7 @@ private:
       if (here) {
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory);
         place.replicas = replicas.communicator;
-        if (table.declared->scatters) {
+        if (gathers_weights_of(table, static_cast<int>(places.size()))) {
           place.here->shard(weight_shard_count);
         }
       }

@@ -324,12 +324,12 @@ private:
   flow result;
   for (datum const& one : data) {
     if (result.data_count == most_data)
-      throw std::invalid_argument("flow: more than 24 data");
+      throw std::invalid_argument("flow: more than 26 data");
     result.data[result.data_count++] = one;
   }
   for (numbered_kind const& one : kinds) {
     if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
-      throw std::invalid_argument("flow: kinds have different numbers below 25");
+      throw std::invalid_argument("flow: kinds have different numbers below 26");
     result.kinds[index_of(one.number)] = one.kind;
   }
   detail::flow_resolution(result).run();
