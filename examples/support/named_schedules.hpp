@@ -48,7 +48,9 @@ enum class option : unsigned {
   pair_cost = 64,        //!< --pair-cost T, for schedules with overlapped pairs
   forwards = 128,        //!< --forwards N, before the first backward pass of a device
   chunk_counts = 256,    //!< --chunk-counts C,C,..., of the microbatches, repeated
-  keep = 512             //!< --keep K, chunks whose activations a microbatch keeps
+  keep = 512,            //!< --keep K, chunks whose activations a microbatch keeps
+  forward_stages = 1024, //!< --forward-stages N, stages that go forward alone
+  backward_stages = 2048 //!< --backward-stages N, stages that go back
 };
 [[nodiscard]] constexpr option operator|(option a, option b) noexcept {
   return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -132,6 +134,8 @@ struct schedule_choice {
   std::optional<int> forwards;
   std::vector<int> chunk_counts; //!< empty: not given
   std::optional<int> keep;
+  std::optional<int> forward_stages;
+  std::optional<int> backward_stages;
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;
@@ -182,6 +186,8 @@ struct named_schedule {
   int (*device_of)(schedule_choice const&, pipelining::shape const&, int, int) = nullptr;
   //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
   bool weights_travel = false;
+  //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
+  bool stages_go_one_way = false;
 };
 
 //! True for schedules over chunks of sequences, which have some without being asked.
@@ -212,7 +218,8 @@ struct named_schedule {
 //!         lacks, or extents that it cannot have.
 [[nodiscard]] pipelining::shape arrange(schedule_choice const& choice);
 
-//! The extents that people know of a choice: where weights travel, groups of layers are stages.
+//! The extents that costs are given for: where weights travel, groups of layers are stages; where
+//! stages go one way, layers are.
 [[nodiscard]] pipelining::shape shown_extents(schedule_choice const& choice);
 
 //! A timetable of weights that travel as one of training, with groups of layers as stages, each of
@@ -221,6 +228,10 @@ struct named_schedule {
 
 //! Costs of groups of layers and microbatches, for the passes of weights that travel.
 [[nodiscard]] any_cost cost_by_groups(any_cost const& cost);
+
+//! Costs of layers, for the passes of stages that go one way. A stage that goes back has one layer
+//! and runs it forward again; those that go forward have equal shares of all layers but the last.
+[[nodiscard]] any_cost cost_by_layers(schedule_choice const& choice, any_cost const& cost);
 
 //! The verified timetable of a choice.
 //! @throws std::invalid_argument as `arrange` does.

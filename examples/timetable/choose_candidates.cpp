@@ -422,7 +422,7 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
-  if (cuts_layers(schedule) || schedule.weights_travel)
+  if (cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way)
     return {}; // the model of costs knows whole layers, and weights that stay
   schedule_choice base;
   base.name = std::string(schedule.name);

@@ -202,6 +202,16 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.forwards = read_extent(option, word);
    }},
+  {"--forward-stages",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forward_stages = read_extent(option, word);
+   }},
+  {"--backward-stages",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.backward_stages = read_extent(option, word);
+   }},
   {"--chunk-counts",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -734,6 +744,9 @@ std::string help_text() {
          "  --group N              microbatches that travel together\n"
          "  --forwards N           forward passes of a device before its first backward pass, at "
          "most\n"
+         "  --forward-stages N     stages that go forward, in equal shares all layers but the "
+         "last\n"
+         "  --backward-stages N    stages that go back, of a layer each, whose time --cost is\n"
          "  --chunk-counts C,C,... chunks of the microbatches in turn, from the first again behind "
          "the "
          "last\n"

@@ -41,7 +41,7 @@ constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {
-    if (cuts_layers(each) || each.weights_travel)
+    if (cuts_layers(each) || each.weights_travel || each.stages_go_one_way)
       continue; // the model of costs knows whole layers, and weights that stay
     schedule_choice call;
     call.name = std::string(each.name);

@@ -101,7 +101,7 @@ def check_path(pages, what):
 
 def check_every_schedule(pages):
     for name in names():
-        if name == "wei-pipe":  # whose messages a page does not know
+        if name in ("round-pipe", "wei-pipe"):  # one has stages that go one way, the other messages that a page does not know
             continue
         for devices, microbatches, cost in ((4, 8, "1,1,1,0"), (6, 10, "10,12,8,1")):
             words = [*words_of(name, devices, microbatches), "--cost", cost]
@@ -116,7 +116,7 @@ def check_every_schedule(pages):
             new = {"F": 1.75, "I": 2.5, "W": 0.625, "latency": 0.375}
             pages.slide(**new)
             costs = ["--cost", ",".join(str(value) for value in new.values())]
-            if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "slice-v", "slimpipe", "stp", "svpp", "wei-pipe"):  # no such file; but their orders do not follow the costs
+            if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "slice-v", "slimpipe", "stp", "svpp"):  # no such file; but their orders do not follow the costs
                 order = [[{k: v for k, v in e.items() if k not in ("start", "end")} for e in row]
                          for row in expected["passes"]]
                 expected = json.loads(run(*words_of(name, devices, microbatches), *costs, "--format", "json"))
