@@ -19,6 +19,7 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
@@ -35,6 +36,7 @@
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/partial_cost.hpp>
@@ -112,6 +114,13 @@ std::variant<Yes, No> either(bool condition) {
     return Yes{};
   return No{};
 }
+
+pp::SlimPipe<pp::dynamic, pp::dynamic> slim_pipe_of(schedule_choice const& c) {
+  return {.chunks = c.chunks.value_or(c.devices),
+          .stages_per_device = c.stages_per_device.value_or(2)};
+}
+
+using slim_pipe_exchange = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
 
 //! With a layer in every stage that goes back: P of them have the forward passes of all layers but
 //! the last in equal time, where a backward pass takes twice a forward pass.
@@ -256,11 +265,7 @@ std::vector<named_schedule> const& schedules() {
     named("slimpipe",
           "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
           option::chunks | option::stages_per_device,
-          [](schedule_choice const& c) {
-            return pp::SlimPipe<pp::dynamic, pp::dynamic>{.chunks = c.chunks.value_or(c.devices),
-                                                          .stages_per_device =
-                                                            c.stages_per_device.value_or(2)};
-          }),
+          [](schedule_choice const& c) { return slim_pipe_of(c); }),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
           option::chunks | option::chunk_counts | option::keep,
@@ -428,6 +433,11 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
     throw std::invalid_argument(std::string(schedule.name) +
                                 " with unequal numbers of chunks, or with recomputation of its own, "
                                 "goes into no adapter");
+  if (choice.adapted == adapter::attention_exchange && schedule.name != "slimpipe")
+    throw std::invalid_argument(
+      "attention-exchange is for slimpipe alone, whose devices run as many "
+      "chunks at the same time as there are devices, and not for " +
+      std::string(schedule.name));
   if (choice.adapted != adapter::none && schedule.weights_travel)
     throw std::invalid_argument(std::string(schedule.name) +
                                 " goes into no adapter: what its devices keep is one microbatch, "
@@ -503,6 +513,8 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 //! @pre there is one
 template <class Use>
 auto with_adapted(schedule_choice const& choice, Use use) {
+  if (choice.adapted == adapter::attention_exchange)
+    return use(slim_pipe_exchange{slim_pipe_of(choice), {}});
   schedule_of_name const named{&choice};
   if (find_schedule(choice.name).stages_go_one_way)
     return with_shared_weights(one_way_schedule_of_name{{named}}, choice, use);
@@ -711,6 +723,21 @@ any_cost cost_by_groups(any_cost const& cost) {
 any_cost cost_by_layers(schedule_choice const& choice, any_cost const& cost) {
   pp::RoundPipe<> const made = round_pipe_of(choice);
   return layer_sums{cost, made.forward_stages, made.backward_stages};
+}
+
+any_cost cost_by_parts(schedule_choice const& choice, pp::uniform_cost const& mean, double ratio) {
+  slim_pipe_exchange const made{slim_pipe_of(choice), {}};
+  pp::shape const extents = arrange(choice);
+  double const keys = made.inside(extents).chunks / 2.0; // of a chunk, the mean
+  pp::uniform_cost linear = mean;
+  linear.forward /= 1 + ratio;
+  linear.backward_input /= 1 + 2.5 * ratio;
+  return pp::attention_part_cost<slim_pipe_exchange>{made,
+                                                     extents,
+                                                     linear,
+                                                     (mean.forward - linear.forward) / keys,
+                                                     (mean.backward_input - linear.backward_input) /
+                                                       keys};
 }
 
 pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& whole) {

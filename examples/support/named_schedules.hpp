@@ -71,7 +71,8 @@ enum class adapter {
   vocabulary_2,          //!< with_vocabulary<Schedule, 2>
   vocabulary_interlaced, //!< with_vocabulary<Schedule, interlaced>
   sharded_weights,       //!< with_sharded_weights: gathered for every visit of a stage
-  gathered_once          //!< the same, gathered once
+  gathered_once,         //!< the same, gathered once
+  attention_exchange     //!< SlimPipeExchange: devices take over attention of each other
 };
 
 //! An adapter by the name that options have for it.
@@ -99,6 +100,9 @@ inline constexpr named_adapter named_adapters[] = {
    adapter::sharded_weights,
    "weights gathered for every visit of a stage (ZeRO-3)"},
   {"gathered-once", adapter::gathered_once, "weights gathered once and kept (ZeRO-2)"},
+  {"attention-exchange",
+   adapter::attention_exchange,
+   "slimpipe alone: devices take over attention of each other"},
 };
 
 //! How reports name a schedule in an adapter: "1f1b with offload"; itself in none.
@@ -232,6 +236,12 @@ struct named_schedule {
 //! Costs of layers, for the passes of stages that go one way. A stage that goes back has one layer
 //! and runs it forward again; those that go forward have equal shares of all layers but the last.
 [[nodiscard]] any_cost cost_by_layers(schedule_choice const& choice, any_cost const& cost);
+
+//! Costs of parts of layers, for slimpipe whose devices take over attention of each other: the same
+//! work as chunks of equal length have without that.
+//! @param mean of a chunk on a stage. @param ratio forward work of attention over that of all else.
+[[nodiscard]] any_cost
+cost_by_parts(schedule_choice const& choice, pipelining::uniform_cost const& mean, double ratio);
 
 //! The verified timetable of a choice.
 //! @throws std::invalid_argument as `arrange` does.

@@ -551,6 +551,10 @@ void check(command& result, std::vector<std::string_view> const& given) {
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");
+  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
+  if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
+    throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
+                      "the work is attention; chunks are of equal length");
   if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
     throw usage_error("compare has the formats text, csv and json");
   if (compares && has_option("--width"))
@@ -703,7 +707,9 @@ std::string help_text() {
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
          "                         shard per device, one or two barriers), vocabulary-interlaced\n"
          "                         (all devices do it at once), sharded-weights\n"
-         "                         (gathered for every visit of a stage) or gathered-once\n"
+         "                         (gathered for every visit of a stage), gathered-once, or\n"
+         "                         of slimpipe attention-exchange (devices take over attention\n"
+         "                         of each other, with --tokens and --attention-ratio)\n"
          "  --gather T, --scatter T\n"
          "                         of sharded weights: time of a gather of a stage's weights, and\n"
          "                         of a scatter of its gradients; default 0\n"

@@ -77,7 +77,9 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
     take_measured(made, *asked.measured, extents);
-  if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
+  if (choice.adapted == adapter::attention_exchange)
+    made.model = cost_by_parts(choice, cost, asked.attention_ratio.value());
+  else if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
     int const tokens = asked.tokens.value();
     double const ratio = asked.attention_ratio.value();
     made.chunk_lengths =

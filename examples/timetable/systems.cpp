@@ -58,6 +58,7 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
     for (named_adapter const& one : named_adapters) {
       // What would be another row once more.
       bool const the_same =
+        one.which == adapter::attention_exchange || // of slimpipe alone
         (one.which == adapter::recompute_first && extents.stages_per_device == 1) ||
         (one.which == adapter::offload_chunks && extents.chunks == 1) ||
         (shards_weights(one.which) && asked.setup.data == 1); // nobody to share them with

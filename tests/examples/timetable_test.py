@@ -241,6 +241,42 @@ class RoundPipe(unittest.TestCase):
                                        sum((1 if entry["kind"] == "F" else 3) * (1 + layer) for layer in layers))
 
 
+class AttentionExchange(unittest.TestCase):
+    WORDS = ("slimpipe", "--devices", 4, "--microbatches", 4, "--chunks", 8, "--stages-per-device", 1, "--tokens", 8192)
+
+    @staticmethod
+    def busy(found):
+        return sum(entry["end"] - entry["start"] for _, entry in entries(found))
+
+    def test_the_same_work_in_less_time(self):
+        for ratio, cost, shown in ((0.5, "1.5,2.25,1", (1.124, 1.101)), (1, "2,3.5,1", (1.164, 1.104)), (8, "9,21,1", (1.298, 1.113))):
+            words = (*self.WORDS, "--attention-ratio", ratio, "--cost", cost)
+            plain, exchanged = table(*words, "--even"), table(*words, "--with", "attention-exchange")
+            self.assertAlmostEqual(self.busy(plain), self.busy(exchanged))
+            # What docs/how_to/attention_exchange.md says that its lesson prints.
+            for found, times in zip((plain, exchanged), shown):
+                self.assertAlmostEqual(found["makespan"] / (self.busy(found) / 4), times, delta=0.0005)
+
+    def test_parts_of_layers(self):
+        words = ("slimpipe", "--devices", 3, "--microbatches", 4, "--tokens", 600, "--attention-ratio", 2)
+        for more, chunks, held in (([], 3, 2), (["--chunks", 6, "--stages-per-device", 1], 6, 1)):
+            found = table(*words, *more, "--with", "attention-exchange")
+            self.assertEqual(found["stages"], 3 * held * 4 * chunks)
+            self.assertEqual({(e["kind"], e["stage"], e["microbatch"]) for _, e in entries(found)},
+                             {(k, s, m) for k in "FB" for s in range(found["stages"]) for m in range(4)})
+            self.assertIn("messages", output(*words, *more, "--with", "attention-exchange", "--format", "calls"))
+
+    def test_refusals(self):
+        words = ("--devices", 4, "--microbatches", 8, "--with", "attention-exchange")
+        for name, more, reason in (("slimpipe", [], "needs --tokens and --attention-ratio"),
+                                   ("seq1f1b", ["--tokens", 64, "--attention-ratio", 1], "attention-exchange is for slimpipe alone"),
+                                   ("slimpipe", ["--tokens", 64, "--attention-ratio", 1, "--format", "html"], "a page knows"),
+                                   ("slimpipe", ["--tokens", 64, "--attention-ratio", 1, "--format", "pytorch"], "a chain")):
+            result = run(name, *words, *more)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), more)
+            self.assertIn(reason, result.stderr)
+
+
 class Timetables(unittest.TestCase):
     def test_every_schedule_at_several_sizes(self):
         for name in names():
