@@ -494,7 +494,10 @@ auto with_shared_weights(Named const& named, schedule_choice const& choice, Use 
 template <class Named, class Use>
 auto with_less_memory(Named const& named, schedule_choice const& choice, Use use) {
   switch (choice.adapted) {
-  case adapter::recompute: return use(pp::with_recompute<Named>{named, {}});
+  case adapter::recompute:
+    if (cuts_layers(find_schedule(choice.name))) // as in the paper
+      return use(pp::with_recompute<Named, pp::recompute_around_attention>{named, {}});
+    return use(pp::with_recompute<Named>{named, {}});
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
