@@ -363,7 +363,8 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
 }
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
-  if (cuts_layers(find_schedule(one.choice.name)))
+  bool const named = !one.choice.name.empty(); // searched ones have no name
+  if (named && cuts_layers(find_schedule(one.choice.name)))
     return pp::parted_contents(pp::stages(one.extents) / 2);
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
                                         : pp::stage_contents(one.layers);

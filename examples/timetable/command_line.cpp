@@ -545,13 +545,13 @@ void check(command& result, std::vector<std::string_view> const& given) {
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
-  if (result.choice.adapted != adapter::none && result.format == "html")
+  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
+  if (result.choice.adapted != adapter::none && !exchanges && result.format == "html")
     throw usage_error("a page knows forward and backward passes alone; --with has all other "
                       "formats, svg among them");
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");
-  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
   if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
     throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
                       "the work is attention; chunks are of equal length");

@@ -138,6 +138,19 @@ def check_chunks(pages):
     pages.hold(json.loads(run(*words, "--cost", "2,3,0.5", "--even", "--format", "json")), "even chunks, slid")
 
 
+def check_exchange(pages):
+    """Stages that are no chain: parts of layers, some on other devices. Times of messages alone may be slid."""
+    words = ["slimpipe", "--devices", 4, "--microbatches", 4, "--stages-per-device", 1, "--tokens", 4096, "--attention-ratio", 2,
+             "--with", "attention-exchange"]
+    pages.open(*words, "--cost", "3,4,2")
+    pages.hold(json.loads(run(*words, "--cost", "3,4,2", "--format", "json")), "exchange")
+    check_slots(pages, words)
+    check_path(pages, "exchange")
+    pages.slide(latency=0.125)
+    pages.hold(json.loads(run(*words, "--cost", "3,4,2,0.125", "--format", "json")), "exchange, slid")
+    pages.picture("exchange")
+
+
 def check_two(pages):
     """Two schedules on one axis; a device has the same work in both."""
     words = ["v-half", "--devices", 4, "--microbatches", 8]
@@ -238,6 +251,7 @@ def main():
         pages = Pages(chromium, folder)
         check_every_schedule(pages)
         check_chunks(pages)
+        check_exchange(pages)
         check_two(pages)
         check_hands(pages)
         check_bytes(pages)
