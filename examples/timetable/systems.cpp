@@ -44,14 +44,14 @@ struct adapted_call {
 
 //! What papers put together beside these.
 constexpr adapted_call further_calls[] = {
-  {"helix", adapter::recompute},          // but for attention
-  {"interleaved", adapter::offload},      // PipeOffload
-  {"interleaved", adapter::offload_half}, //
-  {"chronos", adapter::recompute_first},  // Chronos-Recomp
+  {"helix", adapter::recompute},     // but for attention
+  {"interleaved", adapter::offload}, // PipeOffload
+  {"interleaved", adapter::offload_half},
+  {"chronos", adapter::recompute_first}, // Chronos-Recomp
   {"breadth-first", adapter::sharded_weights},
-  {"breadth-first", adapter::gathered_once}, //
-  {"slimpipe", adapter::attention_exchange}, //
-  {"zb-h1", adapter::vocabulary_1},          //
+  {"breadth-first", adapter::gathered_once},
+  {"slimpipe", adapter::attention_exchange},
+  {"zb-h1", adapter::vocabulary_1},
   {"zb-h1", adapter::vocabulary_2},
 };
 
