@@ -91,6 +91,11 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
                                 " is run by gpt alone, whose devices share a process: between "
                                 "steps its weights lie in one place");
   }
+  if (examples::find_schedule(choice.name).stages_go_one_way) {
+    throw std::invalid_argument(choice.name +
+                                " is not run by the example: it has stages of some layers for "
+                                "forward passes, and of others for backward passes");
+  }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
   (void)cut_model(o.size, table.extents); // refuses other layers than the schedule is for

@@ -14,10 +14,12 @@
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
@@ -34,6 +36,7 @@
 #include <pipe/search/v_continuous.hpp>
 #include <pipe/search/with_offload.hpp>
 #include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/partial_cost.hpp>
@@ -102,7 +105,8 @@ named_schedule named(
             });
           },
           placing<Make>(),
-          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::WeiPipe>};
+          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::WeiPipe>,
+          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::RoundPipe<>>};
 }
 
 //! One of two types, for schedules that have an option in their type.
@@ -111,6 +115,27 @@ std::variant<Yes, No> either(bool condition) {
   if (condition)
     return Yes{};
   return No{};
+}
+
+pp::SlimPipe<pp::dynamic, pp::dynamic> slim_pipe_of(schedule_choice const& c) {
+  return {.chunks = c.chunks.value_or(c.devices),
+          .stages_per_device = c.stages_per_device.value_or(2)};
+}
+
+using slim_pipe_exchange = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
+
+//! With a layer in every stage that goes back: P of them have the forward passes of all layers but
+//! the last in equal time, where a backward pass takes twice a forward pass.
+pp::RoundPipe<> round_pipe_of(schedule_choice const& c) {
+  pp::RoundPipe<> const made{.forward_stages = c.forward_stages.value_or(c.devices),
+                             .backward_stages = c.backward_stages.value_or(3 * c.devices)};
+  if (made.forward_stages >= made.backward_stages)
+    throw std::invalid_argument("round-pipe: " + std::to_string(made.backward_stages) +
+                                " stages that go back have a layer each, and those that go forward "
+                                "share all but the last, so at most " +
+                                std::to_string(made.backward_stages - 1) + " go forward, not " +
+                                std::to_string(made.forward_stages));
+  return made;
 }
 
 std::vector<named_schedule> const& schedules() {
@@ -181,6 +206,10 @@ std::vector<named_schedule> const& schedules() {
           "multiple of P",
           option::none,
           [](schedule_choice const&) { return pp::WeiPipe{}; }),
+    named("round-pipe",
+          "RoundPipe: devices take stages in turn, weights lie on the host; P forward, 3 P back",
+          option::forward_stages | option::backward_stages,
+          [](schedule_choice const& c) { return round_pipe_of(c); }),
     named("seq1f1b",
           "Seq1F1B: 1F1B over chunks of sequences; 4 chunks",
           option::chunks | option::eager,
@@ -238,11 +267,7 @@ std::vector<named_schedule> const& schedules() {
     named("slimpipe",
           "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
           option::chunks | option::stages_per_device,
-          [](schedule_choice const& c) {
-            return pp::SlimPipe<pp::dynamic, pp::dynamic>{.chunks = c.chunks.value_or(c.devices),
-                                                          .stages_per_device =
-                                                            c.stages_per_device.value_or(2)};
-          }),
+          [](schedule_choice const& c) { return slim_pipe_of(c); }),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
           option::chunks | option::chunk_counts | option::keep,
@@ -379,6 +404,12 @@ constexpr option_name option_list[] = {
    "--chunk-counts",
    [](schedule_choice const& c) { return !c.chunk_counts.empty(); }},
   {option::keep, "--keep", [](schedule_choice const& c) { return c.keep.has_value(); }},
+  {option::forward_stages,
+   "--forward-stages",
+   [](schedule_choice const& c) { return c.forward_stages.has_value(); }},
+  {option::backward_stages,
+   "--backward-stages",
+   [](schedule_choice const& c) { return c.backward_stages.has_value(); }},
   {option::memory_limit,
    "--memory-limit",
    [](schedule_choice const& c) { return c.memory_limit.has_value(); }},
@@ -404,10 +435,21 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
     throw std::invalid_argument(std::string(schedule.name) +
                                 " with unequal numbers of chunks, or with recomputation of its own, "
                                 "goes into no adapter");
+  if (choice.adapted == adapter::attention_exchange && schedule.name != "slimpipe")
+    throw std::invalid_argument(
+      "attention-exchange is for slimpipe alone, whose devices run as many "
+      "chunks at the same time as there are devices, and not for " +
+      std::string(schedule.name));
   if (choice.adapted != adapter::none && schedule.weights_travel)
     throw std::invalid_argument(std::string(schedule.name) +
                                 " goes into no adapter: what its devices keep is one microbatch, "
                                 "and its weights are messages");
+  if (choice.adapted != adapter::none && schedule.stages_go_one_way &&
+      !shards_weights(choice.adapted))
+    throw std::invalid_argument(std::string(schedule.name) +
+                                " goes into sharded-weights and gathered-once alone, which load "
+                                "weights from the host: its devices keep no activations, and the "
+                                "vocabulary is in its stages");
 }
 
 //! The orders of a choice without its adapter.
@@ -443,23 +485,36 @@ struct placed_schedule_of_name : schedule_of_name {
   }
 };
 
+//! And for those whose stages go one way.
+struct one_way_schedule_of_name : placed_schedule_of_name {
+  static constexpr pp::flow declared = pp::round_training;
+};
+
+//! Calls `use` with a schedule whose weights are in shards, as the choice says.
+template <class Named, class Use>
+auto with_shared_weights(Named const& named, schedule_choice const& choice, Use use) {
+  return use(pp::with_sharded_weights<Named>{named,
+                                             choice.adapted == adapter::gathered_once
+                                               ? pp::gathered_once
+                                               : pp::reshard{.scatter_once = choice.scatter_once}});
+}
+
 //! Calls `use` with a schedule in the adapter of a choice for less memory.
 //! @pre it is one of these
 template <class Named, class Use>
 auto with_less_memory(Named const& named, schedule_choice const& choice, Use use) {
   switch (choice.adapted) {
-  case adapter::recompute: return use(pp::with_recompute<Named>{named, {}});
+  case adapter::recompute:
+    if (cuts_layers(find_schedule(choice.name))) // as in the paper
+      return use(pp::with_recompute<Named, pp::recompute_around_attention>{named, {}});
+    return use(pp::with_recompute<Named>{named, {}});
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
   case adapter::weights_on_host:
     return use(pp::with_sharded_weights<Named, pp::weights_on_host>{named, {}});
   case adapter::sharded_weights:
-  case adapter::gathered_once:
-    return use(pp::with_sharded_weights<Named>{
-      named,
-      choice.adapted == adapter::gathered_once ? pp::gathered_once
-                                               : pp::reshard{.scatter_once = choice.scatter_once}});
+  case adapter::gathered_once: return with_shared_weights(named, choice, use);
   default: break;
   }
   pp::offload_in_slots rule;
@@ -473,7 +528,11 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 //! @pre there is one
 template <class Use>
 auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nullptr) {
+  if (choice.adapted == adapter::attention_exchange)
+    return use(slim_pipe_exchange{slim_pipe_of(choice), {}});
   schedule_of_name const named{&choice, made};
+  if (find_schedule(choice.name).stages_go_one_way)
+    return with_shared_weights(one_way_schedule_of_name{{named}}, choice, use);
   if (!has_shards(choice.adapted))
     return find_schedule(choice.name).device_of == nullptr
              ? with_less_memory(named, choice, use)
@@ -510,6 +569,41 @@ pp::shape groups_as_stages(pp::shape const& extents) {
           .where = pp::placement::custom,
           .custom_routes = extents.devices};
 }
+
+//! With layers as stages.
+pp::shape layers_as_stages(schedule_choice const& choice) {
+  int const layers = round_pipe_of(choice).backward_stages;
+  return {.devices = choice.devices,
+          .microbatches = choice.microbatches,
+          .stages_per_device = layers / choice.devices,
+          .where = pp::placement::custom,
+          .extra_stages = layers % choice.devices};
+}
+
+struct layer_sums {
+  any_cost of;
+  int forward_stages;
+  int layers;
+
+  //! The first of the layers of a stage that goes forward: behind the last one, the last layer.
+  [[nodiscard]] int first_layer(int stage) const { return stage * (layers - 1) / forward_stages; }
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    auto const time = [&](pp::pass_kind kind, int layer) {
+      return of.duration(pp::row_writer::make(kind, layer, what.microbatch));
+    };
+    if (what.stage >= forward_stages) {
+      int const layer = forward_stages + layers - 1 - what.stage;
+      bool const again = what.kind == pp::pass_kind::backward;
+      return time(what.kind, layer) + (again ? time(pp::pass_kind::forward, layer) : 0);
+    }
+    double sum = 0;
+    for (int layer = first_layer(what.stage); layer < first_layer(what.stage + 1); ++layer)
+      sum += time(what.kind, layer);
+    return sum;
+  }
+  [[nodiscard]] double latency() const { return of.latency(); }
+  [[nodiscard]] std::span<double const> links() const { return of.links(); }
+};
 
 struct group_cost {
   any_cost of;
@@ -625,7 +719,10 @@ pp::shape arrange(schedule_choice const& choice) {
 
 pp::shape shown_extents(schedule_choice const& choice) {
   pp::shape const extents = arrange(choice);
-  return find_schedule(choice.name).weights_travel ? groups_as_stages(extents) : extents;
+  named_schedule const& schedule = find_schedule(choice.name);
+  return schedule.weights_travel      ? groups_as_stages(extents)
+         : schedule.stages_go_one_way ? layers_as_stages(choice)
+                                      : extents;
 }
 
 pp::dynamic_timetable by_groups(pp::dynamic_timetable table) {
@@ -640,6 +737,26 @@ pp::dynamic_timetable by_groups(pp::dynamic_timetable table) {
 
 any_cost cost_by_groups(any_cost const& cost) {
   return group_cost{cost};
+}
+
+any_cost cost_by_layers(schedule_choice const& choice, any_cost const& cost) {
+  pp::RoundPipe<> const made = round_pipe_of(choice);
+  return layer_sums{cost, made.forward_stages, made.backward_stages};
+}
+
+any_cost cost_by_parts(schedule_choice const& choice, pp::uniform_cost const& mean, double ratio) {
+  slim_pipe_exchange const made{slim_pipe_of(choice), {}};
+  pp::shape const extents = arrange(choice);
+  double const keys = made.inside(extents).chunks / 2.0; // of a chunk, the mean
+  pp::uniform_cost linear = mean;
+  linear.forward /= 1 + ratio;
+  linear.backward_input /= 1 + 2.5 * ratio;
+  return pp::attention_part_cost<slim_pipe_exchange>{made,
+                                                     extents,
+                                                     linear,
+                                                     (mean.forward - linear.forward) / keys,
+                                                     (mean.backward_input - linear.backward_input) /
+                                                       keys};
 }
 
 pp::dynamic_timetable

@@ -48,7 +48,9 @@ enum class option : unsigned {
   pair_cost = 64,        //!< --pair-cost T, for schedules with overlapped pairs
   forwards = 128,        //!< --forwards N, before the first backward pass of a device
   chunk_counts = 256,    //!< --chunk-counts C,C,..., of the microbatches, repeated
-  keep = 512             //!< --keep K, chunks whose activations a microbatch keeps
+  keep = 512,            //!< --keep K, chunks whose activations a microbatch keeps
+  forward_stages = 1024, //!< --forward-stages N, stages that go forward alone
+  backward_stages = 2048 //!< --backward-stages N, stages that go back
 };
 [[nodiscard]] constexpr option operator|(option a, option b) noexcept {
   return static_cast<option>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
@@ -70,7 +72,8 @@ enum class adapter {
   vocabulary_interlaced, //!< with_vocabulary<Schedule, interlaced>
   sharded_weights,       //!< with_sharded_weights: gathered for every visit of a stage
   gathered_once,         //!< the same, gathered once
-  weights_on_host        //!< those of the last stage of every device come from the host
+  weights_on_host,       //!< those of the last stage of every device come from the host
+  attention_exchange     //!< SlimPipeExchange: devices take over attention of each other
 };
 
 //! An adapter by the name that options have for it.
@@ -101,6 +104,9 @@ inline constexpr named_adapter named_adapters[] = {
   {"weights-on-host",
    adapter::weights_on_host,
    "those of the last stage of every device wait on the host between iterations"},
+  {"attention-exchange",
+   adapter::attention_exchange,
+   "slimpipe alone: devices take over attention of each other"},
 };
 
 //! How reports name a schedule in an adapter: "1f1b with offload"; itself in none.
@@ -141,6 +147,8 @@ struct schedule_choice {
   std::optional<int> forwards;
   std::vector<int> chunk_counts; //!< empty: not given
   std::optional<int> keep;
+  std::optional<int> forward_stages;
+  std::optional<int> backward_stages;
   std::optional<double> memory_limit;
   bool eager = false;
   bool unfused = false;
@@ -193,6 +201,8 @@ struct named_schedule {
   int (*device_of)(schedule_choice const&, pipelining::shape const&, int, int) = nullptr;
   //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
   bool weights_travel = false;
+  //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
+  bool stages_go_one_way = false;
 };
 
 //! True for schedules over chunks of sequences, which have some without being asked.
@@ -223,7 +233,8 @@ struct named_schedule {
 //!         lacks, or extents that it cannot have.
 [[nodiscard]] pipelining::shape arrange(schedule_choice const& choice);
 
-//! The extents that people know of a choice: where weights travel, groups of layers are stages.
+//! The extents that costs are given for: where weights travel, groups of layers are stages; where
+//! stages go one way, layers are.
 [[nodiscard]] pipelining::shape shown_extents(schedule_choice const& choice);
 
 //! A timetable of weights that travel as one of training, with groups of layers as stages, each of
@@ -232,6 +243,16 @@ struct named_schedule {
 
 //! Costs of groups of layers and microbatches, for the passes of weights that travel.
 [[nodiscard]] any_cost cost_by_groups(any_cost const& cost);
+
+//! Costs of layers, for the passes of stages that go one way. A stage that goes back has one layer
+//! and runs it forward again; those that go forward have equal shares of all layers but the last.
+[[nodiscard]] any_cost cost_by_layers(schedule_choice const& choice, any_cost const& cost);
+
+//! Costs of parts of layers, for slimpipe whose devices take over attention of each other: the same
+//! work as chunks of equal length have without that.
+//! @param mean of a chunk on a stage. @param ratio forward work of attention over that of all else.
+[[nodiscard]] any_cost
+cost_by_parts(schedule_choice const& choice, pipelining::uniform_cost const& mean, double ratio);
 
 class made_orders;
 

@@ -15,6 +15,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -109,6 +110,8 @@ struct candidates {
 struct evaluated {
   candidate what;
   pipelining::dynamic_timetable table;
+  //! Bytes of a message of this pass to this reader; empty: see `sent_bytes`.
+  std::function<double(pipelining::pass const&, pipelining::product_reader const&)> sent = {};
 };
 
 //! Simulates one of them.
@@ -116,6 +119,9 @@ struct evaluated {
 //! @throws std::invalid_argument where the schedule or the model cannot have it.
 [[nodiscard]] evaluated
 evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange.
+[[nodiscard]] evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);

@@ -226,6 +226,8 @@ std::string label_of(schedule_choice const& c) {
   add("--stages-per-device", c.stages_per_device);
   add("--group", c.group);
   add("--forwards", c.forwards);
+  add("--forward-stages", c.forward_stages);
+  add("--backward-stages", c.backward_stages);
   add("--memory-limit", c.memory_limit);
   text += c.eager ? " --eager" : "";
   return in_adapter(text, c.adapted);
@@ -295,9 +297,10 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
     double held = pp::peak_activation_bytes(table, device, activation);
     double on_host = pp::peak_host_bytes(table, device, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
-      // The first stage keeps tokens.
+      // The first stage keeps tokens, others what the stage before has sent.
       return what.stage == 0 ? 0
-                             : static_cast<double>(bytes[what.stage].message) * shares[what.chunk];
+                             : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
+                                 shares[what.chunk];
     });
     for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
       bool const first_way = pp::device_of(table, stage, 0) == device;
@@ -345,7 +348,7 @@ void measure(choose_command const& asked,
   for (int device = 0; device < asked.devices; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
-  if (one.choice.adapted == adapter::recompute)
+  if (one.choice.adapted == adapter::recompute && !cuts_layers(find_schedule(one.choice.name)))
     options.relief = pp::memory_relief::recompute_all;
   if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
@@ -357,15 +360,26 @@ void measure(choose_command const& asked,
 }
 
 evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  if (schedule.weights_travel || schedule.stages_go_one_way ||
+      choice.adapted == adapter::attention_exchange)
+    return evaluate_apart(asked, choice);
   candidate one;
   one.choice = choice;
   one.label = label_of(choice);
   one.type = type_of(choice);
   one.extents = arrange(choice);
   pp::shape const inside = extents_inside(choice);
-  if (pp::stages(inside) > asked.model.layers)
-    throw std::invalid_argument("it has more stages than the model has layers");
-  one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
+  if (cuts_layers(schedule)) {
+    if (pp::stages(inside) != 2 * asked.model.layers + 1)
+      throw std::invalid_argument("a device has two stages for each of its layers, so "
+                                  "--stages-per-device must be twice the layers over the devices");
+    one.layers.assign(static_cast<std::size_t>(pp::stages(inside)), 0); // but parts of them
+  } else {
+    if (pp::stages(inside) > asked.model.layers)
+      throw std::invalid_argument("it has more stages than the model has layers");
+    one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
+  }
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table cost = costs_of(asked, one);
   one.latency = cost.latency();
@@ -379,6 +393,9 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
 }
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
+  bool const named = !one.choice.name.empty(); // searched ones have no name
+  if (named && cuts_layers(find_schedule(one.choice.name)))
+    return pp::parted_contents(pp::stages(one.extents) / 2);
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
                                         : pp::stage_contents(one.layers);
 }
@@ -481,7 +498,7 @@ bool is_looped(schedule_choice choice) {
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
-  if (cuts_layers(schedule) || schedule.weights_travel)
+  if (cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way)
     return {}; // the model of costs knows whole layers, and weights that stay
   schedule_choice base;
   base.name = std::string(schedule.name);

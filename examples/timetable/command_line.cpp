@@ -202,6 +202,16 @@ constexpr option_reader options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.forwards = read_extent(option, word);
    }},
+  {"--forward-stages",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forward_stages = read_extent(option, word);
+   }},
+  {"--backward-stages",
+   true,
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.backward_stages = read_extent(option, word);
+   }},
   {"--chunk-counts",
    true,
    [](command& c, std::string_view option, std::string_view word) {
@@ -535,12 +545,16 @@ void check(command& result, std::vector<std::string_view> const& given) {
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
-  if (result.choice.adapted != adapter::none && result.format == "html")
+  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
+  if (result.choice.adapted != adapter::none && !exchanges && result.format == "html")
     throw usage_error("a page knows forward and backward passes alone; --with has all other "
                       "formats, svg among them");
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");
+  if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
+    throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
+                      "the work is attention; chunks are of equal length");
   if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
     throw usage_error("compare has the formats text, csv and json");
   if (compares && has_option("--width"))
@@ -693,8 +707,10 @@ std::string help_text() {
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
          "                         shard per device, one or two barriers), vocabulary-interlaced\n"
          "                         (all devices do it at once), sharded-weights\n"
-         "                         (gathered for every visit of a stage), gathered-once, or\n"
-         "                         weights-on-host (of the last stage of every device)\n"
+         "                         (gathered for every visit of a stage), gathered-once,\n"
+         "                         weights-on-host (of the last stage of every device), or of\n"
+         "                         slimpipe attention-exchange (devices take over attention of\n"
+         "                         each other, with --tokens and --attention-ratio)\n"
          "  --gather T, --scatter T\n"
          "                         of such weights: time of a gather of a stage's weights (or of\n"
          "                         a load), and of a scatter of its gradients; default 0\n"
@@ -735,6 +751,9 @@ std::string help_text() {
          "  --group N              microbatches that travel together\n"
          "  --forwards N           forward passes of a device before its first backward pass, at "
          "most\n"
+         "  --forward-stages N     stages that go forward, in equal shares all layers but the "
+         "last\n"
+         "  --backward-stages N    stages that go back, of a layer each, whose time --cost is\n"
          "  --chunk-counts C,C,... chunks of the microbatches in turn, from the first again behind "
          "the "
          "last\n"

@@ -52,6 +52,8 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   if (row.name == "hanayo")
     choice.stages_per_device = 2; // one wave, since proofs are for few stages
   pp::dynamic_timetable table = make_named_timetable(choice, asked.cost);
+  if (schedule.stages_go_one_way)
+    throw std::invalid_argument("no order is known to be least of stages that go one way");
   if (schedule.weights_travel)
     table = by_groups(std::move(table));
   row.makespan = pp::makespan(table);

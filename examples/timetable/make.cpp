@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "make.hpp"
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/read_pytorch_csv.hpp>
@@ -76,7 +77,9 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
     take_measured(made, *asked.measured, extents);
-  if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
+  if (choice.adapted == adapter::attention_exchange)
+    made.model = cost_by_parts(choice, cost, asked.attention_ratio.value());
+  else if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
     int const tokens = asked.tokens.value();
     double const ratio = asked.attention_ratio.value();
     made.chunk_lengths =
@@ -86,7 +89,10 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
     made.model = pp::chunk_costs(
       extents, made.chunk_lengths, pp::work_of_attention_ratio(ratio, tokens), cost);
   }
-  if (!find_schedule(choice.name).weights_travel) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  if (schedule.stages_go_one_way)
+    made.model = cost_by_layers(choice, made.model);
+  if (!schedule.weights_travel) {
     made.table = search(asked, choice, made.model);
     return made;
   }
@@ -131,8 +137,10 @@ pp::uniform_cost work_of_share(made_table const& made) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (table.first_units != nullptr || table.edges != nullptr)
-    return {}; // nothing is known of unequal numbers of chunks, and of stages that are no chain
+  // Nothing is known of unequal numbers of chunks, and of stages that are no chain there and back.
+  if (table.first_units != nullptr || table.edges != nullptr ||
+      pp::stages_go_one_way(*table.declared))
+    return {};
   // What waits for an all-reduce in one order hides it in another.
   pp::uniform_cost hidden = made.cost;
   hidden.all_reduce = 0;
@@ -174,6 +182,10 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
     result.keep = choice.keep;
   if (has(takes, option::forwards))
     result.forwards = choice.forwards;
+  if (has(takes, option::forward_stages))
+    result.forward_stages = choice.forward_stages;
+  if (has(takes, option::backward_stages))
+    result.backward_stages = choice.backward_stages;
   if (has(takes, option::memory_limit))
     result.memory_limit = choice.memory_limit;
   result.eager = choice.eager && has(takes, option::eager);

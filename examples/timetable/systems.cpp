@@ -37,26 +37,45 @@ namespace {
 //! Who stands in the table with every adapter, the others alone.
 constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
 
+//! What papers put together beside these.
+struct adapted_call {
+  std::string_view schedule;
+  adapter which;
+};
+constexpr adapted_call further_calls[] = {
+  {"helix", adapter::recompute},     // but for attention
+  {"interleaved", adapter::offload}, // PipeOffload
+  {"interleaved", adapter::offload_half},
+  {"chronos", adapter::recompute_first}, // Chronos-Recomp
+  {"chronos", adapter::weights_on_host}, // Chronos-Offload
+  {"breadth-first", adapter::sharded_weights},
+  {"breadth-first", adapter::gathered_once},
+  {"slimpipe", adapter::attention_exchange},
+  {"zb-h1", adapter::vocabulary_1},
+  {"zb-h1", adapter::vocabulary_2},
+};
+
 //! Whether a schedule stands in the table with an adapter. One that would be another row once more
 //! does not.
 bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
-  if (call.name == "chronos") // what is made for it
-    return which == adapter::recompute_first || which == adapter::weights_on_host;
+  if (shards_weights(which) && which != adapter::weights_on_host && asked.setup.data == 1)
+    return false; // nobody to share them with
+  for (adapted_call const& one : further_calls)
+    if (one.schedule == call.name && one.which == which)
+      return true;
   if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), call.name) == 0)
     return false;
   pp::shape const extents = arrange(call);
   return !(which == adapter::recompute_first && extents.stages_per_device == 1) &&
          !(which == adapter::offload_chunks && extents.chunks == 1) &&
-         !(shards_weights(which) && asked.setup.data == 1) && // nobody to share them with
-         which != adapter::weights_on_host; // nothing of theirs to hide a load behind
+         which != adapter::weights_on_host &&  // nothing of theirs to hide a load behind
+         which != adapter::attention_exchange; // of slimpipe alone
 }
 
 //! The calls of the table: every schedule as README has it.
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {
-    if (cuts_layers(each) || each.weights_travel)
-      continue; // the model of costs knows whole layers, and weights that stay
     schedule_choice call;
     call.name = std::string(each.name);
     call.devices = asked.devices;
@@ -65,11 +84,20 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
       call.chunks = 4;
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
       call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
+    if (cuts_layers(each)) {
+      call.stages_per_device = 2 * (asked.model.layers / asked.devices);
+      if (asked.microbatches % (2 * asked.devices) == 0)
+        call.group = 2; // the paper's, which hides messages
+    }
+    if (each.stages_go_one_way)
+      call.adapted = adapter::sharded_weights; // which lie on the host
     calls.push_back(call);
     for (named_adapter const& one : named_adapters)
       if (stands_with(asked, call, one.which)) {
         calls.push_back(call);
         calls.back().adapted = one.which;
+        if (one.which == adapter::attention_exchange) // of which a stage is a layer
+          calls.back().stages_per_device = asked.model.layers / asked.devices;
       }
   }
   return calls;
@@ -82,12 +110,23 @@ struct traffic {
   double exchanges = 0; //!< that a whole group of stages takes part in
 };
 
-traffic
-traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view const& table) {
+traffic traffic_of(choose_command const& asked, evaluated const& made) {
+  candidate const& one = made.what;
+  pp::timetable_view const table = made.table;
   // Of a chunk: an activation or a gradient, or three numbers of each token.
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
-  auto const whole = static_cast<double>(
-    pp::predict_bytes(asked.model, asked.setup, {1, false, false}, one.chunk_lengths).message);
+  std::vector<pp::stage_content> const content =
+    made.sent ? std::vector<pp::stage_content>{} : content_of(one);
+  auto const sent = [&](pp::pass const& maker, pp::product_reader const& reader) {
+    if (made.sent)
+      return made.sent(maker, reader);
+    int const before = std::min<int>(maker.stage, reader.stage); // gradients are as large
+    return shares[maker.chunk] *
+           static_cast<double>(pp::sent_bytes(asked.model,
+                                              asked.setup,
+                                              content[static_cast<std::size_t>(before)],
+                                              asked.setup.sequence));
+  };
   double const of_token = 3.0 * sizeof(float) * asked.setup.sequences;
   pp::pipeline const over = table.over();
   traffic sum;
@@ -110,8 +149,7 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
       bool const statistics = over.declared->data[reader.product].pool ==
                               static_cast<std::uint8_t>(pp::slot_class::statistics);
       sum.gigabytes +=
-        (statistics ? of_token * one.chunk_lengths[maker.chunk] : whole * shares[maker.chunk]) /
-        1e9;
+        (statistics ? of_token * one.chunk_lengths[maker.chunk] : sent(maker, reader)) / 1e9;
     }
   }
   sum.exchanges = static_cast<double>(exchanged.size());
@@ -119,12 +157,13 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
 }
 
 //! A row of the table.
-std::string row_of(choose_command const& asked, schedule_choice const& call, made_orders& made) {
-  auto const [one, table] = evaluate(asked, call, made);
-  traffic const sum = traffic_of(asked, one, table);
+std::string row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
+  evaluated const made = evaluate(asked, call, orders);
+  candidate const& one = made.what;
+  traffic const sum = traffic_of(asked, made);
   std::string row;
   pp::append(row, "| `", one.label, "` | ", decimals(one.seconds, 2), " | ");
-  pp::append(row, decimals(100 * pp::figures_of(table, {}).makespan_bubble_rate, 1), " % | ");
+  pp::append(row, decimals(100 * pp::figures_of(made.table, {}).makespan_bubble_rate, 1), " % | ");
   pp::append(row, decimals(one.gigabytes, 1), " | ", decimals(one.host_gigabytes, 1), " | ");
   pp::append(row, decimals(sum.messages / asked.microbatches, 1), " | ");
   pp::append(row, decimals(sum.gigabytes / asked.microbatches, 2), " | ");

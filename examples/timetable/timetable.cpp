@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
+#include <pipe/core/flow.hpp>
 #include <pipe/io/csv.hpp>
 #include <pipe/io/html.hpp>
 #include <pipe/io/json.hpp>
@@ -110,6 +111,9 @@ void check_page(examples::made_table const& made) {
   if (made.travelling)
     throw std::invalid_argument("a page does not know the messages of weights that travel, as " +
                                 made.name + " has them; take --format svg, trace or text");
+  if (pp::stages_go_one_way(*table.declared))
+    throw std::invalid_argument("a page does not know stages that go one way, as " + made.name +
+                                " has them; take --format svg, trace or text");
   if (recomputes || table.first_units != nullptr)
     throw std::invalid_argument("a page knows neither recomputation nor microbatches of unequal "
                                 "numbers of chunks, as " +

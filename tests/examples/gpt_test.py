@@ -187,6 +187,11 @@ def check_every_schedule(text):
             if "needs the option" in result.stderr:
                 assert (result.returncode, result.stdout) == (2, ""), result
                 result = run(*words, "--memory-limit=8")
+            if name == "round-pipe":
+                assert (result.returncode, result.stdout) == (2, ""), result
+                assert result.stderr == ("gpt: round-pipe is not run by the example: it has stages of some layers for forward "
+                                         "passes, and of others for backward passes\n"), result.stderr
+                continue
             if name == "stp":
                 assert (result.returncode, result.stdout) == (2, ""), result
                 assert result.stderr == (f"gpt: {name} adds up the gradients of microbatches in another order than "

@@ -21,6 +21,8 @@ ADAPTED = {"recompute": ["chronos", "--with", "recompute-first"],
            "vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost", "0.25,0.25,0.25,0.25"],
            "interlaced": ["1f1b", "--with", "vocabulary-interlaced", "--vocabulary-cost", "0.25,0.25,0.25,0.25"],
            "weights_on_host": ["chronos", "--with", "weights-on-host", "--gather", "4", "--scatter", "8"],
+           "attention_exchange": ["slimpipe", "--with", "attention-exchange", "--tokens", "8192", "--attention-ratio", "2",
+                                  "--stages-per-device", "1"],
            "sharded_weights": ["breadth-first", "--with", "sharded-weights", "--gather", "3", "--scatter", "3"]}
 
 

@@ -20,6 +20,7 @@ TYPES = {
     "breadth-first": ("BreadthFirst<2>", "stage by stage: fewest gathers of weights"),
     "helix": ("HelixPipe<1, 1>", "attention on other devices than the weights of its layer, for long ones; here as long as the rest, and half stages at the ends as whole ones"),
     "wei-pipe": ("WeiPipe", "microbatches stay on their device, weights travel: for activations that are larger than weights"),
+    "round-pipe": ("RoundPipe<8, 24>", "weights on the host, stages dealt out to devices in turn; forward passes run twice"),
     "zb-h1": ("ZeroBubbleH1", "split backward; a device holds 1F1B's activations, and weight inputs beside them"),
     "zb-h2": ("ZeroBubbleH2", "split backward, no bubble on the span"),
     "zb-interleaved": ("ZeroBubbleInterleaved<2>", "split backward on interleaved stages"),
@@ -46,6 +47,7 @@ TYPES = {
     "stp": ("STP", "a V of pairs of any two passes, which hide the all-reduces of tensor parallelism"),
 }
 NEEDS_LIMIT = {"zb-auto": "8", "v-auto": "12"}
+LAYERS_PER_DEVICE = {"round-pipe": 3}  # each of which is a stage that goes back; others go forward
 HEAD = "| --- | --- | --- | --- | --- | --- | --- |\n"
 SKIPPED = {"csv", "v-continuous"}  # a file, and what is v-auto for equal times
 
@@ -55,7 +57,7 @@ def row(tool, name):
     if name in NEEDS_LIMIT:
         command += ["--memory-limit", NEEDS_LIMIT[name]]
     table = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    share = table["stages"] / table["devices"]
+    share = LAYERS_PER_DEVICE.get(name, table["stages"] / table["devices"])
     kept, inputs = (f"{max(table[key]) / share:.2f}".rstrip("0").rstrip(".")
                     for key in ("peak_activations", "peak_weight_inputs"))
     kind, words = TYPES[name]

@@ -34,7 +34,7 @@ class Systems(unittest.TestCase):
         cls.table = rows(cls.text)
 
     def test_every_schedule_has_a_row(self):
-        names = {line.split()[0] for line in output("--list").splitlines()} - {"helix", "wei-pipe"}  # parts of layers; weights that travel
+        names = {line.split()[0] for line in output("--list").splitlines()}
         self.assertEqual({label.split()[0] for label in self.table}, names, self.text)
 
     def test_adapters_have_rows(self):
@@ -52,6 +52,54 @@ class Systems(unittest.TestCase):
         }.items():
             self.assertEqual(float(self.table[name][4]), wanted, name)
 
+    def row(self, begins):
+        return next([float(c.rstrip(" %")) for c in cells] for label, cells in self.table.items() if label.startswith(begins))
+
+    def test_what_papers_put_together_has_rows(self):
+        for label in ["interleaved with offload", "chronos with recompute-first", "zb-h1 with vocabulary-2",
+                      "slimpipe --stages-per-device 8 with attention-exchange", "helix --stages-per-device 16 with recompute"]:
+            self.assertIn(label, self.table)
+        shared = rows(output("systems", *WORDS, "--data", "2"))
+        for label in ["breadth-first with sharded-weights", "breadth-first with gathered-once"]:
+            self.assertIn(label, shared)
+
+    def test_all_do_the_same_work(self):
+        # Seconds that devices are busy: the model's, however it is cut, sent and placed.
+        busy = {label: float(cells[0]) * (1 - float(cells[1].rstrip(" %")) / 100) for label, cells in self.table.items()}
+        for label in ["helix --stages-per-device 16", "wei-pipe", "slimpipe --stages-per-device 8 with attention-exchange"]:
+            self.assertAlmostEqual(busy[label], busy["1f1b"], delta=0.002 * busy["1f1b"], msg=label)
+        # RoundPipe runs the forward passes of nearly all layers twice.
+        again = next(value for label, value in busy.items() if label.startswith("round-pipe"))
+        self.assertTrue(0.97 * busy["1f1b with recompute"] < again < busy["1f1b with recompute"], busy)
+
+    def test_messages_of_parts_of_layers(self):
+        # Queries, keys, values and residual, 4 widths; output and residual, 2; back as much. One in P is local.
+        layers, width = 32, 65536 * 4096 * 2 / 8 / 1e9
+        helix = self.row("helix")
+        self.assertEqual(helix[4], 2 * 2 * layers * (P - 1) / P)
+        self.assertAlmostEqual(helix[5], 2 * 6 * width * layers * (P - 1) / P, delta=0.006)
+
+    def test_messages_of_weights(self):
+        # All weights in bf16 on, weights and gradients in single precision back, but for the first microbatch.
+        parameters = (32 * 12 * 4096 ** 2 + 2 * 51200 * 4096) / 8
+        wei = self.row("wei-pipe")
+        self.assertAlmostEqual(wei[4], 2 * P * (M - 1) / M, delta=0.06)
+        self.assertAlmostEqual(wei[5], 8 * parameters / 1e9 * (M - 1) / M, delta=0.006)
+        label = next(each for each in self.table if each.startswith("round-pipe"))
+        forward, backward = map(int, re.findall(r"stages (\d+)", label))
+        self.assertEqual(self.row("round-pipe")[4], forward + backward - 1)
+
+    def test_memory_of_weights_that_move(self):
+        # Of RoundPipe a device has the weights of two stages, the host all 18 bytes of a parameter, and inputs.
+        round_pipe, parameters = self.row("round-pipe"), (32 * 12 * 4096 ** 2 + 2 * 51200 * 4096) / 8
+        inputs = 31 * M * 65536 * 4096 * 2 / 8
+        self.assertAlmostEqual(round_pipe[3], (18 * parameters + inputs) / P / 1e9, delta=0.06)
+        self.assertLess(round_pipe[2], self.row("1f1b with recompute")[2])
+        # Of WeiPipe it has the activations of one microbatch in all layers, as a device of 1F1B has of P in its own.
+        one = 32 * 65536 * (32 * 4096 + 4 * 32) / 8 / 1e9
+        self.assertGreater(self.row("wei-pipe")[2], one)
+        self.assertLess(self.row("wei-pipe")[2], one + 30)
+
     def test_chunks_do_not_change_the_bytes_sent(self):
         self.assertEqual(self.table["1f1b"][5], self.table["seq1f1b --chunks 4"][5])
 
@@ -68,7 +116,8 @@ class Systems(unittest.TestCase):
         self.assertLess(held["1f1b with recompute"], held["1f1b"])
         host = {label: float(cells[3]) for label, cells in self.table.items()}
         self.assertGreater(host["1f1b with offload"], 0)
-        self.assertTrue(all(value == 0 for label, value in host.items() if "offload" not in label and "host" not in label))
+        self.assertTrue(all(value == 0 for label, value in host.items()
+                            if "offload" not in label and "host" not in label and "round-pipe" not in label))
         # Of two stages on every device, the state of one.
         moved = held["chronos"] - held["chronos with weights-on-host"]
         self.assertGreater(moved, 0)

@@ -151,9 +151,136 @@ def check_figures(case, found):
         case.assertAlmostEqual(peak, most)
 
 
+LAYERS_OF_ROUND_PIPE = 3  # of a device, by default: each in a stage that goes back
+
+
+class RoundPipe(unittest.TestCase):
+    """Stages that go one way: every rule and figure from the passes and the layers of stages alone."""
+
+    @staticmethod
+    def made(devices, microbatches, cost, *words):
+        return table("round-pipe", "--devices", devices, "--microbatches", microbatches, "--cost",
+                     ",".join(map(str, cost)), *words)
+
+    @staticmethod
+    def layers_of(stage, forward, backward):
+        """The layers of a stage: shares of all but the last, packed from the back; or one."""
+        if stage >= forward:
+            return [forward + backward - 1 - stage]
+        return list(range(stage * (backward - 1) // forward, (stage + 1) * (backward - 1) // forward))
+
+    def check(self, found, forward, backward, cost):
+        devices, microbatches = found["devices"], found["microbatches"]
+        self.assertEqual(found["stages"], forward + backward)
+        # Every layer goes back once; forward, with what comes back, every layer but the last twice.
+        ends = {(e["stage"], e["microbatch"]): (e["end"], device) for device, e in entries(found)}
+        self.assertEqual(set(ends), {(s, m) for s in range(found["stages"]) for m in range(microbatches)})
+        went = [layer for stage in range(forward) for layer in self.layers_of(stage, forward, backward)]
+        self.assertEqual(went, list(range(backward - 1)))
+        for device, entry in entries(found):
+            stage, layers = entry["stage"], self.layers_of(entry["stage"], forward, backward)
+            self.assertEqual((device, entry["kind"]), (stage % devices, "F" if stage < forward else "B"))
+            time = len(layers) * cost[0] if stage < forward else sum(cost[:3])
+            self.assertAlmostEqual(entry["end"] - entry["start"], time)
+            if stage > 0:
+                end, where = ends[stage - 1, entry["microbatch"]]
+                self.assertGreaterEqual(entry["start"] + 1e-9, end + (cost[3] if where != device else 0))
+        busy = []
+        for row in found["passes"]:
+            busy.append(sum(e["end"] - e["start"] for e in row))
+            for before, after in zip(row, row[1:]):
+                self.assertGreaterEqual(after["start"], before["end"])
+        self.assertEqual(found["makespan"], max(row[-1]["end"] for row in found["passes"]))
+        self.assertAlmostEqual(found["makespan_bubble_rate"], 1 - sum(busy) / devices / found["makespan"])
+        self.assertNotIn("least_makespan", found)  # nothing is known
+        held = [int(any(e["kind"] == "B" for e in row)) for row in found["passes"]]
+        self.assertEqual((found["peak_activations"], found["peak_weight_inputs"]), (held, [0] * devices))
+
+    def test_stages_and_times(self):
+        for devices, microbatches in ((4, 8), (4, 4), (1, 1), (3, 2), (8, 16)):
+            for cost in ((1, 1, 1, 0), (2, 3, 4, 0.5)):
+                self.check(self.made(devices, microbatches, cost), devices, 3 * devices, cost)
+        for forward, backward in ((1, 3), (2, 4), (3, 4), (3, 10)):
+            words = ("--forward-stages", forward, "--backward-stages", backward)
+            self.check(self.made(4, 6, (1, 1, 1, 0), *words), forward, backward, (1, 1, 1, 0))
+
+    def test_equal_times_have_the_law(self):
+        # The first stage has one layer less; all others take 3. It goes first, so the others wait for it alone.
+        for devices in (2, 4, 6):
+            for microbatches in (devices, 2 * devices, 32):
+                found = self.made(devices, microbatches, (1, 1, 1, 0))
+                self.assertEqual(found["makespan"], 3 * (4 * microbatches + devices - 1) - 1)
+
+    def test_loads_of_weights(self):
+        plain = self.made(4, 8, (1, 1, 1, 0))
+        loaded = self.made(4, 8, (1, 1, 1, 0), "--with", "sharded-weights", "--gather", 2, "--scatter", 4)
+        # The first load has two layers, and the last unload one; all others are hidden.
+        self.assertEqual(loaded["makespan"], plain["makespan"] + 2 * 2 + 4)
+
+    def test_refusals(self):
+        words = ("round-pipe", "--devices", 4, "--microbatches", 8)
+        for more, reason in ((["--forward-stages", 12], "at most 11 go forward, not 12"),
+                             (["--forward-stages", 1, "--backward-stages", 2], "in all no fewer than devices"),
+                             (["--with", "recompute"], "goes into sharded-weights and gathered-once alone"),
+                             (["--chunks", 2], "round-pipe does not have the option --chunks"),
+                             (["--format", "html"], "a page does not know stages that go one way"),
+                             (["--format", "pytorch"], "here each goes one way")):
+            result = run(*words, *more)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), more)
+            self.assertIn(reason, result.stderr)
+
+    def test_costs_of_layers_from_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            times = [[1 + i] for i in range(12)]  # of 12 layers
+            costs = cost_file(folder, {"pipelining_costs": 1, "communication": 0, "forward": times, "backward_input": times,
+                                       "backward_weight": times})
+            found = table("round-pipe", "--devices", 4, "--microbatches", 8, "--cost", costs)
+            for _, entry in entries(found):
+                layers = self.layers_of(entry["stage"], 4, 12)
+                self.assertAlmostEqual(entry["end"] - entry["start"],
+                                       sum((1 if entry["kind"] == "F" else 3) * (1 + layer) for layer in layers))
+
+
+class AttentionExchange(unittest.TestCase):
+    WORDS = ("slimpipe", "--devices", 4, "--microbatches", 4, "--chunks", 8, "--stages-per-device", 1, "--tokens", 8192)
+
+    @staticmethod
+    def busy(found):
+        return sum(entry["end"] - entry["start"] for _, entry in entries(found))
+
+    def test_the_same_work_in_less_time(self):
+        for ratio, cost, shown in ((0.5, "1.5,2.25,1", (1.124, 1.101)), (1, "2,3.5,1", (1.164, 1.104)), (8, "9,21,1", (1.298, 1.113))):
+            words = (*self.WORDS, "--attention-ratio", ratio, "--cost", cost)
+            plain, exchanged = table(*words, "--even"), table(*words, "--with", "attention-exchange")
+            self.assertAlmostEqual(self.busy(plain), self.busy(exchanged))
+            # What docs/how_to/attention_exchange.md says that its lesson prints.
+            for found, times in zip((plain, exchanged), shown):
+                self.assertAlmostEqual(found["makespan"] / (self.busy(found) / 4), times, delta=0.0005)
+
+    def test_parts_of_layers(self):
+        words = ("slimpipe", "--devices", 3, "--microbatches", 4, "--tokens", 600, "--attention-ratio", 2)
+        for more, chunks, held in (([], 3, 2), (["--chunks", 6, "--stages-per-device", 1], 6, 1)):
+            found = table(*words, *more, "--with", "attention-exchange")
+            self.assertEqual(found["stages"], 3 * held * 4 * chunks)
+            self.assertEqual({(e["kind"], e["stage"], e["microbatch"]) for _, e in entries(found)},
+                             {(k, s, m) for k in "FB" for s in range(found["stages"]) for m in range(4)})
+            self.assertIn("messages", output(*words, *more, "--with", "attention-exchange", "--format", "calls"))
+
+    def test_refusals(self):
+        words = ("--devices", 4, "--microbatches", 8, "--with", "attention-exchange")
+        for name, more, reason in (("slimpipe", [], "needs --tokens and --attention-ratio"),
+                                   ("seq1f1b", ["--tokens", 64, "--attention-ratio", 1], "attention-exchange is for slimpipe alone"),
+                                   ("slimpipe", ["--tokens", 64, "--attention-ratio", 1, "--format", "pytorch"], "a chain")):
+            result = run(name, *words, *more)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), more)
+            self.assertIn(reason, result.stderr)
+
+
 class Timetables(unittest.TestCase):
     def test_every_schedule_at_several_sizes(self):
         for name in names():
+            if name == "round-pipe":  # whose stages go one way: RoundPipe has the same tests of its own
+                continue
             for devices, microbatches, cost in ((4, 8, "1,1,1"), (4, 8, "1,1.25,0.75,0.5"), (1, 1, "2,3,4,1"),
                                                 (2, 4, "1,1,1,0"), (8, 16, "10,12,8,1"), (3, 2, "1,2,1")):
                 words = with_needed_options(name, "--devices", devices, "--microbatches", microbatches, "--cost", cost)
@@ -315,7 +442,7 @@ class Timetables(unittest.TestCase):
         text = output("compare", *words)
         lines = {row["schedule"]: row for row in csv.DictReader(io.StringIO(output("compare", *words, "--format", "csv")))}
         for row in rows:
-            held = row["stages"] / 4
+            held = LAYERS_OF_ROUND_PIPE if row["schedule"] == "round-pipe" else row["stages"] / 4
             rounded = 0 if held == row["stages"] // 4 else 1e-9  # helix has 9 stages
             costs = ",".join(str(time / held / row["chunks"]) for time in (4, 6, 2))
             own = [row["schedule"], *words[:4], "--cost", costs + ",0.5"]
@@ -329,7 +456,9 @@ class Timetables(unittest.TestCase):
                 for key in ("peak_activations", "peak_weight_inputs"):
                     self.assertAlmostEqual(row[key], max(found[key]) / held)
                 # Every device does the work of 12 microbatches, 12 each, however the work is cut.
-                self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 12 * 12)
+                # RoundPipe runs the forward passes of 11 of 12 layers twice.
+                twice = 12 * 4 * 11 / 12 if row["schedule"] == "round-pipe" else 0
+                self.assertAlmostEqual(row["makespan"] * (1 - row["makespan_bubble_rate"]), 12 * 12 + twice)
                 self.assertRegex(text, rf"\n{row['schedule']} +{row['stages']} +{row['chunks']} ")
         # What a schedule cannot do is said in its line, and the others go on.
         self.assertRegex(output("compare", "--devices", 3, "--microbatches", 6), r"\ndualpipe +[^\n]*even")
@@ -392,7 +521,7 @@ class Timetables(unittest.TestCase):
                     with self.subTest(words=words, content=content):
                         # Some orders follow from the costs, which the file does not hold.
                         result = run(*words, "--cost", "3,2,1,0.5", "--format", content)
-                        if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "slice-v", "slimpipe", "stp", "svpp", "wei-pipe"):
+                        if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "round-pipe", "slice-v", "slimpipe", "stp", "svpp", "wei-pipe"):
                             self.assertEqual((result.returncode, result.stdout), (2, ""))
                             continue
                         file.write_text(result.stdout, encoding="utf-8")
@@ -437,7 +566,8 @@ class Timetables(unittest.TestCase):
     def test_adapters_that_cannot_be(self):
         for words, text in (
                 (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "
-                                               "offload-chunks, vocabulary-1, vocabulary-2, vocabulary-interlaced, sharded-weights, gathered-once or weights-on-host, not 'shards'"),
+                                               "offload-chunks, vocabulary-1, vocabulary-2, vocabulary-interlaced, sharded-weights, gathered-once, "
+                                               "weights-on-host or attention-exchange, not 'shards'"),
                 (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for a vocabulary in shards only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
                 (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),

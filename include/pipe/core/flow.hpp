@@ -199,6 +199,17 @@ struct flow {
   return declared[kind].calls == stage_call::scatter_gradients || adds_gradients(declared, kind);
 }
 
+//! @brief True where forward and backward passes make the same, so that a stage has one of them: a
+//! chain of stages that go forward and, behind them, others that go back.
+[[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
+  std::uint32_t const both =
+    1u << index_of(pass_kind::forward) | 1u << index_of(pass_kind::backward);
+  for (int row = 0; row < declared.rows; ++row)
+    if (declared.wanted[row] && (declared.makers[row] & both) == both)
+      return true;
+  return false;
+}
+
 //! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.
 [[nodiscard]] constexpr kind_of_pass declare_kind(char letter,
                                                   flow_word const& word,

@@ -6,6 +6,7 @@
 //! pipelining::write_pytorch_csv. The format is described in <pipe/io/pytorch_actions.hpp>.
 
 #include <pipe/core/dependencies.hpp>
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
@@ -192,7 +193,8 @@ private:
 //!
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
-//! passes, microbatches from both ends or on other ways than others, stages that are no chain.
+//! passes, microbatches from both ends or on other ways than others, stages that are no chain or go
+//! one way.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
@@ -210,6 +212,9 @@ void write_pytorch_csv(Sink& out,
                                 "stage, but here it depends on the microbatch");
   if (order.edges != nullptr)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's stages are a chain");
+  if (stages_go_one_way(*order.declared))
+    throw std::invalid_argument(
+      "write_pytorch_csv: PyTorch's stages go forward and back; here each goes one way");
   std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));
   if (content == pytorch_content::passes_and_messages) {
     rows = detail::pytorch_message_writer(order, release).write();

@@ -3,8 +3,8 @@
 
 //! @file
 //! @brief Times and bytes of every stage of a model on given GPUs. Header for
-//! pipelining::training_setup, stage_content, stage_bytes, pass_seconds, copy_seconds,
-//! predict_costs, predict_bytes, memory_band and chunk_tax_band.
+//! pipelining::training_setup, stage_content, stage_bytes, parted_contents, pass_seconds,
+//! copy_seconds, sent_bytes, predict_costs, predict_bytes, memory_band and chunk_tax_band.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
@@ -12,6 +12,7 @@
 #include <pipe/model/transformer.hpp>
 #include <pipe/timetable/cost.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -35,6 +36,10 @@ struct stage_content {
   bool embedding = false; //!< the embedding of tokens
   bool output = false; //!< the output layer and the loss
   int shards = 1;      //!< of the vocabulary, of which this stage has one
+  // Parts of layers beside the whole ones, of which each has one of every part.
+  int projections = 0; //!< what gives query, keys and values
+  int attentions = 0;  //!< attention, which has no weights
+  int remainders = 0;  //!< what follows attention
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -79,11 +84,25 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
+//! @brief The stages of HelixPipe: what is around attention, with the ends of two layers, and
+//! attention, in turn.
+//! @param layers of the model
+[[nodiscard]] inline std::vector<stage_content> parted_contents(int layers) {
+  std::vector<stage_content> result{{0, true, false, 1, 1}};
+  for (int layer = 1; layer <= layers; ++layer) {
+    bool const last = layer == layers;
+    result.push_back({.layers = 0, .attentions = 1});
+    result.push_back({0, false, last, 1, last ? 0 : 1, 0, 1});
+  }
+  return result;
+}
+
 //! @brief Seconds that the GPUs of a tensor parallel group exchange activations for one pass of a
 //! stage, which computes nothing of its own meanwhile: all-reduces, or with sequence parallelism
 //! gathers and scatters. 0 for the gradient of weights.
 //! @param tokens those of the chunk.
-//! @source own derivation; a layer gathers and scatters twice forward and twice backward.
+//! @source own derivation; a layer gathers and scatters twice forward and twice backward, of which
+//! the first gather is before its projection.
 [[nodiscard]] constexpr double exchange_seconds(transformer const& model,
                                                 training_setup const& setup,
                                                 gpu const& on,
@@ -93,8 +112,8 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   if (kind == pass_kind::backward_weight)
     return 0;
   double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
-  return stage.layers * 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered /
-         (on.link_gb_per_s * 1e9);
+  double const layers = stage.layers + 0.25 * stage.projections + 0.75 * stage.remainders;
+  return layers * 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered / (on.link_gb_per_s * 1e9);
 }
 
 //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
@@ -110,15 +129,20 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                             pass_kind kind,
                                             token_range tokens) noexcept {
   double const rate = on.peak_tflops * 1e12 * setup.tensor;
-  double seconds =
-    stage.layers *
-    (linear_flops(model, tokens, setup.sequences) / (rate * reached.linear) +
-     attention_flops(model, kind, tokens, setup.sequences) / (rate * reached.attention));
+  double const linear = linear_flops(model, tokens, setup.sequences);
+  double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
+                            static_cast<double>(projection_parameters(model));
+  double seconds = (stage.layers * linear + stage.projections * projection +
+                    stage.remainders * (linear - projection)) /
+                     (rate * reached.linear) +
+                   (stage.layers + stage.attentions) *
+                     attention_flops(model, kind, tokens, setup.sequences) /
+                     (rate * reached.attention);
   if (stage.output)
     seconds +=
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
   if (kind != pass_kind::backward_weight)
-    seconds += stage.layers *
+    seconds += (stage.layers + stage.remainders) *
                expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
                setup.tensor / (on.link_gb_per_s * 1e9);
   return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
@@ -157,9 +181,22 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
          setup.tensor / (on.host_gb_per_s * 1e9);
 }
 
+//! @brief Bytes of the message of a stage to the one behind it, on one GPU: an activation; behind
+//! a projection query, keys and values too, behind attention its output.
+[[nodiscard]] constexpr std::int64_t sent_bytes(transformer const& model,
+                                                training_setup const& setup,
+                                                stage_content const& stage,
+                                                std::int64_t tokens) noexcept {
+  auto const bytes = stage.projections > 0 ? projected_message_bytes(model, tokens, setup.sequences)
+                     : stage.attentions > 0 ? attended_message_bytes(model, tokens, setup.sequences)
+                                            : message_bytes(model, tokens, setup.sequences);
+  return bytes / setup.tensor;
+}
+
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
-//! as long as its forward pass. The latency is that of the slowest link. Exchanges of a tensor
-//! parallel group are hidden by fused backward passes and by composite ones, as `cost_table` does.
+//! as long as its forward pass. The latency is that of the slowest link and the longest message.
+//! Exchanges of a tensor parallel group are hidden by fused backward passes and by composite ones,
+//! as `cost_table` does.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
 //! @throws std::invalid_argument when there is not one entry per stage and chunk.
 //! @complexity O(S C + P^2)
@@ -177,6 +214,12 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   std::int64_t longest = 0;
   for (int const length : chunk_lengths)
     longest = length > longest ? length : longest;
+  training_setup one_gpu = setup;
+  one_gpu.tensor = 1;
+  std::int64_t widest = 0; // a token of parts of layers is as many tokens of whole ones
+  for (stage_content const& each : content)
+    widest = std::max(widest, sent_bytes(model, one_gpu, each, longest));
+  longest = widest / message_bytes(model, 1, setup.sequences);
   int const last = extents.devices - 1;
   cost_table table(
     extents, {.communication = last > 0 ? message_seconds(model, setup, on, 0, last, longest) : 0});
@@ -226,22 +269,32 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
        ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
        : 0);
   std::int64_t const held =
-    stage.layers * (dense + (layer_parameters(model) - dense) / setup.expert) +
+    (stage.layers + stage.remainders) * (dense + (layer_parameters(model) - dense) / setup.expert) +
+    (stage.projections - stage.remainders) * projection_parameters(model) +
     ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0)) *
       ((vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
   std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
   stage_bytes result;
+  // Beside attention a projection keeps the inputs of its norm and its product, and what follows
+  // attention all else, with a copy of attention's output.
+  std::int64_t const whole = activation_bytes(model, setup.sequence, setup.sequences);
+  std::int64_t const attention = attention_activation_bytes(model, setup.sequence, setup.sequences);
+  std::int64_t const before = 2 * input_bytes(model, setup.sequence, setup.sequences);
+  std::int64_t const copy = attended_message_bytes(model, setup.sequence, setup.sequences) -
+                            message_bytes(model, setup.sequence, setup.sequences);
   result.activation =
-    stage.layers * activation_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
+    (stage.layers * whole + stage.attentions * attention + stage.projections * before +
+     stage.remainders * (whole - attention - before + copy)) /
+    setup.tensor;
   result.weights = 2 * share;
   result.gradients = 4 * share;
   result.optimizer = (12 * share + setup.data - 1) / setup.data;
   if (stage.output)
     result.logits = logits_bytes(model, longest, setup.sequences) / setup.tensor / stage.shards;
   if (chunk_lengths.size() > 1)
-    result.carried =
-      2 * stage.layers * key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
-  result.message = message_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
+    result.carried = 2 * (stage.layers + stage.attentions) *
+                     key_value_bytes(model, setup.sequence, setup.sequences) / setup.tensor;
+  result.message = sent_bytes(model, setup, stage, setup.sequence);
   return result;
 }
 

@@ -104,6 +104,11 @@ constexpr void check_transformer(transformer const& model) {
          std::int64_t{model.hidden} * model.experts;
 }
 
+//! @brief Of these, the parameters that give query, keys and values.
+[[nodiscard]] constexpr std::int64_t projection_parameters(transformer const& model) noexcept {
+  return std::int64_t{model.hidden} * (detail::query_width(model) + 2 * detail::key_width(model));
+}
+
 //! @brief Parameters of one end of the model: the embedding, or the output layer.
 [[nodiscard]] constexpr std::int64_t vocabulary_parameters(transformer const& model) noexcept {
   return std::int64_t{model.hidden} * model.vocabulary;
@@ -181,6 +186,15 @@ activation_bytes(transformer const& model, std::int64_t tokens, int sequences = 
   return sequences * tokens * (attention + feed_forward + norms);
 }
 
+//! @brief Of these, the bytes of attention alone: query, keys, values, output and log-sum-exp.
+[[nodiscard]] constexpr std::int64_t attention_activation_bytes(transformer const& model,
+                                                                std::int64_t tokens,
+                                                                int sequences = 1) noexcept {
+  return sequences * tokens *
+         (4 * detail::query_width(model) + 4 * detail::key_width(model) +
+          4 * std::int64_t{model.heads});
+}
+
 //! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it: its
 //! input.
 [[nodiscard]] constexpr std::int64_t
@@ -199,6 +213,20 @@ key_value_bytes(transformer const& model, std::int64_t tokens, int sequences = 1
 [[nodiscard]] constexpr std::int64_t
 message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
   return input_bytes(model, tokens, sequences);
+}
+
+//! @brief Bytes of what attention reads, with the residual: query, keys and values of all tokens.
+[[nodiscard]] constexpr std::int64_t
+projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
+  return message_bytes(model, tokens, sequences) +
+         sequences * tokens * (2 * detail::query_width(model) + 4 * detail::key_width(model));
+}
+
+//! @brief Bytes of what attention gives, with the residual.
+[[nodiscard]] constexpr std::int64_t
+attended_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
+  return message_bytes(model, tokens, sequences) +
+         2 * sequences * tokens * detail::query_width(model);
 }
 
 //! @brief Bytes of the logits and their gradient while the loss is computed: bf16 and single.

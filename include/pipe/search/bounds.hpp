@@ -10,6 +10,7 @@
 //! busiest device between what has to come before and after it, and the memory that activations
 //! hold while they wait.
 
+#include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
@@ -154,9 +155,9 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! Where activations are recomputed or copied to the host and back, memory bounds count the time
 //! that they are on the device at least; what a forward pass that is recomputed works with is not
 //! counted.
-//! @param over any placement, stages in a chain. @param cost any cost model.
-//! @throws std::invalid_argument for extents that cannot be, a limit at which nothing runs, or
-//! shares that are not one per chunk or unit.
+//! @param over any placement, stages in a chain that goes forward and back. @param cost any cost
+//! model. @throws std::invalid_argument for other stages, extents that cannot be, a limit at which
+//! nothing runs, or shares that are not one per chunk or unit.
 //! @complexity O(n) for n passes to look at all costs; on top of it, for each run of microbatches
 //! of equal costs, O(P S C), and O((S C)^2) under a memory limit.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
@@ -168,6 +169,9 @@ least_times(pipeline const& over, Cost const& cost, bound_options const& options
   check_extents(extents);
   if (over.edges != nullptr)
     throw std::invalid_argument("least_times: stages must be a chain; leave out edges_of");
+  if (stages_go_one_way(*over.declared))
+    throw std::invalid_argument(
+      "least_times: every stage must go forward and back; here each goes one way");
   if (extents.where == placement::custom && over.holders == nullptr)
     throw std::invalid_argument(
       "least_times: a custom placement has its devices in a table; give the pipeline of it");

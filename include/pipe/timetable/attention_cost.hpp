@@ -49,12 +49,14 @@ struct attention_part_cost {
   shape extents{};                //!< of the timetable
   uniform_cost linear{};          //!< of a chunk on a layer, but for attention
   double forward = 0;             //!< attention of the queries of one chunk to the keys of one
-  double backward = 0;            //!< likewise, in a backward pass
+  double backward = 0;            //!< likewise, in a backward pass or in the half for the inputs
   double projection_share = 0.25; //!< of `linear`; the rest is that of `after_attention`
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
     exchange_stage const part = schedule.stage_at(extents, what.stage);
-    double const keys = what.kind == pass_kind::forward ? forward : backward;
+    double const keys = what.kind == pass_kind::forward           ? forward
+                        : what.kind == pass_kind::backward_weight ? 0
+                                                                  : backward;
     switch (part.part) {
     case layer_part::projection: return projection_share * linear.duration(what);
     case layer_part::attention: return (part.chunk + 0.5 - part.taken) * keys;

@@ -54,6 +54,66 @@ TEST_CASE("bytes of a stage follow from what it holds") {
         2LL * 4 * 4 * 4096 * 4096 / 8);
 }
 
+TEST_CASE("parts of layers are whole layers together") {
+  for (char const* const name : {"gpt-7b", "llama-70b", "mixtral-8x7b"}) {
+    CAPTURE(name);
+    pp::transformer const model = pp::find_transformer(name);
+    pp::gpu const on = pp::find_gpu("h100");
+    pp::efficiency const reached{0.5, 0.25, 0.75};
+    pp::training_setup const setup{.sequence = 4096, .tensor = 8};
+    std::vector<int> const halves{2048, 2048};
+    auto const parts = pp::parted_contents(6);
+    std::vector<int> const layers{6};
+    pp::stage_content const whole{6, true, true};
+    REQUIRE(parts.size() == 13);
+    for (pp::pass_kind const kind :
+         {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
+      auto const seconds = [&](pp::stage_content const& of) {
+        return pp::pass_seconds(model, setup, on, reached, of, kind, {2048, 2048});
+      };
+      double sum = 0;
+      for (pp::stage_content const& each : parts)
+        sum += seconds(each);
+      CHECK(sum == doctest::Approx(seconds(whole)));
+    }
+    pp::stage_bytes sum;
+    for (pp::stage_content const& each : parts) {
+      pp::stage_bytes const of = pp::predict_bytes(model, setup, each, halves);
+      sum.activation += of.activation;
+      sum.weights += of.weights;
+      sum.optimizer += of.optimizer;
+      sum.carried += of.carried;
+      sum.logits += of.logits;
+      CHECK((of.weights == 0) == (each.attentions > 0));
+    }
+    pp::stage_bytes const all = pp::predict_bytes(model, setup, whole, halves);
+    CHECK(sum.weights == all.weights);
+    CHECK(sum.optimizer == all.optimizer);
+    CHECK(sum.carried == all.carried);
+    CHECK(sum.logits == all.logits);
+    // The output of attention lies on both sides of a message.
+    std::int64_t const copies = 6LL * 2 * 4096 * model.hidden / 8;
+    CHECK(sum.activation == all.activation + copies);
+  }
+}
+
+TEST_CASE("messages between parts of layers are those of HelixPipe") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::training_setup const setup{.sequence = 4096, .sequences = 2, .tensor = 8};
+  std::int64_t const width = 2LL * 2 * 4096 * 4096 / 8; // bf16 of all tokens
+  auto const parts = pp::parted_contents(2);
+  for (std::size_t stage = 0; stage + 1 < parts.size(); ++stage)
+    CHECK(pp::sent_bytes(model, setup, parts[stage], 4096) == (stage % 2 == 0 ? 4 : 2) * width);
+  CHECK(pp::sent_bytes(model, setup, {.layers = 3}, 4096) == width);
+  // The longest of them counts.
+  pp::gpu const on = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 5, .microbatches = 2};
+  std::vector<int> const whole{4096};
+  pp::cost_table const cost = pp::predict_costs(model, setup, on, {1, 1, 1}, extents, parts, whole);
+  CHECK(cost.latency() ==
+        doctest::Approx(4 * static_cast<double>(width) / (on.network_gb_per_s * 1e9)));
+}
+
 TEST_CASE("published memory lies in the band of the prediction") {
   // Figure of Seq1F1B, 2.7B, eight devices, no tensor parallelism, 1F1B: 51.4 and 74.3 GB on the
   // device that holds the most, for 16k and 24k tokens.

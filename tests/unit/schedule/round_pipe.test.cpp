@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // RoundPipe: orders and times as published, laws over ranges, loads beside passes, and the cut of
 // layers against all cuts.
+#include <pipe/core/flow.hpp>
+#include <pipe/core/training_kinds.hpp>
+#include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/round_pipe.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/search/bounds.hpp>
 #include <pipe/search/round_stages.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -246,6 +251,23 @@ TEST_CASE("RoundPipe refuses fewer stages than devices") {
                        std::invalid_argument);
   CHECK_THROWS_AS((void)pp::make_timetable(pp::RoundPipe<>{4, 0}, {4, 4}), std::invalid_argument);
   CHECK_NOTHROW((void)pp::make_timetable(pp::RoundPipe<>{0, 4}, {4, 4}));
+}
+
+TEST_CASE("what is for stages that go forward and back refuses those that go one way") {
+  CHECK(pp::stages_go_one_way(pp::round_training));
+  CHECK(pp::stages_go_one_way(loaded::declared));
+  for (pp::flow const& declared : {pp::training, pp::travelling_weights})
+    CHECK_FALSE(pp::stages_go_one_way(declared));
+  auto const table = pp::make_timetable(pp::RoundPipe<>{2, 5}, {3, 4}, unit);
+  CHECK_THROWS_WITH_AS((void)pp::least_times(table.over(), unit),
+                       "least_times: every stage must go forward and back; here each goes one way",
+                       std::invalid_argument);
+  std::string file;
+  CHECK_THROWS_WITH_AS(
+    pp::write_pytorch_csv(file, table),
+    "write_pytorch_csv: PyTorch's stages go forward and back; here each goes one way",
+    std::invalid_argument);
+  CHECK(file.empty());
 }
 
 TEST_CASE("plans of RoundPipe are proven under all policies, and no wait can be left out") {

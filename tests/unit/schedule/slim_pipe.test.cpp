@@ -301,6 +301,20 @@ TEST_CASE("passes in parts exchange attention as planned, and their plans are pr
   CHECK(given > 400);
 }
 
+TEST_CASE("the halves of a backward pass of a part take what the whole one takes") {
+  exchanging const schedule{{4, 1}, {}};
+  pp::shape const extents = schedule.arrange(4, 4);
+  pp::attention_part_cost<exchanging> const cost{schedule, extents, {1, 1.5, 0.75}, 0.5, 1.25};
+  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    auto const time = [&](pp::pass_kind kind) {
+      return cost.duration(pp::row_writer::make(kind, stage, 0));
+    };
+    CAPTURE(stage);
+    CHECK(time(pp::pass_kind::backward) ==
+          time(pp::pass_kind::backward_input) + time(pp::pass_kind::backward_weight));
+  }
+}
+
 TEST_CASE("attention that a third device takes over is found") {
   auto const found = [](auto const& schedule) {
     return pp::verify(pp::make_timetable(schedule, {4, 4})).broken;
