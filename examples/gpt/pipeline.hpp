@@ -214,11 +214,15 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   return all;
 }
 
-//! Bytes that forward passes keep on a device at the peak of a timetable.
+//! Bytes that forward passes keep on a device at the peak of a timetable without chunks: with the
+//! keys and values of whole layers, which chunks would share.
 [[nodiscard]] inline double
 kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
   return pp::peak_activation_bytes(table, device, [&sizes](pp::pass const& what) {
-    return static_cast<double>(sizes.kept_bytes(what));
+    layer_range const& layers = sizes.stages[what.stage];
+    auto const shared = (layers.last - layers.first) * sizes.cut.tokens(what.microbatch) * 2 *
+                        sizes.size.key_width() * static_cast<std::int64_t>(sizeof(float));
+    return static_cast<double>(sizes.kept_bytes(what) + shared);
   });
 }
 

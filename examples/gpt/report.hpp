@@ -232,11 +232,14 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   print_kilobytes<slot_bytes>(moves ? of_activations : of_weights, all);
 }
 
-//! Bytes that the stages of layers cut at their attention keep between passes, which is all that
-//! their devices keep: at the peak of the plan, beside what was measured.
+//! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
+//! layers cut at their attention and of pipelines that enter at both ends: at the peak of the plan,
+//! beside what was measured.
 inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
-  if (table.extents.where != pp::placement::custom || o.adapted != examples::adapter::none) {
+  bool const all = table.extents.where == pp::placement::custom ||
+                   table.extents.where == pp::placement::bidirectional;
+  if (!all || o.adapted != examples::adapter::none) {
     return;
   }
   std::printf("\nActivations kept between passes (%s), planned and measured\n  kB        ",

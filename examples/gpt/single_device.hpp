@@ -86,6 +86,21 @@ public:
     return step(pieces, [](pipelining::pass_kind, std::size_t, unit, auto work) { work(); });
   }
 
+  //! Other gradients than those of the step, by their number in the order of the layers.
+  template <class Gradient>
+  void set_gradients(Gradient gradient) {
+    for (auto* const each : {&stages_, &copies_}) {
+      std::size_t next = 0;
+      for (auto& stage : *each) {
+        stage.for_each_parameter([&](parameter<Number>& p) {
+          for (Number& x : p.gradient) {
+            x = gradient(next++);
+          }
+        });
+      }
+    }
+  }
+
   //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step) {
     for (auto* const each : {&stages_, &copies_}) {

@@ -28,22 +28,23 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
   stage.for_each_parameter([&](parameter<Number>& p) {
     numbers.insert(numbers.end(), p.gradient.begin(), p.gradient.end());
   });
-  stage.for_each_parameter([&](parameter<Number>& p) {
-    numbers.insert(numbers.end(), p.value.begin(), p.value.end());
-  });
+  stage.for_each_parameter(
+    [&](parameter<Number>& p) { numbers.insert(numbers.end(), p.value.begin(), p.value.end()); });
 }
 
 //! The gradients, then the weights of all stages of a pipeline in the order of the layers, on its
 //! device 0; empty on the others. Collective.
-[[nodiscard]] inline std::vector<float>
-gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipeline) {
+//! @param way of two copies, the one of these microbatches
+[[nodiscard]] inline std::vector<float> gather(
+  rank_model& model, pp::timetable_view table, int device, MPI_Comm pipeline, std::size_t way = 0) {
+  int const microbatch = first_of_way(table.extents, way);
   std::vector<float> all;
   std::vector<float> weights;
   std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(table.extents)));
   model.for_each_stage([&](std::size_t s, pipeline_stage& stage) {
     append_numbers(own[s], stage);
     // Attention may be on several ranks, without weights: the first sends that it has none.
-    if (device != 0 && device == pp::device_of(table, static_cast<int>(s))) {
+    if (device != 0 && device == pp::device_of(table, static_cast<int>(s), microbatch)) {
       MPI_Send(own[s].data(),
                static_cast<int>(own[s].size()),
                MPI_FLOAT,
@@ -54,7 +55,7 @@ gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipelin
   });
   for (int s = 0; device == 0 && s < pp::stages(table.extents); ++s) {
     auto& numbers = own[static_cast<std::size_t>(s)];
-    int const home = pp::device_of(table, s);
+    int const home = pp::device_of(table, s, microbatch);
     if (home != 0) {
       MPI_Status status;
       int count = 0;
@@ -80,45 +81,35 @@ gather(rank_model& model, pp::timetable_view table, int device, MPI_Comm pipelin
 
 //! Trains again, alone and without a pipeline: replicas one after the other, the mean of their
 //! gradients in their order.
+//! @param halves whether gradients of the two halves of the microbatches add up on their own
 //! @param from_last whether gradients add up from the last microbatch to the first
-[[nodiscard]] inline std::vector<float>
-train_alone(options const& o, std::int64_t replicas, text_to_learn const& text, bool from_last) {
+[[nodiscard]] inline std::vector<float> train_alone(
+  options const& o, std::int64_t replicas, text_to_learn const& text, bool halves, bool from_last) {
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  single_device<float> device(o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed);
-  auto& stage = device.stages().front();
+  single_device<float> device(
+    o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed, halves);
   adamw optimizer;
   optimizer.steps = o.steps;
   std::mt19937_64 random(seed);
   for (std::int64_t step = 0; step < o.steps; ++step) {
     auto const pieces =
       random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
-    std::vector<std::vector<float>> sums;
+    std::vector<float> sum;
     for (std::int64_t replica = 0; replica < replicas; ++replica) {
       auto const share = share_of(pieces, replica, o.microbatches);
       device.step(share);
-      std::size_t at = 0;
-      stage.for_each_parameter([&](parameter<float>& p) {
-        if (replica == 0) {
-          sums.push_back(p.gradient);
-        }
-        for (std::size_t i = 0; i < p.gradient.size(); ++i) {
-          sums[at][i] += replica == 0 ? 0.0F : p.gradient[i];
-          p.gradient[i] = 0;
-        }
-        ++at;
-      });
-    }
-    std::size_t at = 0;
-    stage.for_each_parameter([&](parameter<float>& p) {
-      for (std::size_t i = 0; i < p.gradient.size(); ++i) {
-        p.gradient[i] = sums[at][i] / static_cast<float>(replicas);
+      auto const gradients = gradients_of(device.stages());
+      sum.resize(gradients.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
       }
-      ++at;
-    });
-    stage.update(optimizer, step);
+      device.set_gradients([](std::size_t) { return 0.0F; });
+    }
+    device.set_gradients([&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
+    device.update(optimizer, step);
   }
   std::vector<float> numbers;
-  append_numbers(numbers, stage);
+  append_numbers(numbers, device.stages().front());
   return numbers;
 }
 

@@ -5,8 +5,8 @@
 //! several that share the batch.
 //!
 //! What to read, in this order: ../gpt (the model and its stages), rank_model.hpp (one rank's share
-//! of it), replica_sum.hpp (what pipelines side by side share), then this file: how processes meet,
-//! train, and end or go on when one of them fails.
+//! of it), copy_sum.hpp and replica_sum.hpp (what ranks with the same stages share), then this
+//! file: how processes meet, train, and end or go on when one of them fails.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/run/checkpoint.hpp>
@@ -141,7 +141,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
                    place.device,
                    line,
                    groups.pipeline,
-                   {groups.replicas, &everyone, chosen.deadline},
+                   {groups.replicas, {&everyone, chosen.deadline}},
                    {.deadline = chosen.deadline, .elements = "f32"});
   std::mt19937_64 random(seed);
   std::int64_t first = 0;
@@ -208,26 +208,38 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
       report_slots(o, slots);
     }
   }
+  auto const peaks = model.peak_bytes();
+  if (rank == 0) {
+    report_kept(o, table, peaks);
+  }
   if (!chosen.check) {
     return good;
   }
   auto const trained = gather(model, table, place.device, groups.pipeline);
+  bool const copies = table.extents.where == pp::placement::bidirectional;
+  auto others = copies ? gather(model, table, place.device, groups.pipeline, 1) : trained;
   if (place.device != 0) {
     return good;
   }
-  // The same on all replicas, and on one process that has trained alone.
-  auto others = trained;
-  auto different = std::size_t{0};
+  // The same of both copies, on all replicas, and on one process that has trained alone.
+  auto different = differences(trained, others);
+  others = trained;
   if (groups.replicas != MPI_COMM_NULL) {
     MPI_Bcast(others.data(), static_cast<int>(others.size()), MPI_FLOAT, 0, groups.replicas);
-    auto const mine = differences(trained, others);
-    MPI_Reduce(&mine, &different, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, groups.replicas);
+    different += differences(trained, others);
+    MPI_Reduce(place.replica == 0 ? MPI_IN_PLACE : &different,
+               &different,
+               1,
+               MPI_UNSIGNED_LONG,
+               MPI_SUM,
+               0,
+               groups.replicas);
   }
   if (place.replica != 0) {
     return good;
   }
-  different +=
-    differences(trained, train_alone(o, chosen.layout.replicas, text, adds_from_last(table)));
+  different += differences(
+    trained, train_alone(o, chosen.layout.replicas, text, copies, adds_from_last(table)));
   std::printf("%zu gradients and weights after %lld steps, held against one process: "
               "%zu values differ\n",
               trained.size(),

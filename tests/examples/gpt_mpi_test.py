@@ -54,11 +54,28 @@ def check_training():
         for where in ("device", "host") if slots else ():
             planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
             assert measured[0] > 0 and all(most <= room for most, room in zip(measured, planned)), slots
+    check_two_copies()
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
     result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "1")
     assert result.returncode == 2 and "wei-pipe is run by gpt alone" in result.stderr, result
+
+
+def check_two_copies():
+    """Pipelines that enter at both ends: two ranks add up the gradients of a stage, and keep what the plan says, to the byte."""
+    for schedule in ("chimera", "bitpipe", "dualpipe"):
+        result = run(*SMALL, "--schedule", schedule, "--steps", "5", "--check")
+        assert result.returncode == 0, result
+        assert "held against one process: 0 values differ\n" in result.stdout, result.stdout
+        losses = re.findall(r"^step (\d+)/5   loss ([\d.]+)", result.stdout, re.MULTILINE)
+        assert [step for step, _ in losses] == ["1", "5"] and losses[1][1] < losses[0][1] < "5.9", losses
+        planned, measured = (re.search(rf"^    {what} +((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()
+                             for what in ("planned", "measured"))
+        assert planned == measured, result.stdout
+    # Two such pipelines of two ranks: the sum of the copies, then the mean of the pipelines.
+    result = run(*SMALL, "--devices", "2", "--schedule", "chimera", "--steps", "5", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
 
 
 def parent_of(process):

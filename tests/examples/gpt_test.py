@@ -186,8 +186,8 @@ def check_every_schedule(text):
                     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused
                 continue
             assert rows(result.stdout)[name][-1] == 0, result.stdout
-            if name == "helix":  # what devices keep is what the timetable says, to the byte
-                planned, measured = (re.search(rf"^    {what} ((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()
+            if name in ("helix", "chimera", "bitpipe", "dualpipe"):  # what devices keep is what the timetable says, to the byte
+                planned, measured = (re.search(rf"^    {what} +((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()
                                      for what in ("planned", "measured"))
                 assert planned == measured, result.stdout
     with tempfile.TemporaryDirectory() as folder:  # sequences of unequal length, and what is not kept
