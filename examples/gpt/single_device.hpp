@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -154,6 +156,19 @@ template <class Stages>
       [&](parameter<number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
   }
   return all;
+}
+
+//! How many numbers have other bits.
+template <class Number>
+[[nodiscard]] std::size_t differences(std::vector<Number> const& a, std::vector<Number> const& b) {
+  if (a.size() != b.size()) {
+    throw std::logic_error("the pipeline has not the parameters of the model");
+  }
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    count += std::memcmp(&a[i], &b[i], sizeof(Number)) != 0 ? 1u : 0u;
+  }
+  return count;
 }
 
 } // namespace gpt

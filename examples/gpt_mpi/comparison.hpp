@@ -10,9 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
-#include <stdexcept>
 #include <vector>
 
 #include "../gpt/options.hpp"
@@ -111,19 +109,6 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
   std::vector<float> numbers;
   append_numbers(numbers, device.stages().front());
   return numbers;
-}
-
-//! How many numbers have other bits.
-[[nodiscard]] inline std::size_t differences(std::vector<float> const& a,
-                                             std::vector<float> const& b) {
-  if (a.size() != b.size()) {
-    throw std::logic_error("the ranks have not the parameters of the model");
-  }
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    count += std::memcmp(&a[i], &b[i], sizeof(float)) != 0 ? 1u : 0u;
-  }
-  return count;
 }
 
 } // namespace gpt

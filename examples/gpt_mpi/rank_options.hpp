@@ -25,7 +25,7 @@ namespace pp = pipelining;
 inline constexpr char const* usage_of_ranks =
   "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
   "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
-  "Options are those of\ngpt, without --output, and\n\n"
+  "Options are those of\ngpt, without --output and --tensor, and\n\n"
   "  --devices P          processes of a pipeline (N); N / P pipelines have --microbatches each\n"
   "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
   "  --every K            steps between two checkpoints (10)\n"
@@ -105,6 +105,10 @@ struct rank_options {
   std::string const of_pipeline = std::to_string(devices);
   rest.insert(rest.begin(), {"--devices", of_pipeline});
   chosen.training = read_options(rest);
+  if (has_shards_of_stages(chosen.training)) {
+    throw std::invalid_argument("stages in shards (--tensor, and stp) are run by gpt alone; over "
+                                "MPI, 10_tensor_parallel shows them");
+  }
   return chosen;
 }
 

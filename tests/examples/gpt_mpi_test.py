@@ -58,6 +58,8 @@ def check_training():
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
+    result = run(*SMALL, "--schedule", "stp", "--steps", "1")
+    assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
     result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "1")
     assert result.returncode == 2 and "wei-pipe is run by gpt alone" in result.stderr, result
 
