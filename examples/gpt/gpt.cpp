@@ -37,6 +37,8 @@
 #include "tensor_report.hpp"
 #include "text.hpp"
 #include "training.hpp"
+#include "vocabulary.hpp"
+#include "vocabulary_report.hpp"
 #include "weight_travel.hpp"
 #include "weight_travel_report.hpp"
 
@@ -150,10 +152,28 @@ int run_tensor(options o, text_to_learn const& text) {
     [](pp::dynamic_timetable const& trace) { return trace; });
 }
 
+//! Embedding and output layer in shards.
+int run_vocabulary(options o, text_to_learn const& text) {
+  auto const table = check_vocabulary(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  sharded_pipeline model(o.size, table, barriers_of(o), static_cast<std::uint64_t>(o.seed));
+  return run_system(
+    o,
+    text,
+    table,
+    model,
+    [&] { report_vocabulary(o, model.slots()); },
+    [&] { return check_vocabulary_bits(o, text, table); },
+    [](pp::dynamic_timetable const& trace) { return trace; });
+}
+
 int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   if (has_shards_of_stages(o)) {
     return run_tensor(std::move(o), text);
+  }
+  if (examples::has_shards(o.adapted)) {
+    return run_vocabulary(std::move(o), text);
   }
   if (examples::find_schedule(o.schedule).weights_travel) {
     return run_travelling(std::move(o), text);

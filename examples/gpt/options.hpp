@@ -159,20 +159,25 @@ namespace detail {
 
 //! @throws std::invalid_argument with one line that names the option
 [[nodiscard]] inline examples::adapter adapter_of(std::string_view option, std::string_view word) {
-  if (word == "recompute") {
-    return examples::adapter::recompute;
+  using enum examples::adapter;
+  std::string names;
+  for (auto const which : {recompute,
+                           offload,
+                           sharded_weights,
+                           gathered_once,
+                           vocabulary_1,
+                           vocabulary_2,
+                           vocabulary_interlaced}) {
+    for (examples::named_adapter const& each : examples::named_adapters) {
+      if (each.which == which && each.name == word) {
+        return which;
+      }
+      if (each.which == which) {
+        names += (names.empty() ? "" : ", ") + std::string(each.name);
+      }
+    }
   }
-  if (word == "offload") {
-    return examples::adapter::offload;
-  }
-  if (word == "sharded-weights") {
-    return examples::adapter::sharded_weights;
-  }
-  if (word == "gathered-once") {
-    return examples::adapter::gathered_once;
-  }
-  throw std::invalid_argument(std::string(option) +
-                              " wants recompute, offload, sharded-weights or gathered-once, not '" +
+  throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not '" +
                               std::string(word.substr(0, 40)) + "'");
 }
 

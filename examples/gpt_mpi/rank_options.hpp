@@ -105,6 +105,10 @@ struct rank_options {
   std::string const of_pipeline = std::to_string(devices);
   rest.insert(rest.begin(), {"--devices", of_pipeline});
   chosen.training = read_options(rest);
+  if (examples::has_shards(chosen.training.adapted)) {
+    throw std::invalid_argument("the vocabulary in shards (--with vocabulary-...) is run by gpt "
+                                "alone");
+  }
   if (has_shards_of_stages(chosen.training)) {
     throw std::invalid_argument("stages in shards (--tensor, and stp) are run by gpt alone; over "
                                 "MPI, 10_tensor_parallel shows them");

@@ -60,6 +60,8 @@ def check_training():
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
     result = run(*SMALL, "--schedule", "stp", "--steps", "1")
     assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
+    result = run(*SMALL, "--with", "vocabulary-2", "--steps", "1")
+    assert result.returncode == 2 and "the vocabulary in shards (--with vocabulary-...) is run by gpt alone" in result.stderr, result
     result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "1")
     assert result.returncode == 2 and "wei-pipe is run by gpt alone" in result.stderr, result
 

@@ -157,6 +157,31 @@ def check_sharded_weights(text):
                     assert all(0 < most <= room for most, room in zip(measured, planned)), slots
 
 
+def check_vocabulary(text):
+    """Embedding and output layer in shards: no bit differs, and slots hold as many microbatches as the schedule says."""
+    small = ["--layers", "8", "--width", "16", "--sequence", "16", "--devices", "4", "--microbatches", "8", "--steps", "2", "--text", text]
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule, adapter, held in (("1f1b", "1", [5, 4, 3]), ("1f1b", "2", [6, 5, 4]), ("1f1b", "interlaced", [6, 5, 4]),
+                                        ("seq1f1b", "1", None), ("v-half", "2", None)):
+            result = run(*small, "--schedule", schedule, "--with", "vocabulary-" + adapter, "--output", folder)
+            assert result.returncode == 0, result.stderr
+            assert re.search(rf"^One step of {schedule} with vocabulary-{adapter}: 4 devices, 8 microbatches, held against one device that "
+                             r"has all shards: 0 of \d{5} gradients differ$", result.stdout, re.MULTILINE), result.stdout
+            found = {what: list(map(float, numbers.split())) for what, numbers in
+                     re.findall(r"^    ([a-z, ]+?) +((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+            for what in ("activations", "logits"):
+                assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+            if held:  # on the devices before the last, whose stage has the norm, too
+                unit = found["activations, measured"][0] / held[0]
+                assert [round(bytes / unit, 2) for bytes in found["activations, measured"][:3]] == held, found
+        for sentence, *words in (
+                ("the vocabulary in shards (--with vocabulary-...) goes with none of --clip, --costs and several --chunk-counts; "
+                 "leave them out", "1f1b", "--clip", "1"),
+                ("the vocabulary in shards wants sequences of equal length, whose gradients add up from the first microbatch on, as those "
+                 "of breadth-first do not", "breadth-first")):
+            check_refusal(2, sentence, *small, "--schedule", *words, "--with", "vocabulary-2")
+
+
 def check_shards(text):
     """Stages in shards: no bit differs, slots and passes that wait alone are as planned, and braids hide the sums of the others."""
     small = ["--layers", "8", "--width", "16", "--sequence", "16", "--devices", "4", "--steps", "2", "--text", text]
@@ -282,6 +307,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_refusal(1, f"cannot make the folder {text}", *SMALL, "--text", str(text), "--output", str(text))
     check_every_schedule(str(text))
     check_shards(str(text))
+    check_vocabulary(str(text))
     check_adapters(str(text))
     check_sharded_weights(str(text))
     check_costs(str(text))
@@ -304,7 +330,8 @@ check_refusal(2, "--steps wants a value", "--steps")
 check_refusal(2, "--clip wants a number above 0, not 'half'", "--clip", "half")
 check_refusal(2, "--clip wants a number above 0, not '0'", "--clip", "0")
 check_refusal(2, "--post-validation validates the norm that --clip gives; give both", "--post-validation")
-check_refusal(2, "--with wants recompute, offload, sharded-weights or gathered-once, not 'vocabulary-2'", "--with", "vocabulary-2")
+check_refusal(2, "--with wants one of recompute, offload, sharded-weights, gathered-once, vocabulary-1, vocabulary-2, "
+              "vocabulary-interlaced, not 'vocabulary-3'", "--with", "vocabulary-3")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
               "--schedule", "chunkflow", "--with", "offload")
