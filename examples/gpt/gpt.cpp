@@ -203,7 +203,9 @@ int run(options o) {
               result.losses.back(),
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
-  report_clipping(o, result);
+  if (result.clipped) {
+    report_clipping(o, *result.clipped, result.losses.size());
+  }
   report_time(o, result, own_cores, shared, cores);
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);

@@ -165,16 +165,12 @@ inline void report_time(options const& o,
 }
 
 //! What clipping has done to steps and weights.
-inline void report_clipping(options const& o, training const& result) {
-  if (!result.clipped) {
-    return;
-  }
-  auto const& found = *result.clipped;
+inline void report_clipping(options const& o, clipping_report const& found, std::size_t steps) {
   std::printf(
     "gradients clipped to a norm of %g in %lld of %zu steps, left out in %lld; weights %016llx\n",
     o.clip,
     static_cast<long long>(found.clipped),
-    result.losses.size(),
+    steps,
     static_cast<long long>(found.left_out),
     static_cast<unsigned long long>(found.weights));
   if (o.post_validation) {

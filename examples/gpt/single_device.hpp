@@ -158,6 +158,18 @@ template <class Stages>
   return all;
 }
 
+//! All weights, likewise.
+template <class Stages>
+[[nodiscard]] auto weights_of(Stages& stages) {
+  using number = typename Stages::value_type::number;
+  std::vector<number> all;
+  for (auto& each : stages) {
+    each.for_each_parameter(
+      [&](parameter<number>& p) { all.insert(all.end(), p.value.begin(), p.value.end()); });
+  }
+  return all;
+}
+
 //! How many numbers have other bits.
 template <class Number>
 [[nodiscard]] std::size_t differences(std::vector<Number> const& a, std::vector<Number> const& b) {

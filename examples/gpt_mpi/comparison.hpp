@@ -13,9 +13,11 @@
 #include <random>
 #include <vector>
 
+#include "../gpt/clipped_stage.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/single_device.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/training.hpp"
 #include "rank_model.hpp"
 
 namespace gpt {
@@ -33,8 +35,9 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
 //! The gradients, then the weights of all stages of a pipeline in the order of the layers, on its
 //! device 0; empty on the others. Collective.
 //! @param way of two copies, the one of these microbatches
-[[nodiscard]] inline std::vector<float> gather(
-  rank_model& model, pp::timetable_view table, int device, MPI_Comm pipeline, std::size_t way = 0) {
+template <class Model>
+[[nodiscard]] std::vector<float>
+gather(Model& model, pp::timetable_view table, int device, MPI_Comm pipeline, std::size_t way = 0) {
   int const microbatch = first_of_way(table.extents, way);
   std::vector<float> all;
   std::vector<float> weights;
@@ -77,21 +80,51 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
   return {all.sequence, {from, from + length}};
 }
 
+//! The optimizer's step on clipped gradients, with the norm of the stages' rows in their order.
+//! Returns how many steps were taken.
+inline std::int64_t
+take_clipped_step(std::vector<stage<float>>& stages, clipping const& how, std::int64_t taken) {
+  std::vector<gradient_row> rows;
+  for (auto& each : stages) {
+    rows.push_back(row_of(each));
+  }
+  auto const bytes = static_cast<std::int64_t>(sizeof(gradient_row));
+  clipped_step const found(
+    how,
+    {reinterpret_cast<std::byte const*>(rows.data()), bytes, bytes, static_cast<int>(rows.size())});
+  for (auto& each : stages) {
+    take_step(each, how, found, taken);
+  }
+  return taken + (found.finite ? 1 : 0);
+}
+
 //! Trains again, alone and without a pipeline: replicas one after the other, the mean of their
 //! gradients in their order.
-//! @param halves whether gradients of the two halves of the microbatches add up on their own
-//! @param from_last whether gradients add up from the last microbatch to the first
-[[nodiscard]] inline std::vector<float> train_alone(
-  options const& o, std::int64_t replicas, text_to_learn const& text, bool halves, bool from_last) {
+//! @param sizes of iterations, which take turns
+[[nodiscard]] inline std::vector<float> train_alone(options const& o,
+                                                    std::int64_t replicas,
+                                                    text_to_learn const& text,
+                                                    std::vector<sized_table> const& sizes) {
   auto const seed = static_cast<std::uint64_t>(o.seed);
-  single_device<float> device(
-    o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed, halves);
+  pp::timetable_view const table = sizes.front().table;
+  bool const halves = table.extents.where == pp::placement::bidirectional;
+  auto const cut = [&](std::size_t at) {
+    return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
+  };
+  // The norm adds up stage by stage.
+  auto const stages = o.clip != 0 ? cut_model(o.size, table.extents) : cut_layers(o.size.layers, 1);
+  single_device<float> device(o.size, stages, cut(0), seed, halves);
   adamw optimizer;
   optimizer.steps = o.steps;
+  clipping const how{optimizer, o.clip, false};
   std::mt19937_64 random(seed);
+  std::int64_t taken = 0;
   for (std::int64_t step = 0; step < o.steps; ++step) {
     auto const pieces =
       random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    if (sizes.size() > 1) {
+      device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
+    }
     std::vector<float> sum;
     for (std::int64_t replica = 0; replica < replicas; ++replica) {
       auto const share = share_of(pieces, replica, o.microbatches);
@@ -104,10 +137,15 @@ void append_numbers(std::vector<Number>& numbers, Stage& stage) {
       device.set_gradients([](std::size_t) { return 0.0F; });
     }
     device.set_gradients([&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
-    device.update(optimizer, step);
+    if (o.clip != 0) {
+      taken = take_clipped_step(device.stages(), how, taken);
+    } else {
+      device.update(optimizer, step);
+    }
   }
-  std::vector<float> numbers;
-  append_numbers(numbers, device.stages().front());
+  auto numbers = gradients_of(device.stages());
+  auto const weights = weights_of(device.stages());
+  numbers.insert(numbers.end(), weights.begin(), weights.end());
   return numbers;
 }
 

@@ -28,6 +28,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -77,8 +78,8 @@ struct progress {
 // [snippet exchange]
 //! What this rank writes between two steps, or reads to go on: everything that the next step
 //! depends on.
-template <class Archive>
-void exchange(Archive& with, rank_model& model, std::mt19937_64& random) {
+template <class Archive, class Model>
+void exchange(Archive& with, Model& model, std::mt19937_64& random) {
   std::stringstream position; // of the data: the generator says which pieces come next
   position << random;
   std::string text = position.str();
@@ -109,6 +110,8 @@ rank_groups make_groups(pp::rank_layout const& layout, int rank) {
   return made;
 }
 
+//! @tparam Model `rank_model`, or with its optimizer
+template <class Model>
 exit_status
 train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
   options o = chosen.training;
@@ -119,6 +122,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
+  auto const sizes = tables_of_sizes(o, table);
   std::printf("rank %d of %d is process %ld on %s, %s\n",
               rank,
               ranks,
@@ -134,15 +138,16 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
     own.emplace(groups.pipeline, chosen.deadline);
   }
   pp::store& line = own ? own->line() : everyone;
-  rank_model model(o.size,
-                   table,
-                   o.lengths,
-                   seed,
-                   place.device,
-                   line,
-                   groups.pipeline,
-                   {groups.replicas, {&everyone, chosen.deadline}},
-                   {.deadline = chosen.deadline, .elements = "f32"});
+  Model model(o.size,
+              table,
+              o.lengths,
+              seed,
+              place.device,
+              line,
+              groups.pipeline,
+              {groups.replicas, {&everyone, chosen.deadline}},
+              {.deadline = chosen.deadline, .elements = "f32"},
+              o.post_validation);
   std::mt19937_64 random(seed);
   std::int64_t first = 0;
   // [snippet restore]
@@ -167,6 +172,8 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   // [snippet restore]
   adamw optimizer;
   optimizer.steps = o.steps;
+  clipping const how{optimizer, o.clip, o.post_validation};
+  model.set_clipping(how);
   now.trains = true;
   for (std::int64_t& step = now.step = first; step < o.steps; ++step) {
     if (example::asked_to_end(line)) {
@@ -176,6 +183,10 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
       random_batch(text.bytes, chosen.layout.replicas * o.microbatches, o.size.sequence, random);
     auto const pieces = share_of(all, place.replica, o.microbatches);
     model.fail_in_next_step(now.attempt == 0 && place.replica == 0 && step + 1 == chosen.fail_at);
+    if (sizes.size() > 1) {
+      auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
+      model.use(size.table, size.lengths);
+    }
     auto const start = std::chrono::steady_clock::now();
     model.step(pieces);
     model.update(optimizer, step);
@@ -202,6 +213,13 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
     }
     // [snippet save]
   }
+  model.finish();
+  if (rank == 0 && sizes.size() > 1) {
+    std::printf("iterations of %zu sizes: %ld plans made, %ld times one was there\n",
+                sizes.size(),
+                model.plans().made(),
+                model.plans().reused());
+  }
   if (o.adapted == examples::adapter::offload && first < o.steps) {
     auto const slots = model.slots();
     if (rank == 0) {
@@ -212,10 +230,20 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   if (rank == 0) {
     report_kept(o, table, peaks);
   }
-  if (!chosen.check) {
+  if (!chosen.check && o.clip == 0) {
     return good;
   }
   auto const trained = gather(model, table, place.device, groups.pipeline);
+  if (o.clip != 0) {
+    auto const half = trained.size() / 2;
+    auto const found = model.clipping_done(hash_of(std::span(trained).subspan(half)));
+    if (rank == 0) {
+      report_clipping(o, found, static_cast<std::size_t>(o.steps));
+    }
+  }
+  if (!chosen.check) {
+    return good;
+  }
   bool const copies = table.extents.where == pp::placement::bidirectional;
   auto others = copies ? gather(model, table, place.device, groups.pipeline, 1) : trained;
   if (place.device != 0) {
@@ -238,8 +266,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   if (place.replica != 0) {
     return good;
   }
-  different += differences(
-    trained, train_alone(o, chosen.layout.replicas, text, copies, adds_from_last(table)));
+  different += differences(trained, train_alone(o, chosen.layout.replicas, text, sizes));
   std::printf("%zu gradients and weights after %lld steps, held against one process: "
               "%zu values differ\n",
               trained.size(),
@@ -263,7 +290,9 @@ exit_status run(rank_options const& chosen, int rank) {
     // has a store, a runner and communicators of its own: nothing of an earlier one gets in.
     pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
     try {
-      return train_and_check(chosen, rank, meeting.line(), now);
+      return chosen.training.clip == 0
+               ? train_and_check<rank_model>(chosen, rank, meeting.line(), now)
+               : train_and_check<clipped_rank_model>(chosen, rank, meeting.line(), now);
     } catch (std::invalid_argument const&) {
       throw;
     } catch (std::exception const& error) {

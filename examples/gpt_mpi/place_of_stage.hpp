@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -128,6 +129,14 @@ struct place_of_stage {
       from += count;
     });
   }
+
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    here->for_each_parameter(visit);
+  }
+  void refresh() { here->refresh(); }
+
+  static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
 
 private:
   void start_replicas() {

@@ -5,7 +5,6 @@
 //! @brief The stages of one rank and the runner that drives them.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/run/mpi.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -21,52 +20,73 @@
 #include <utility>
 #include <vector>
 
+#include "../gpt/clipped_stage.hpp"
 #include "../gpt/pipeline.hpp"
+#include "../gpt/sized_runner.hpp"
+#include "../gpt/training.hpp"
 #include "place_of_stage.hpp"
 
 namespace gpt {
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
-class rank_model {
+//! @tparam Place a stage as the library calls it: `place_of_stage`, or with its optimizer.
+template <class Place>
+class basic_rank_model {
 public:
   //! @param lengths tokens of the sequence of each microbatch
   //! @param device of the plan that this rank is. @param line the store of its pipeline
   //! @param pipeline the ranks of its pipeline
-  rank_model(model_size const& size,
-             pp::timetable_view table,
-             std::vector<std::int64_t> const& lengths,
-             std::uint64_t seed,
-             int device,
-             pp::store& line,
-             MPI_Comm pipeline,
-             replica_group replicas,
-             pp::mpi_ranks const& options)
+  //! @param early stages step before they know the norm of all gradients
+  basic_rank_model(model_size const& size,
+                   pp::timetable_view table,
+                   std::vector<std::int64_t> const& lengths,
+                   std::uint64_t seed,
+                   int device,
+                   pp::store& line,
+                   MPI_Comm pipeline,
+                   replica_group replicas,
+                   pp::mpi_ranks const& options,
+                   bool early = false)
       : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
         places_(make_places(size, table, lengths, seed, device)),
         reports_loss_(device == pp::device_of(table, pp::stages(table.extents) - 1)),
-        sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
-        runner_(plan_, places_, line, pipeline, options) {}
+        plans_(plan_maker{size, Place::totals_bytes, early},
+               table,
+               lengths,
+               places_,
+               line,
+               pipeline,
+               options) {}
+
+  //! The steps that follow are of this timetable: see `sized_runner`. Collective.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    plans_.use(table, lengths);
+    for_each_stage([&](std::size_t s, pipeline_stage& stage) {
+      stage.set_cut(cut_for(table, lengths, static_cast<int>(s)));
+    });
+  }
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
-    runner_.step();
+    plans_.step();
     std::string failure;
     try {
-      for_each_place([&](place_of_stage& each) { each.add_copy(copies_.wait); });
+      for_each_place([&](Place& each) { each.add_copy(copies_.wait); });
       if (replicas_.communicator != MPI_COMM_NULL) {
-        for_each_place([&](place_of_stage& each) { each.sum.share(replicas_.wait); });
-        for_each_place([&](place_of_stage& each) { each.sum.finish(replicas_.wait); });
+        for_each_place([&](Place& each) { each.sum.share(replicas_.wait); });
+        for_each_place([&](Place& each) { each.sum.finish(replicas_.wait); });
       }
     } catch (std::runtime_error const& error) {
       failure = error.what();
     }
     if (!failure.empty()) {
-      runner_.fail(failure);
+      plans_.runner().fail(failure);
     }
     if (replicas_.communicator != MPI_COMM_NULL) {
-      for_each_place([&](place_of_stage& each) { each.take_mean(); });
+      for_each_place([&](Place& each) { each.take_mean(); });
     }
   }
 
@@ -79,7 +99,7 @@ public:
 
   //! What of each device of the pipeline lay in slots in the last step. Collective.
   [[nodiscard]] std::vector<slot_bytes> slots() {
-    return slot_bytes_of(plan_, runner_.trace(), sizes_);
+    return slot_bytes_of(*plans_.now().first, plans_.runner().trace(), plans_.now().sizes);
   }
 
   //! The most bytes that each device of the pipeline has kept between passes so far, those in slots
@@ -94,11 +114,41 @@ public:
   }
 
   //! Ends the run on all ranks.
-  [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
+  [[noreturn]] void fail(std::string const& why) { plans_.runner().fail(why); }
 
-  //! One step of the optimizer.
+  //! What was made and used again of plans.
+  [[nodiscard]] auto const& plans() const { return plans_.plans(); }
+
+  //! One step of the optimizer, unless it was part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {
-    for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+    if constexpr (!clips) {
+      for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+    }
+  }
+  //! @param how must outlive this
+  void set_clipping(clipping const& how) {
+    if constexpr (clips) {
+      for_each_place([&](Place& each) { each.set_clipping(how); });
+    }
+  }
+  //! To be called before anyone looks at the weights. Collective.
+  void finish() { plans_.finish(); }
+  //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
+  [[nodiscard]] clipping_report clipping_done(std::uint64_t weights) {
+    clipping_report found;
+    std::int64_t rolled_back = 0;
+    if constexpr (clips) {
+      for_each_place([&](Place& each) {
+        found.clipped = each.counts().clipped;
+        found.left_out = each.counts().left_out;
+        rolled_back += each.rolled_back();
+      });
+    }
+    MPI_Reduce(&rolled_back, &found.rolled_back, 1, MPI_INT64_T, MPI_SUM, 0, copies_.pipeline);
+    found.corrected = plans_.early_steps().corrected();
+    found.repeated = plans_.early_steps().repeated();
+    found.weights = weights;
+    return found;
   }
 
   //! Hands all that this rank has learnt to a packer, or has it filled by an unpacker: weights and
@@ -133,24 +183,26 @@ public:
   }
 
 private:
+  static constexpr bool clips = Place::totals_bytes > 0;
+
   // In the order of the stages, which is the same on all replicas.
   template <class Visit>
   void for_each_place(Visit visit) {
-    for (place_of_stage& each : places_) {
+    for (Place& each : places_) {
       if (each.here) {
         visit(each);
       }
     }
   }
 
-  std::vector<place_of_stage> make_places(model_size const& size,
-                                          pp::timetable_view table,
-                                          std::vector<std::int64_t> const& lengths,
-                                          std::uint64_t seed,
-                                          int device) {
+  std::vector<Place> make_places(model_size const& size,
+                                 pp::timetable_view table,
+                                 std::vector<std::int64_t> const& lengths,
+                                 std::uint64_t seed,
+                                 int device) {
     pp::shape const& extents = table.extents;
     bool const copies = extents.where == pp::placement::bidirectional;
-    std::vector<place_of_stage> places;
+    std::vector<Place> places;
     for (auto const& layers : cut_model(size, extents)) {
       int const stage = static_cast<int>(places.size());
       place_of_stage place;
@@ -160,8 +212,8 @@ private:
         if (place.here || pp::device_of(table, stage, microbatch) != device) {
           continue;
         }
-        auto const cut =
-          cut_for(table, lengths).seen(first_of_way(extents, way), first_of_way(extents, way + 1));
+        auto const cut = cut_for(table, lengths, stage)
+                           .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
         place.replicas = replicas_.communicator;
         if (copies) {
@@ -172,7 +224,7 @@ private:
           place.here->shard(weight_shard_count);
         }
       }
-      places.push_back(std::move(place));
+      places.push_back(Place(std::move(place)));
     }
     return places;
   }
@@ -180,11 +232,14 @@ private:
   device_memory<float> memory_;
   replica_group replicas_;
   copy_group copies_;
-  std::vector<place_of_stage> places_;
+  std::vector<Place> places_;
   bool reports_loss_;
-  slot_sizes sizes_;
-  pp::plan plan_;
-  pp::mpi_runner<std::vector<place_of_stage>> runner_;
+  sized_runner<pp::mpi_runner<std::vector<Place>>> plans_;
 };
+
+//! The optimizer steps between iterations.
+using rank_model = basic_rank_model<place_of_stage>;
+//! It steps in them, on clipped gradients.
+using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage>>;
 
 } // namespace gpt

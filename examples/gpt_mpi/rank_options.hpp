@@ -109,6 +109,12 @@ struct rank_options {
     throw std::invalid_argument("the vocabulary in shards (--with vocabulary-...) is run by gpt "
                                 "alone");
   }
+  if (chosen.training.clip != 0 && (chosen.layout.replicas > 1 || !chosen.checkpoint.empty())) {
+    throw std::invalid_argument(
+      "--clip wants one pipeline without --checkpoint: the norm is of the "
+      "gradients of one pipeline, and checkpoints have no count of steps "
+      "that were left out");
+  }
   if (has_shards_of_stages(chosen.training)) {
     throw std::invalid_argument("stages in shards (--tensor, and stp) are run by gpt alone; over "
                                 "MPI, 10_tensor_parallel shows them");
@@ -132,6 +138,12 @@ struct rank_options {
   add("forwards", o.forwards);
   for (int const chunks : o.chunk_counts) {
     add("chunks of a microbatch", chunks);
+  }
+  for (auto const& counts : o.further_counts) {
+    line += ", or";
+    for (int const chunks : counts) {
+      add("chunks of a microbatch", chunks);
+    }
   }
   add("keep", o.keep);
   add("memory limit", o.memory_limit);

@@ -55,6 +55,8 @@ def check_training():
             planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
             assert measured[0] > 0 and all(most <= room for most, room in zip(measured, planned)), slots
     check_two_copies()
+    check_clipping()
+    check_sizes()
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
@@ -80,6 +82,32 @@ def check_two_copies():
     # Two such pipelines of two ranks: the sum of the copies, then the mean of the pipelines.
     result = run(*SMALL, "--devices", "2", "--schedule", "chimera", "--steps", "5", "--check")
     assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+
+
+def check_clipping():
+    """Clipped gradients: early steps that are rolled back where they were wrong leave the weights of steps that wait."""
+    ends = []
+    for early in ([], ["--post-validation"]):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder, "text")
+            text.write_text("it was the best of times, it was the worst of times; " * 40)
+            result = run(*SMALL, "--schedule", "zb-h1", "--steps", "11", "--clip", "2", *early, "--check", "--text", str(text))
+        assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+        ends.append(re.search(r"gradients clipped to a norm of 2 in (\d+) of 11 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout))
+    clipped = int(ends[0][1])
+    assert ends[0][0] == ends[1][0] and 0 < clipped < 11, ends
+    found = re.search(r"(\d+) early steps were wrong: stages rolled back (\d+) times, (\d+) iterations began again\n", result.stdout)
+    assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped <= int(found[2]), found[0]
+    for words in (["--devices", "2"], ["--checkpoint", "folder"]):
+        result = run(*SMALL, "--clip", "1", *words)
+        assert result.returncode == 2 and "--clip wants one pipeline without --checkpoint: " in result.stderr, result
+
+
+def check_sizes():
+    """Chunk counts that change from iteration to iteration: ranks make a plan for each once."""
+    result = run(*SMALL, "--schedule", "chunkflow", "--chunk-counts", "1,1,4,2:3,1", "--steps", "6", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+    assert "\niterations of 2 sizes: 2 plans made, 5 times one was there\n" in result.stdout, result.stdout
 
 
 def parent_of(process):
