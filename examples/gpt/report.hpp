@@ -86,11 +86,6 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
-  if (examples::find_schedule(choice.name).weights_travel) {
-    throw std::invalid_argument(choice.name +
-                                " is run by gpt alone, whose devices share a process: between "
-                                "steps its weights lie in one place");
-  }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
   (void)cut_model(o.size, table.extents); // refuses other layers than the schedule is for

@@ -43,8 +43,8 @@ inline pp::dynamic_timetable check_tensor(options const& o) {
            ", to be a multiple of the " + std::to_string(shards) + " shards");
   }
   auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
-  if (examples::find_schedule(o.schedule).weights_travel || table.extents.chunks > 1 || table.view().first_units != nullptr ||
-      table.extents.where == pp::placement::bidirectional ||
+  if (examples::find_schedule(o.schedule).weights_travel || table.extents.chunks > 1 ||
+      table.view().first_units != nullptr || table.extents.where == pp::placement::bidirectional ||
       table.extents.where == pp::placement::custom) {
     refuse("want a schedule over whole sequences with one copy of every stage, which " +
            o.schedule + " is not; take stp, 1f1b or a V shape");

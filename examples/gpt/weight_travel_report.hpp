@@ -36,6 +36,10 @@ inline pp::dynamic_timetable check_travelling(options const& o) {
     throw std::invalid_argument(o.schedule + " has no stages on devices whose costs --costs could "
                                              "write; leave it out");
   }
+  if (o.clip != 0) {
+    throw std::invalid_argument(o.schedule + " has no stages whose rows --clip could add up; leave "
+                                             "it out");
+  }
   return examples::by_groups(examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs));
 }
 

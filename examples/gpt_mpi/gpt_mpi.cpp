@@ -40,10 +40,12 @@
 #include "../gpt/options.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/weight_travel_report.hpp"
 #include "../support/termination.hpp"
 #include "comparison.hpp"
 #include "rank_model.hpp"
 #include "rank_options.hpp"
+#include "travelling_rank.hpp"
 
 namespace pp = pipelining;
 
@@ -66,6 +68,35 @@ void report(std::string const& text, std::string const& file = {}) {
 std::string name_of_machine() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+//! Which process a rank is, and where.
+void introduce(int rank, int ranks, std::string const& pipeline) {
+  std::printf("rank %d of %d is process %ld on %s, %s\n",
+              rank,
+              ranks,
+              static_cast<long>(::getpid()),
+              name_of_machine().c_str(),
+              pipeline.c_str());
+  std::fflush(stdout);
+}
+
+void report_step(options const& o, std::int64_t step, double loss, double tokens_per_second) {
+  std::printf("step %lld/%lld   loss %.3f   %.0f tokens/s\n",
+              static_cast<long long>(step + 1),
+              static_cast<long long>(o.steps),
+              loss,
+              tokens_per_second);
+  std::fflush(stdout);
+}
+
+exit_status report_check(options const& o, std::size_t values, std::size_t different) {
+  std::printf("%zu gradients and weights after %lld steps, held against one process: "
+              "%zu values differ\n",
+              values,
+              static_cast<long long>(o.steps),
+              different);
+  return different == 0 ? good : differs;
 }
 
 //! How far an attempt at the run has come.
@@ -123,13 +154,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   auto const sizes = tables_of_sizes(o, table);
-  std::printf("rank %d of %d is process %ld on %s, %s\n",
-              rank,
-              ranks,
-              static_cast<long>(::getpid()),
-              name_of_machine().c_str(),
-              pipeline.name.c_str());
-  std::fflush(stdout);
+  introduce(rank, ranks, pipeline.name);
 
   // A pipeline has a store of its own, which knows its ranks by the numbers of their devices.
   auto const groups = make_groups(chosen.layout, rank);
@@ -194,12 +219,8 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
     auto const loss = model.loss();
     bool const last = step + 1 == o.steps;
     if (loss && place.replica == 0 && (step == first || step % 10 == 0 || last)) {
-      std::printf("step %lld/%lld   loss %.3f   %.0f tokens/s\n",
-                  static_cast<long long>(step + 1),
-                  static_cast<long long>(o.steps),
-                  *loss,
-                  static_cast<double>(chosen.layout.replicas * tokens_of(o)) / took.count());
-      std::fflush(stdout);
+      report_step(
+        o, step, *loss, static_cast<double>(chosen.layout.replicas * tokens_of(o)) / took.count());
     }
     // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
@@ -267,12 +288,63 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
     return good;
   }
   different += differences(trained, train_alone(o, chosen.layout.replicas, text, sizes));
-  std::printf("%zu gradients and weights after %lld steps, held against one process: "
-              "%zu values differ\n",
-              trained.size(),
-              static_cast<long long>(o.steps),
-              different);
-  return different == 0 ? good : differs;
+  return report_check(o, trained.size(), different);
+}
+
+//! WeiPipe: one pipeline, whose ranks have groups of layers at home.
+exit_status
+train_travelling(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
+  options o = chosen.training;
+  (void)check_travelling(o);
+  if (chosen.layout.replicas > 1 || !chosen.checkpoint.empty() || chosen.fail_at > 0) {
+    throw std::invalid_argument("where weights travel there is one pipeline, and neither "
+                                "--checkpoint nor --fail-at");
+  }
+  auto const seed = static_cast<std::uint64_t>(o.seed);
+  auto const text = find_text(o.text, GPT_EXAMPLE_README);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  introduce(rank, pp::ranks_of(chosen.layout), "pipeline 0");
+  travelling_rank model(o.size,
+                        chosen.layout.devices,
+                        static_cast<int>(o.microbatches),
+                        seed,
+                        rank,
+                        everyone,
+                        MPI_COMM_WORLD,
+                        {.deadline = chosen.deadline, .elements = "f32"});
+  std::mt19937_64 random(seed);
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  now.trains = true;
+  for (std::int64_t& step = now.step = 0; step < o.steps; ++step) {
+    if (example::asked_to_end(everyone)) {
+      model.fail("was told to end (SIGTERM)");
+    }
+    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    auto const start = std::chrono::steady_clock::now();
+    model.step(pieces);
+    model.update(optimizer, step);
+    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+    if (step % 10 == 0 || step + 1 == o.steps) {
+      auto const loss = model.loss();
+      if (rank == 0) {
+        report_step(o, step, loss, static_cast<double>(tokens_of(o)) / took.count());
+      }
+    }
+  }
+  auto const bytes = model.bytes();
+  if (rank == 0) {
+    report_travelled(o, bytes);
+  }
+  if (!chosen.check) {
+    return good;
+  }
+  auto const trained = model.gather();
+  if (rank != 0) {
+    return good;
+  }
+  auto const alone = train_alone(o, 1, text, {{model.table(), o.lengths}});
+  return report_check(o, trained.size(), differences(trained, alone));
 }
 
 //! True where a stage has thrown, and all processes live: MPI is as good as before. Where one has
@@ -290,6 +362,9 @@ exit_status run(rank_options const& chosen, int rank) {
     // has a store, a runner and communicators of its own: nothing of an earlier one gets in.
     pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
     try {
+      if (examples::find_schedule(chosen.training.schedule).weights_travel) {
+        return train_travelling(chosen, rank, meeting.line(), now);
+      }
       return chosen.training.clip == 0
                ? train_and_check<rank_model>(chosen, rank, meeting.line(), now)
                : train_and_check<clipped_rank_model>(chosen, rank, meeting.line(), now);

@@ -6,53 +6,22 @@
 //! its pipeline, its replicas in others.
 
 #include <pipe/run/context.hpp>
-#include <pipe/run/store.hpp>
 
 #include <mpi.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "../gpt/pipeline.hpp"
 #include "copy_sum.hpp"
+#include "patient_wait.hpp"
 #include "replica_sum.hpp"
 
 namespace gpt {
-
-//! How a rank waits for what the runner knows nothing of.
-struct patient_wait {
-  pp::store* line = nullptr; //!< tells whether somebody has failed
-  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
-  char const* whom = "its replicas";
-
-  //! Waits for MPI, but not for somebody who is gone.
-  //! @throws std::runtime_error with what goes on after "rank 2"
-  void operator()(MPI_Request& request) const {
-    auto const end = std::chrono::steady_clock::now() + deadline;
-    for (int done = 0;;) {
-      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-        throw std::runtime_error(std::string("cannot reach ") + whom + " by MPI");
-      }
-      if (done != 0) {
-        return;
-      }
-      if (auto const reason = line->failure()) {
-        throw std::runtime_error(std::string("has lost one of ") + whom + ": " + *reason);
-      }
-      if (std::chrono::steady_clock::now() >= end) {
-        throw std::runtime_error(std::string("has waited for ") + whom + " beyond the deadline");
-      }
-      std::this_thread::yield();
-    }
-  }
-};
 
 //! What a rank shares with the ranks that have the same stages in other pipelines.
 struct replica_group {

@@ -64,8 +64,7 @@ def check_training():
     assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
     result = run(*SMALL, "--with", "vocabulary-2", "--steps", "1")
     assert result.returncode == 2 and "the vocabulary in shards (--with vocabulary-...) is run by gpt alone" in result.stderr, result
-    result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "1")
-    assert result.returncode == 2 and "wei-pipe is run by gpt alone" in result.stderr, result
+    check_travelling()
 
 
 def check_two_copies():
@@ -82,6 +81,19 @@ def check_two_copies():
     # Two such pipelines of two ranks: the sum of the copies, then the mean of the pipelines.
     result = run(*SMALL, "--devices", "2", "--schedule", "chimera", "--steps", "5", "--check")
     assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+
+
+def check_travelling():
+    """Weights as messages: what is sent is what was planned, to the byte."""
+    result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "5", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+    losses = re.findall(r"^step \d/5   loss ([\d.]+)", result.stdout, re.MULTILINE)
+    assert len(losses) == 2 and losses[1] < losses[0] < "5.9", losses
+    sent = re.findall(r"^    weights sent, (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)
+    assert len(sent) == 2 and sent[0].split() == sent[1].split() and all(float(bytes) > 0 for bytes in sent[0].split()), result.stdout
+    for words in (["--devices", "2"], ["--checkpoint", "folder"], ["--clip", "1"], ["--microbatches", "6"]):
+        result = run(*SMALL, "--schedule", "wei-pipe", *words)
+        assert result.returncode == 2 and result.stderr.count("gpt_mpi: ") == 1, result
 
 
 def check_clipping():
