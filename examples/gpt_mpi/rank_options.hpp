@@ -25,7 +25,7 @@ namespace pp = pipelining;
 inline constexpr char const* usage_of_ranks =
   "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
   "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
-  "Options are those of\ngpt, without --output and --tensor, and\n\n"
+  "Options are those of\ngpt, without --output, --tensor and --with vocabulary-..., and\n\n"
   "  --devices P          processes of a pipeline (N); N / P pipelines have --microbatches each\n"
   "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
   "  --every K            steps between two checkpoints (10)\n"
