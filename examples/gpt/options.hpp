@@ -88,7 +88,11 @@ inline constexpr char const* usage =
   "of\n"
   "                     the time of a forward pass), sharded-weights (weights lie in two shards "
   "and\n"
-  "                     are gathered for every visit of a stage) or gathered-once (they stay)\n"
+  "                     are gathered for every visit of a stage), gathered-once (they stay),\n"
+  "                     weights-on-host (those of the last stage of every device are gathered "
+  "once),\n"
+  "                     vocabulary-1, vocabulary-2 or vocabulary-interlaced (embedding and output\n"
+  "                     layer lie in a shard on every device: one barrier, two, all at once)\n"
   "  --tensor N         cuts every stage into N shards (tensor parallelism; stp: 2), each a "
   "thread;\n"
   "                     braided passes hide each other's sums over the shards\n"
@@ -165,6 +169,7 @@ namespace detail {
                            offload,
                            sharded_weights,
                            gathered_once,
+                           weights_on_host,
                            vocabulary_1,
                            vocabulary_2,
                            vocabulary_interlaced}) {

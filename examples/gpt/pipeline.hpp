@@ -210,7 +210,7 @@ private:
       auto const cut = cut_for(table, lengths, stage).seen(first, first_of_way(extents, way + 1));
       auto const device = pp::device_of(table, stage, first);
       stages.emplace_back(size, layers, cut, seed, memories[static_cast<std::size_t>(device)]);
-      if (table.declared->scatters) {
+      if (gathers_weights_of(table, stage)) {
         stages.back().shard(weight_shard_count);
       }
     }

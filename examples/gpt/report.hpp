@@ -211,7 +211,7 @@ void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> c
 //! beside measured.
 inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   bool const moves = o.adapted == examples::adapter::offload;
-  if (!moves && !examples::shards_weights(o.adapted)) {
+  if (!moves && !examples::gathers_weights(o.adapted)) {
     return;
   }
   std::printf(

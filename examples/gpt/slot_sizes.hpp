@@ -30,6 +30,14 @@ namespace pp = pipelining;
 //! Shards of the weights of a stage, where the schedule gathers them.
 inline constexpr std::int64_t weight_shard_count = 2;
 
+//! Whether the weights of a stage are gathered. Those of others stay.
+[[nodiscard]] inline bool gathers_weights_of(pp::timetable_view table, int stage) {
+  return std::any_of(table.passes, table.passes + table.size(), [&](pp::pass const& what) {
+    return what.stage == stage &&
+           (*table.declared)[what.kind].calls == pp::stage_call::gather_weights;
+  });
+}
+
 //! Bytes of the messages between stages, of activations where the library moves them, and of
 //! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
 //! in buffers of their own.
@@ -53,7 +61,9 @@ struct slot_sizes {
       device_memory<float> memory;
       for (layer_range const& layers : stages) {
         stage<float> one(of, layers, none, 1, memory);
-        one.shard(weight_shard_count);
+        if (gathers_weights_of(table, static_cast<int>(weights.size()))) {
+          one.shard(weight_shard_count);
+        }
         weights.push_back(one.weight_numbers());
         gradients.push_back(one.gradient_numbers());
       }

@@ -220,7 +220,7 @@ private:
           place.pipeline = copies_.pipeline;
           place.other = pp::device_of(table, stage, first_of_way(extents, 1 - way));
         }
-        if (table.declared->scatters) {
+        if (gathers_weights_of(table, stage)) {
           place.here->shard(weight_shard_count);
         }
       }

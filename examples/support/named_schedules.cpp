@@ -49,6 +49,8 @@
 #include <variant>
 #include <vector>
 
+#include "made_orders.hpp"
+
 namespace pp = pipelining;
 
 namespace examples {
@@ -408,16 +410,24 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
                                 "and its weights are messages");
 }
 
+//! The orders of a choice without its adapter.
+pp::device_orders
+plain_orders(schedule_choice const& choice, any_cost const& cost, made_orders* made) {
+  return made == nullptr ? find_schedule(choice.name).orders(choice, cost)
+                         : made->get(choice, cost);
+}
+
 //! A schedule of any name as one type, so that adapters are compiled once.
 struct schedule_of_name {
   schedule_choice const* choice = nullptr;
+  made_orders* made = nullptr;
 
   [[nodiscard]] pp::shape arrange(int, int) const {
     return find_schedule(choice->name).arrange(*choice);
   }
   template <pp::cost_model Cost>
   void generate(pp::shape const&, Cost const& cost, pp::row_writer* rows) const {
-    pp::device_orders const orders = find_schedule(choice->name).orders(*choice, cost);
+    pp::device_orders const orders = plain_orders(*choice, cost, made);
     for (int device = 0; device < choice->devices; ++device)
       for (int i = orders.offsets[static_cast<std::size_t>(device)];
            i < orders.offsets[static_cast<std::size_t>(device) + 1];
@@ -442,6 +452,8 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   case adapter::recompute_first:
     return use(pp::with_recompute<Named, pp::recompute_first_stages>{named, {}});
   case adapter::offload_chunks: return use(pp::with_offload<Named, pp::offload_chunks>{named, {}});
+  case adapter::weights_on_host:
+    return use(pp::with_sharded_weights<Named, pp::weights_on_host>{named, {}});
   case adapter::sharded_weights:
   case adapter::gathered_once:
     return use(pp::with_sharded_weights<Named>{
@@ -460,8 +472,8 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
 //! Calls `use` with the schedule of a choice in its adapter.
 //! @pre there is one
 template <class Use>
-auto with_adapted(schedule_choice const& choice, Use use) {
-  schedule_of_name const named{&choice};
+auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nullptr) {
+  schedule_of_name const named{&choice, made};
   if (!has_shards(choice.adapted))
     return find_schedule(choice.name).device_of == nullptr
              ? with_less_memory(named, choice, use)
@@ -479,12 +491,16 @@ auto with_adapted(schedule_choice const& choice, Use use) {
   }
 }
 
-pp::device_orders orders_of(schedule_choice const& choice, any_cost const& cost) {
+pp::device_orders
+orders_of(schedule_choice const& choice, any_cost const& cost, made_orders* made) {
   if (choice.adapted == adapter::none)
-    return find_schedule(choice.name).orders(choice, cost);
-  return with_adapted(choice, [&](auto const& schedule) {
-    return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
-  });
+    return plain_orders(choice, cost, made);
+  return with_adapted(
+    choice,
+    [&](auto const& schedule) {
+      return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
+    },
+    made);
 }
 
 //! With groups of layers as stages, where microbatches were; all on the device of the microbatch.
@@ -626,13 +642,14 @@ any_cost cost_by_groups(any_cost const& cost) {
   return group_cost{cost};
 }
 
-pp::dynamic_timetable make_named_timetable(schedule_choice const& choice, any_cost const& whole) {
+pp::dynamic_timetable
+make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_orders* made) {
   int const chunks = arrange(choice).chunks;
   any_cost const cost =
     choice.adapted == adapter::offload_chunks
       ? any_cost(pp::partial_cost<any_cost, pp::hidden_share<any_cost>>{whole, {whole, chunks}})
       : whole;
-  pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost), cost);
+  pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost, made), cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
     throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
   return table;

@@ -69,7 +69,8 @@ enum class adapter {
   vocabulary_2,          //!< with_vocabulary<Schedule, 2>
   vocabulary_interlaced, //!< with_vocabulary<Schedule, interlaced>
   sharded_weights,       //!< with_sharded_weights: gathered for every visit of a stage
-  gathered_once          //!< the same, gathered once
+  gathered_once,         //!< the same, gathered once
+  weights_on_host        //!< those of the last stage of every device come from the host
 };
 
 //! An adapter by the name that options have for it.
@@ -97,6 +98,9 @@ inline constexpr named_adapter named_adapters[] = {
    adapter::sharded_weights,
    "weights gathered for every visit of a stage (ZeRO-3)"},
   {"gathered-once", adapter::gathered_once, "weights gathered once and kept (ZeRO-2)"},
+  {"weights-on-host",
+   adapter::weights_on_host,
+   "those of the last stage of every device wait on the host between iterations"},
 };
 
 //! How reports name a schedule in an adapter: "1f1b with offload"; itself in none.
@@ -114,6 +118,11 @@ inline constexpr named_adapter named_adapters[] = {
 
 [[nodiscard]] constexpr bool shards_weights(adapter which) noexcept {
   return which == adapter::sharded_weights || which == adapter::gathered_once;
+}
+
+//! True where passes of some stages wait until their weights have come.
+[[nodiscard]] constexpr bool gathers_weights(adapter which) noexcept {
+  return shards_weights(which) || which == adapter::weights_on_host;
 }
 
 [[nodiscard]] constexpr bool moves_activations(adapter which) noexcept {
@@ -138,6 +147,8 @@ struct schedule_choice {
   adapter adapted = adapter::none;
   int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
+
+  friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
 };
 
 //! A cost model of any type behind one type, so that every schedule is compiled once.
@@ -222,9 +233,13 @@ struct named_schedule {
 //! Costs of groups of layers and microbatches, for the passes of weights that travel.
 [[nodiscard]] any_cost cost_by_groups(any_cost const& cost);
 
+class made_orders;
+
 //! The verified timetable of a choice.
+//! @param made orders to look in first; null: none are kept
 //! @throws std::invalid_argument as `arrange` does.
 [[nodiscard]] pipelining::dynamic_timetable make_named_timetable(schedule_choice const& choice,
-                                                                 any_cost const& cost);
+                                                                 any_cost const& cost,
+                                                                 made_orders* made = nullptr);
 
 } // namespace examples

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/made_orders.hpp"
 #include "../support/named_schedules.hpp"
 
 namespace examples {
@@ -111,8 +112,10 @@ struct evaluated {
 };
 
 //! Simulates one of them.
+//! @param made orders of those before
 //! @throws std::invalid_argument where the schedule or the model cannot have it.
-[[nodiscard]] evaluated evaluate(choose_command const& asked, schedule_choice const& choice);
+[[nodiscard]] evaluated
+evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made);
 
 //! Simulates all of them. Shows what it is at on a terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
@@ -126,9 +129,13 @@ void measure(choose_command const& asked,
              pipelining::cost_table const& cost,
              candidate& one);
 
-//! Times of every layer for a whole microbatch. @param output_layer whether the last has it
-[[nodiscard]] std::vector<pipelining::layer_cost>
-layer_times(choose_command const& asked, pipelining::gpu const& on, bool output_layer);
+//! Times of every layer for a whole microbatch.
+//! @param output_layer whether the last has it
+//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
+[[nodiscard]] std::vector<pipelining::layer_cost> layer_times(choose_command const& asked,
+                                                              pipelining::gpu const& on,
+                                                              bool output_layer,
+                                                              bool exchanges = true);
 
 //! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
 //! are of stages of equal numbers of layers.

@@ -2,6 +2,7 @@
 // Which schedules `timetable choose` tries, and what each would take.
 #include <pipe/model/device_memory.hpp>
 #include <pipe/model/predict_shards.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/layer_partition.hpp>
 #include <pipe/search/layered_model.hpp>
@@ -34,13 +35,27 @@ public:
       : base_(base), deviation_(deviation), sample_(sample) {}
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    if (what.kind == pp::pass_kind::backward) {
-      pp::pass half = what;
-      half.kind = pp::pass_kind::backward_input;
-      double const input = duration(half);
-      half.kind = pp::pass_kind::backward_weight;
-      return input + duration(half);
-    }
+    if (what.kind != pp::pass_kind::backward)
+      return base_.duration(what) * factor(what);
+    pp::pass half = what;
+    half.kind = pp::pass_kind::backward_weight;
+    double const weight = base_.duration(half);
+    double const later = weight * factor(half);
+    half.kind = pp::pass_kind::backward_input;
+    return (base_.duration(what) - weight) * factor(half) + later;
+  }
+  //! What a pair saves varies as its passes do.
+  [[nodiscard]] double pair_duration(pp::pass const& first, pp::pass const& second) const {
+    double const apart = base_.duration(first) + base_.duration(second);
+    return apart > 0
+             ? base_.pair_duration(first, second) / apart * (duration(first) + duration(second))
+             : 0;
+  }
+  [[nodiscard]] double latency() const { return base_.latency(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return base_.links(); }
+
+private:
+  [[nodiscard]] double factor(pp::pass const& what) const {
     std::uint64_t const name = static_cast<std::uint64_t>(what.kind) << 48 |
                                static_cast<std::uint64_t>(what.stage) << 32 |
                                static_cast<std::uint64_t>(what.microbatch) << 16 | what.chunk;
@@ -49,12 +64,8 @@ public:
     for (std::uint64_t i = 0; i < 4; ++i)
       sum += static_cast<double>(mix(name * 4 + i + sample_ * 0x9e3779b97f4a7c15) >> 11) /
              static_cast<double>(std::uint64_t{1} << 53);
-    return base_.duration(what) * std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
+    return std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
   }
-  [[nodiscard]] double latency() const { return base_.latency(); }
-  [[nodiscard]] std::span<double const> links() const noexcept { return base_.links(); }
-
-private:
   static std::uint64_t mix(std::uint64_t x) noexcept {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
     x = (x ^ x >> 27) * 0x94d049bb133111eb;
@@ -106,6 +117,8 @@ std::string plain_type_of(schedule_choice const& c) {
      "SlimPipe<" + std::to_string(c.chunks.value_or(c.devices)) + ", " + per_device + ">"},
     {"zb-h1", "ZeroBubbleH1"},
     {"zb-h2", "ZeroBubbleH2"},
+    {"zb-auto", "ZeroBubbleAuto<>"},
+    {"v-continuous", "VContinuous"},
     {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
     {"v-min", "VShape<pipelining::v_min_offsets, " + chunks + ">"},
     {"v-half", "VShape<pipelining::v_half_offsets, " + chunks + ">"},
@@ -133,6 +146,8 @@ std::string type_of(schedule_choice const& c) {
   case adapter::recompute: return "pipelining::with_recompute<" + plain + ">";
   case adapter::offload: return "pipelining::with_offload<" + plain + ">";
   case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
+  case adapter::weights_on_host:
+    return "pipelining::with_sharded_weights<" + plain + ", pipelining::weights_on_host>";
   case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
   case adapter::vocabulary_interlaced:
     return "pipelining::with_vocabulary<" + plain + ", pipelining::interlaced>";
@@ -157,7 +172,7 @@ void add_copies(choose_command const& asked, candidate const& one, pp::cost_tabl
                                     one.chunk_lengths[static_cast<std::size_t>(chunk)]));
 }
 
-//! Weights and gradients of a stage cross the network of its replicas.
+//! Weights and gradients of a stage cross the network of its replicas, or come from the host.
 void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(one);
   for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
@@ -166,7 +181,12 @@ void add_sharding(choose_command const& asked, candidate const& one, pp::cost_ta
     for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
       for (pp::pass_kind const kind :
            {pp::pass_kind::gather_weights, pp::pass_kind::scatter_gradients})
-        cost.set(kind, stage, chunk, pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
+        cost.set(kind,
+                 stage,
+                 chunk,
+                 one.choice.adapted == adapter::weights_on_host
+                   ? pp::loading_seconds(asked.gpu(0), bytes, kind)
+                   : pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
   }
 }
 
@@ -212,11 +232,16 @@ std::string label_of(schedule_choice const& c) {
 }
 
 std::vector<pp::layer_cost>
-layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer) {
+layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, bool exchanges) {
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
-      return pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, all);
+      double const alone =
+        pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, all);
+      return exchanges
+               ? alone
+               : alone -
+                   pp::exchange_seconds(asked.model, asked.setup, on, content, kind, all.length);
     };
     return pp::layer_cost{time(pp::pass_kind::forward),
                           time(pp::pass_kind::backward_input),
@@ -268,8 +293,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     };
     double held = pp::peak_activation_bytes(table, device, activation);
-    one.host_gigabytes =
-      std::max(one.host_gigabytes, pp::peak_host_bytes(table, device, activation) / 1e9);
+    double on_host = pp::peak_host_bytes(table, device, activation);
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
       // The first stage keeps tokens.
       return what.stage == 0 ? 0
@@ -284,9 +308,14 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
         of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
         of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
       }
+      if (one.choice.adapted == adapter::weights_on_host &&
+          pp::weights_on_host{}.leaves(one.extents, stage) && (first_way || other_way)) {
+        on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
+        of.weights = of.gradients = of.optimizer = 0;
+      }
       held += (first_way + other_way) * static_cast<double>(of.resident());
     }
-    if (shards_weights(one.choice.adapted))
+    if (gathers_weights(one.choice.adapted))
       held += pp::peak_slot_bytes(table,
                                   device,
                                   pp::slot_class::weights,
@@ -297,6 +326,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                 table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
                   return static_cast<double>(bytes[what.stage].gradients);
                 });
+    one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
   }
 }
@@ -319,12 +349,14 @@ void measure(choose_command const& asked,
     options.relief = pp::memory_relief::recompute_all;
   if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
+  // What waits for exchanges in one order hides them in another.
+  pp::cost_table const hidden = cost.without_exchanges();
   one.bound = has_shards(one.choice.adapted)
-                ? bound_around(table, cost, one.choice)
-                : pp::least_times(table.over(), cost, options).makespan.least();
+                ? bound_around(table, hidden, one.choice)
+                : pp::least_times(table.over(), hidden, options).makespan.least();
 }
 
-evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
+evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
   candidate one;
   one.choice = choice;
   one.label = label_of(choice);
@@ -336,10 +368,8 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice) {
   one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table cost = costs_of(asked, one);
-  if (shards_weights(choice.adapted))
-    add_sharding(asked, one, cost);
   one.latency = cost.latency();
-  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
   if (choice.adapted == adapter::offload &&
       table.offsets[static_cast<std::size_t>(asked.devices)] ==
         table.offsets[static_cast<std::size_t>(asked.devices) + 1])
@@ -382,9 +412,8 @@ double seconds_between(choose_command const& asked, int from, int to, std::int64
   return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
 }
 
-} // namespace
-
-pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+//! The times of passes and copies, and of messages.
+pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one) {
   if (asked.measured) {
     pp::cost_table cost = pp::costs_for(*asked.measured, one.extents);
     add_copies(asked, one, cost);
@@ -404,12 +433,17 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
   for (int stage = 0; stage < pp::stages(one.extents); ++stage)
     for (pp::pass_kind const kind : pp::timed_kinds)
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
+        pp::pass const what = pp::row_writer::make(kind, stage, 0, chunk);
         double slowest = 0;
+        double exchanges = 0;
         for (int const device : pp::holders_of(over, stage))
-          slowest = std::max(slowest,
-                             of_device[static_cast<std::size_t>(device)].duration(
-                               pp::row_writer::make(kind, stage, 0, chunk)));
+          if (pp::cost_table const& here = of_device[static_cast<std::size_t>(device)];
+              here.duration(what) >= slowest) {
+            slowest = here.duration(what);
+            exchanges = here.exchanges(what);
+          }
         cost.set(kind, stage, chunk, slowest);
+        cost.set_exchanges(kind, stage, chunk, exchanges);
       }
   int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
   for (int from = 0; from < asked.devices; ++from)
@@ -418,6 +452,31 @@ pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
         cost.set_link(from, to, seconds_between(asked, from, to, longest));
   return cost;
 }
+
+} // namespace
+
+pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+  pp::cost_table cost = costs_of_passes(asked, one);
+  if (gathers_weights(one.choice.adapted))
+    add_sharding(asked, one, cost);
+  return cost;
+}
+
+namespace {
+
+//! True where devices hold several stages one after the other: passes of those before the last hide
+//! the loads of its weights.
+bool is_looped(schedule_choice choice) {
+  choice.adapted = adapter::none;
+  try {
+    pp::shape const extents = arrange(choice);
+    return extents.where == pp::placement::looped && extents.stages_per_device > 1;
+  } catch (std::invalid_argument const&) {
+    return false; // it says so where it stands alone
+  }
+}
+
+} // namespace
 
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
@@ -472,9 +531,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
     vary(values, [](schedule_choice& c, int value) { c.memory_limit = value; });
-    // The two searches take longest; with chunks, the blocks that they start from do as well.
+    // These searches take longest; with chunks, the blocks that they start from do as well.
     std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
-    return calls;
   }
   std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
   // Costs from a file do not know shards.
@@ -483,7 +541,11 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
                     {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
   if (asked.setup.data > 1)
     adapters.push_back(adapter::sharded_weights);
+  adapters.push_back(adapter::weights_on_host);
   vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
+  std::erase_if(calls, [](schedule_choice const& c) {
+    return c.adapted == adapter::weights_on_host && !is_looped(c);
+  });
   return calls;
 }
 
@@ -494,11 +556,12 @@ candidates evaluate_all(choose_command const& asked) {
       calls.push_back(call);
   candidates result;
   std::vector<choose_start> starts;
+  made_orders orders;
   progress_line line(HUGE_VAL);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
-      evaluated made = evaluate(asked, calls[i]);
+      evaluated made = evaluate(asked, calls[i], orders);
       if (asked.search && calls[i].adapted == adapter::none &&
           made.table.tables.declared == pp::training)
         starts.push_back({result.all.size(),

@@ -26,18 +26,15 @@ void append_list(std::string& out, char const* type, char const* name, List cons
 } // namespace
 
 std::string choose_header(choose_command const& asked, candidate const& pick) {
-  std::string type = pick.type;
-  std::string value = "schedule{}";
-  if (pick.choice.name == "zb-auto") {
-    type = "pipelining::ZeroBubbleAuto<>";
-    value = "schedule{.memory_limit = " +
-            std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) + "}";
-  } else if (pick.choice.name == "v-continuous") {
-    type = "pipelining::VContinuous";
-    value = "schedule{.memory_limit = " +
-            std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) + "}";
-  }
+  std::string const& type = pick.type;
   bool const adapted = pick.choice.adapted != adapter::none;
+  std::string value = "schedule{}";
+  if (pick.choice.name == "zb-auto" || pick.choice.name == "v-continuous") {
+    value =
+      "{.memory_limit = " + std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) +
+      "}";
+    value = adapted ? "schedule{" + value + "}" : "schedule" + value;
+  }
   bool const shards = has_shards(pick.choice.adapted);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
@@ -68,6 +65,8 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                {pp::pass_kind::recompute, "recompute"},
                {pp::pass_kind::copy_out, "copy_out"},
                {pp::pass_kind::copy_in, "copy_in"},
+               {pp::pass_kind::gather_weights, "gather_weights"},
+               {pp::pass_kind::scatter_gradients, "scatter_gradients"},
                {pp::pass_kind::logits, "logits"},
                {pp::pass_kind::logits_gradient, "logits_gradient"},
                {pp::pass_kind::embed, "embed"},
@@ -78,15 +77,26 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                         kind == pp::pass_kind::copy_in;
     bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||
                           kind == pp::pass_kind::embed || kind == pp::pass_kind::embed_gradient;
-    if ((frugal && (!adapted || shards)) || (of_shard && !shards))
+    bool const gathers =
+      kind == pp::pass_kind::gather_weights || kind == pp::pass_kind::scatter_gradients;
+    if ((frugal && (!adapted || shards)) || (of_shard && !shards) ||
+        (gathers && !gathers_weights(pick.choice.adapted)))
       continue;
     std::vector<double> times; // [stage, chunk]
     for (int stage = 0; stage < stages; ++stage)
       for (int chunk = 0; chunk < pick.extents.chunks; ++chunk)
         times.push_back(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)));
-    append_list(out, "double", (std::string(name) + "_seconds").c_str(), times);
-    pp::append(set, "      table.set(pipelining::pass_kind::", name, ", stage, chunk, ", name);
-    set += "_seconds[i]);\n";
+    auto const add = [&](std::string const& list, char const* member) {
+      append_list(out, "double", (name + list).c_str(), times);
+      pp::append(set, "      table.", member, "(pipelining::pass_kind::", name);
+      pp::append(set, ", stage, chunk, ", name, list, "[i]);\n");
+    };
+    add("_seconds", "set");
+    for (int i = 0; i < static_cast<int>(times.size()); ++i)
+      times[static_cast<std::size_t>(i)] = cost.exchanges(
+        pp::row_writer::make(kind, i / pick.extents.chunks, 0, i % pick.extents.chunks));
+    if (*std::max_element(times.begin(), times.end()) > 0)
+      add("_exchange_seconds", "set_exchanges");
   }
   pp::append(out, "inline constexpr double message_seconds = ", cost.latency(), ";\n");
   std::vector<double> const links(cost.links().begin(), cost.links().end());

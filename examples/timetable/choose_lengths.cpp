@@ -45,7 +45,10 @@ public:
         for (pp::stage_content const& stage : content)
           for (pp::pass_kind const kind : kinds) {
             double seconds = 0;
-            for (pp::sequence_piece const& piece : chunk)
+            double exchanges = 0;
+            for (pp::sequence_piece const& piece : chunk) {
+              exchanges += pp::exchange_seconds(
+                asked.model, asked.setup, asked.gpu(0), stage, kind, piece.tokens);
               seconds += pp::pass_seconds(asked.model,
                                           asked.setup,
                                           asked.gpu(0),
@@ -53,7 +56,9 @@ public:
                                           stage,
                                           kind,
                                           {piece.tokens, piece.offset});
+            }
             seconds_.push_back(seconds);
+            exchanges_.push_back(exchanges);
           }
       }
     }
@@ -71,12 +76,33 @@ public:
     switch (what.kind) {
     case pp::pass_kind::forward:
     case pp::pass_kind::checkpointed_forward:
-    case pp::pass_kind::recompute: return seconds(what, 0);
-    case pp::pass_kind::backward_input: return seconds(what, 1);
-    case pp::pass_kind::backward_weight: return seconds(what, 2);
-    case pp::pass_kind::backward: return seconds(what, 1) + seconds(what, 2);
+    case pp::pass_kind::recompute: return seconds_.at(index(what, 0));
+    case pp::pass_kind::backward_input: return seconds_.at(index(what, 1));
+    case pp::pass_kind::backward_weight: return seconds_.at(index(what, 2));
+    case pp::pass_kind::backward:
+      return seconds_.at(index(what, 1)) - exchanges_.at(index(what, 1)) +
+             std::max(seconds_.at(index(what, 2)), exchanges_.at(index(what, 1)));
     default: return 0;
     }
+  }
+  //! Of two passes whose layers alternate.
+  [[nodiscard]] double pair_duration(pp::pass const& first, pp::pass const& second) const {
+    auto const exchanges = [this](pp::pass const& what) {
+      return what.kind == pp::pass_kind::backward ? 0
+                                                  : exchanges_.at(index(what, row_of(what.kind)));
+    };
+    return pp::detail::braid_time(duration(first) - exchanges(first),
+                                  exchanges(first),
+                                  duration(second) - exchanges(second),
+                                  exchanges(second));
+  }
+  //! The same with all exchanges hidden, as no order does better.
+  [[nodiscard]] packed_model without_exchanges() const {
+    packed_model result = *this;
+    for (std::size_t i = 0; i < seconds_.size(); ++i)
+      result.seconds_[i] -= exchanges_[i];
+    std::fill(result.exchanges_.begin(), result.exchanges_.end(), 0.0);
+    return result;
   }
   [[nodiscard]] double latency() const noexcept { return latency_; }
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
@@ -85,15 +111,21 @@ private:
   static constexpr pp::pass_kind kinds[] = {
     pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight};
 
-  [[nodiscard]] double seconds(pp::pass const& what, std::size_t kind) const {
+  [[nodiscard]] std::size_t index(pp::pass const& what, std::size_t kind) const {
     std::size_t const unit = first_units_.at(what.microbatch) + what.chunk;
-    return seconds_.at((unit * stages_ + what.stage) * std::size(kinds) + kind);
+    return (unit * stages_ + what.stage) * std::size(kinds) + kind;
+  }
+  [[nodiscard]] static std::size_t row_of(pp::pass_kind kind) {
+    return kind == pp::pass_kind::backward_weight  ? 2
+           : kind == pp::pass_kind::backward_input ? 1
+                                                   : 0;
   }
 
   std::vector<std::size_t> first_units_; // [M]
   std::size_t units_ = 0;
   std::size_t stages_ = 0;
   std::vector<double> seconds_; // [units][S][kinds]
+  std::vector<double> exchanges_; // of these
   std::vector<double> links_;
   double latency_ = 0;
 };
@@ -143,7 +175,8 @@ void measure_packed(choose_command const& asked,
   one.seconds = one.ranked = pp::makespan(table);
   one.bubble = pp::bubble_rate(table);
   one.latency = cost.latency();
-  one.bound = pp::least_times(table.over(), cost, {.pairs = true}).makespan.least();
+  one.bound =
+    pp::least_times(table.over(), cost.without_exchanges(), {.pairs = true}).makespan.least();
   std::vector<pp::stage_content> const content = content_of(one);
   std::vector<double> resident;
   // Gradients of keys and values travel between the chunks of one sequence at a time.

@@ -236,7 +236,7 @@ void append_reasons(std::string& out,
   } else {
     out += "of runs that recompute or copy to the host nothing comparable is published\n";
   }
-  if (pick.choice.adapted == adapter::offload)
+  if (pick.host_gigabytes > 0)
     out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
   candidate const* frugal = nullptr; // as fast, in less memory
   for (candidate const& each : found.all)

@@ -26,12 +26,12 @@ class asked_model {
 public:
   explicit asked_model(choose_command const& asked) : asked_(asked) {
     double const least = std::numeric_limits<double>::max();
-    layers_ = layer_times(asked, asked.gpu(0), true);
+    layers_ = layer_times(asked, asked.gpu(0), true, false);
     // Of a GPU that differs, how much faster it is at best.
     for (int device = 0; device < asked.devices; ++device) {
       double fastest = 1;
       if (asked.gpu(device) != asked.gpu(0)) {
-        std::vector<pp::layer_cost> const here = layer_times(asked, asked.gpu(device), true);
+        std::vector<pp::layer_cost> const here = layer_times(asked, asked.gpu(device), true, false);
         fastest = 1 / least;
         for (std::size_t i = 0; i < here.size(); ++i)
           for (double pp::layer_cost::*const time : {&pp::layer_cost::forward,

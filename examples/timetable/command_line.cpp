@@ -528,10 +528,10 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
                       "activation to the host, or back");
   for (std::string_view const name : {"--gather", "--scatter"})
-    if (has_option(name) && (!shards_weights(result.choice.adapted) || result.measured))
+    if (has_option(name) && (!gathers_weights(result.choice.adapted) || result.measured))
       throw usage_error(std::string(name) +
-                        " is for --with sharded-weights and gathered-once only, "
-                        "and not for costs of a file");
+                        " is for --with sharded-weights, gathered-once and weights-on-host "
+                        "only, and not for costs of a file");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
@@ -693,10 +693,11 @@ std::string help_text() {
          "                         vocabulary-1 or vocabulary-2 (embedding and output layer in a\n"
          "                         shard per device, one or two barriers), vocabulary-interlaced\n"
          "                         (all devices do it at once), sharded-weights\n"
-         "                         (gathered for every visit of a stage) or gathered-once\n"
+         "                         (gathered for every visit of a stage), gathered-once, or\n"
+         "                         weights-on-host (of the last stage of every device)\n"
          "  --gather T, --scatter T\n"
-         "                         of sharded weights: time of a gather of a stage's weights, and\n"
-         "                         of a scatter of its gradients; default 0\n"
+         "                         of such weights: time of a gather of a stage's weights (or of\n"
+         "                         a load), and of a scatter of its gradients; default 0\n"
          "  --recompute-cost T     of recompute: time of a recompute; default: as a forward pass\n"
          "  --copy-cost T          of offload: time of a copy to the host, or back\n"
          "  --offloaded-stages K   of offload: only activations of the first K stages of a device\n"

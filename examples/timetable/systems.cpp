@@ -37,6 +37,20 @@ namespace {
 //! Who stands in the table with every adapter, the others alone.
 constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
 
+//! Whether a schedule stands in the table with an adapter. One that would be another row once more
+//! does not.
+bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
+  if (call.name == "chronos") // what is made for it
+    return which == adapter::recompute_first || which == adapter::weights_on_host;
+  if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), call.name) == 0)
+    return false;
+  pp::shape const extents = arrange(call);
+  return !(which == adapter::recompute_first && extents.stages_per_device == 1) &&
+         !(which == adapter::offload_chunks && extents.chunks == 1) &&
+         !(shards_weights(which) && asked.setup.data == 1) && // nobody to share them with
+         which != adapter::weights_on_host; // nothing of theirs to hide a load behind
+}
+
 //! The calls of the table: every schedule as README has it.
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
@@ -52,20 +66,11 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
       call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
     calls.push_back(call);
-    if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), each.name) == 0)
-      continue;
-    pp::shape const extents = arrange(call);
-    for (named_adapter const& one : named_adapters) {
-      // What would be another row once more.
-      bool const the_same =
-        (one.which == adapter::recompute_first && extents.stages_per_device == 1) ||
-        (one.which == adapter::offload_chunks && extents.chunks == 1) ||
-        (shards_weights(one.which) && asked.setup.data == 1); // nobody to share them with
-      if (the_same)
-        continue;
-      calls.push_back(call);
-      calls.back().adapted = one.which;
-    }
+    for (named_adapter const& one : named_adapters)
+      if (stands_with(asked, call, one.which)) {
+        calls.push_back(call);
+        calls.back().adapted = one.which;
+      }
   }
   return calls;
 }
@@ -114,8 +119,8 @@ traffic_of(choose_command const& asked, candidate const& one, pp::timetable_view
 }
 
 //! A row of the table.
-std::string row_of(choose_command const& asked, schedule_choice const& call) {
-  auto const [one, table] = evaluate(asked, call);
+std::string row_of(choose_command const& asked, schedule_choice const& call, made_orders& made) {
+  auto const [one, table] = evaluate(asked, call, made);
   traffic const sum = traffic_of(asked, one, table);
   std::string row;
   pp::append(row, "| `", one.label, "` | ", decimals(one.seconds, 2), " | ");
@@ -134,11 +139,12 @@ void systems(int count, char const* const* words) {
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;
+  made_orders made;
   progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
     line.say("making " + label_of(call));
     try {
-      out += row_of(asked, call);
+      out += row_of(asked, call, made);
     } catch (std::invalid_argument const& error) {
       pp::append(refused, "\n`", label_of(call), "` is not in the table: ", error.what(), ".\n");
     }

@@ -75,15 +75,34 @@ class Choice(unittest.TestCase):
         row = next(row for row in self.rows if row["schedule"] == "1f1b")
         hidden, sequence, vocabulary = 2048, 2048, 51200
         held_layers = row["layers"]
+        self.check_time_of_1f1b(row, 1)
+        held = lambda parameters: 18 * parameters
+        embedding = hidden * vocabulary
+        stages = [held(count * 12 * hidden ** 2 + embedding) for count in held_layers]
+        activations = [count * sequence * (32 * hidden + 4 * 16) for count in held_layers]
+        first = stages[0] + 2 * activations[0]
+        second = stages[1] + activations[1] + 6 * sequence * vocabulary
+        self.assertAlmostEqual(row["memory_gb"], max(first, second) / 1e9, places=9)
+
+    def check_time_of_1f1b(self, row, tensor):
+        hidden, sequence, vocabulary = 2048, 2048, 51200
+        held_layers = row["layers"]
         linear = 2 * sequence * 12 * hidden ** 2
         attention = 2 * hidden * sequence ** 2
-        rate = 312e12
+        rate = 312e12 * tensor
         output_layer = 2 * sequence * hidden * vocabulary / (0.40 * rate)
         forward = [count * (linear + attention) / (0.62 * rate) for count in held_layers]
+        weights = [count * linear / (0.62 * rate) for count in held_layers]
         backward = [count * (2 * linear + 2.5 * attention) / (0.62 * rate) for count in held_layers]
         forward[1] += output_layer
+        weights[1] += output_layer
         backward[1] += 2 * output_layer
         message = 2 * sequence * hidden / 300e9
+        # Two gathers and two scatters a layer, of all but the own share; backward behind the gradient of the weights.
+        exchange = [count * 4 * (tensor - 1) / tensor * message for count in held_layers]
+        forward = [own + more for own, more in zip(forward, exchange)]
+        backward = [own + max(0, more - hides) for own, more, hides in zip(backward, exchange, weights)]
+        message /= tensor
         orders = ("F0 F1 B0 F2 B1 F3 B2 B3".split(), "F0 B0 F1 B1 F2 B2 F3 B3".split())
         ends, free, at = {}, [0, 0], [0, 0]
         while at != [8, 8]:
@@ -100,13 +119,21 @@ class Choice(unittest.TestCase):
                     free[device] = ends[name, device] = max(free[device], ready) + length
                     at[device] += 1
         self.assertAlmostEqual(row["seconds"], max(free), delta=1e-9)
-        held = lambda parameters: 18 * parameters
-        embedding = hidden * vocabulary
-        stages = [held(count * 12 * hidden ** 2 + embedding) for count in held_layers]
-        activations = [count * sequence * (32 * hidden + 4 * 16) for count in held_layers]
-        first = stages[0] + 2 * activations[0]
-        second = stages[1] + activations[1] + 6 * sequence * vocabulary
-        self.assertAlmostEqual(row["memory_gb"], max(first, second) / 1e9, places=9)
+
+    def test_exchanges_of_a_tensor_parallel_group_hide_in_pairs(self):
+        common = ("--model", "gpt-1.3b", "--sequence", 2048, "--gpu", "a100", "--devices", 2, "--microbatches", 8)
+        seconds = []
+        for tensor in (1, 4):
+            rows = json.loads(output(*common, "--tensor", tensor, "--format", "json"))["candidates"]
+            for row in rows:
+                self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+            seconds.append({row["schedule"]: row["seconds"] for row in rows})
+        alone, shared = seconds
+        for other in ("zb-v", "1f1b", "v-half"):  # nothing of which is a pair
+            self.assertLess(shared["stp"] / shared[other], 0.97 * alone["stp"] / alone[other])
+        row = next(row for row in json.loads(output(*SMALL, "--tensor", 4, "--format", "json"))["candidates"]
+                   if row["schedule"] == "1f1b")
+        self.check_time_of_1f1b(row, 4)
 
     def test_text_names_the_pick_and_what_memory_buys(self):
         pick = self.rows[self.found["pick"]]["schedule"]
@@ -427,10 +454,12 @@ class Choice(unittest.TestCase):
             found = json.loads(output(*words, "--format", "json"))
             frugal = found["candidates"][found["frontier"][-1]]
             pick = found["candidates"][found["pick"]]
-            self.assertTrue(frugal["schedule"].endswith(" with offload"), frugal)
-            self.assertEqual(pick["schedule"] + " with offload", frugal["schedule"])
+            self.assertEqual(pick["schedule"] + " with weights-on-host", frugal["schedule"])
             self.assertEqual(pick["seconds"], frugal["seconds"])
             self.assertLess(frugal["memory_gb"], pick["memory_gb"])
+            copied = next(row for row in found["candidates"] if row["schedule"] == pick["schedule"] + " with offload")
+            self.assertEqual(pick["seconds"], copied["seconds"])
+            self.assertLess(copied["memory_gb"], pick["memory_gb"])
             text = output(*words)
             self.assertIn(f"pick: {pick['schedule']}, the fastest of", text)
             self.assertIn(f"as fast in less memory: {frugal['schedule']}, ", text)
@@ -455,11 +484,13 @@ class Choice(unittest.TestCase):
     def test_header_compiles_and_gives_the_predicted_time(self):
         self.check_header(self.rows[self.found["pick"]], *SMALL)
 
-    def test_header_of_recomputation(self):
-        least = min((row for row in self.rows if row["schedule"].endswith(" with recompute")),
-                    key=lambda row: row["memory_gb"])
-        self.assertEqual(least, self.rows[self.found["frontier"][0]])
-        self.check_header(least, *SMALL, "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
+    def test_headers_of_the_least_memory(self):
+        longer = ("--model", "gpt-1.3b", "--sequence", 8192, *SMALL[4:])
+        found = json.loads(output(*longer, "--format", "json"))
+        for words, each, adapter in ((SMALL, self.found, " with weights-on-host"), (longer, found, " with recompute")):
+            least = each["candidates"][each["frontier"][0]]
+            self.assertTrue(least["schedule"].endswith(adapter), least)
+            self.check_header(least, *words, "--memory", f"{least['memory_gb'] + 1e-6:.9f}GB")
 
     def check_header(self, pick, *words):
         with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,7 @@ ELSEWHERE = [
     ("cmake --preset gpu", "scripts/gpu-check", "preset gpu"),
     ("cmake --build build/gpu", "scripts/gpu-check", "--target"),
     ("ctest --test-dir build/gpu", "scripts/gpu-check", "ctest"),
+    ("build/gpu/bin/gpt_cuda", "scripts/gpu-check", "bin/gpt_cuda"),
     ("g++ -std=c++20 -I include examples/01_first_pipeline.cpp", "tests/package/every_way.py", "def include_path"),
     ("cmake -S . -B build/install", "tests/package/every_way.py", "-DPIPELINING_BUILD_EXAMPLES=OFF"),
     ("cmake --install build/install", "tests/package/every_way.py", '"--install"'),

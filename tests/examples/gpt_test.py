@@ -212,6 +212,22 @@ def check_shards(text):
         check_refusal(2, sentence, *small, "--microbatches", "12", "--schedule", *words)
 
 
+def check_weights_on_host(text):
+    """Weights of deep stages on the host: no bit differs, and a device has room for those of one stage."""
+    with tempfile.TemporaryDirectory() as folder:
+        for schedule in ("chronos", "interleaved"):
+            result = run(*SMALL, "--schedule", schedule, "--with", "weights-on-host", "--steps", "2", "--text", text, "--output", folder)
+            assert result.returncode == 0, result.stderr
+            compared = rows(result.stdout)
+            assert f"{schedule} with weights-on-host" in compared, result.stdout
+            assert all(values[-1] == 0 for values in compared.values()), result.stdout
+            slots = [list(map(float, numbers.split())) for numbers in
+                     re.findall(r"^    (?:weights|gradients), (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)]
+            assert len(slots) == 4, result.stdout
+            for planned, measured in (slots[:2], slots[2:]):
+                assert all(0 < most <= room < 1.1 * most for most, room in zip(measured, planned)), slots
+
+
 def check_every_schedule(text):
     """Every name of --list trains."""
     tiny = ["--layers", "8", "--width=16", "--heads=2", "--sequence", "16", "--devices=4", "--microbatches", "8"]
@@ -310,6 +326,7 @@ with tempfile.TemporaryDirectory() as temporary:
     check_vocabulary(str(text))
     check_adapters(str(text))
     check_sharded_weights(str(text))
+    check_weights_on_host(str(text))
     check_costs(str(text))
     check_post_validation(str(text))
     check_sizes(str(text))
@@ -330,8 +347,8 @@ check_refusal(2, "--steps wants a value", "--steps")
 check_refusal(2, "--clip wants a number above 0, not 'half'", "--clip", "half")
 check_refusal(2, "--clip wants a number above 0, not '0'", "--clip", "0")
 check_refusal(2, "--post-validation validates the norm that --clip gives; give both", "--post-validation")
-check_refusal(2, "--with wants one of recompute, offload, sharded-weights, gathered-once, vocabulary-1, vocabulary-2, "
-              "vocabulary-interlaced, not 'vocabulary-3'", "--with", "vocabulary-3")
+check_refusal(2, "--with wants one of recompute, offload, sharded-weights, gathered-once, weights-on-host, "
+              "vocabulary-1, vocabulary-2, vocabulary-interlaced, not 'vocabulary-3'", "--with", "vocabulary-3")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
               "--schedule", "chunkflow", "--with", "offload")

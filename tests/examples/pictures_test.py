@@ -20,6 +20,7 @@ ADAPTED = {"recompute": ["chronos", "--with", "recompute-first"],
            "offload": ["seq1f1b", "--with", "offload-chunks", "--copy-cost", "0.75"],
            "vocabulary": ["1f1b", "--with", "vocabulary-2", "--vocabulary-cost", "0.25,0.25,0.25,0.25"],
            "interlaced": ["1f1b", "--with", "vocabulary-interlaced", "--vocabulary-cost", "0.25,0.25,0.25,0.25"],
+           "weights_on_host": ["chronos", "--with", "weights-on-host", "--gather", "4", "--scatter", "8"],
            "sharded_weights": ["breadth-first", "--with", "sharded-weights", "--gather", "3", "--scatter", "3"]}
 
 

@@ -68,7 +68,12 @@ class Systems(unittest.TestCase):
         self.assertLess(held["1f1b with recompute"], held["1f1b"])
         host = {label: float(cells[3]) for label, cells in self.table.items()}
         self.assertGreater(host["1f1b with offload"], 0)
-        self.assertTrue(all(value == 0 for label, value in host.items() if "offload" not in label))
+        self.assertTrue(all(value == 0 for label, value in host.items() if "offload" not in label and "host" not in label))
+        # Of two stages on every device, the state of one.
+        moved = held["chronos"] - held["chronos with weights-on-host"]
+        self.assertGreater(moved, 0)
+        self.assertGreater(host["chronos with weights-on-host"], moved)
+        self.assertEqual(self.table["chronos with weights-on-host"][0], self.table["chronos"][0])
 
     def test_choose_has_the_same_figures(self):
         chosen = {each["schedule"]: each for each in json.loads(output("choose", *WORDS, "--format", "json"))["candidates"]}

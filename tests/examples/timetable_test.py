@@ -426,6 +426,9 @@ class Timetables(unittest.TestCase):
                              table("seq1f1b", *size)["makespan"])
         plain = table("1f1b", "--devices", 4, "--microbatches", 8, "--with", "vocabulary-2", "--vocabulary-cost", "0,0,0,0")
         self.assertEqual(plain["peak_activations"], [6, 5, 4, 3])
+        for load, unload, later in ((4, 8, 0), (5, 8, 1), (4, 10, 2)):  # P F and P B hide
+            self.assertEqual(table("chronos", *size, "--with", "weights-on-host", "--gather", load, "--scatter", unload)["makespan"],
+                             table("chronos", *size)["makespan"] + later)
         self.assertEqual(plain["makespan"], 8 * 3 + 3 * 3)
         at_once = table("1f1b", "--devices", 5, "--microbatches", 12, "--with", "vocabulary-interlaced", "--vocabulary-cost", "0,1,1,0")
         self.assertEqual(at_once["peak_activations"], [7, 6, 5, 4, 3])
@@ -434,7 +437,7 @@ class Timetables(unittest.TestCase):
     def test_adapters_that_cannot_be(self):
         for words, text in (
                 (["1f1b", "--with", "shards"], "--with wants recompute, recompute-first, offload, offload-half, "
-                                               "offload-chunks, vocabulary-1, vocabulary-2, vocabulary-interlaced, sharded-weights or gathered-once, not 'shards'"),
+                                               "offload-chunks, vocabulary-1, vocabulary-2, vocabulary-interlaced, sharded-weights, gathered-once or weights-on-host, not 'shards'"),
                 (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for a vocabulary in shards only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
                 (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),

@@ -61,32 +61,44 @@ struct kind_reads {
   return true;
 }
 
-//! The kinds that do something with a datum of their own stage.
-[[nodiscard]] constexpr flow_set kinds_that(flow const& declared, does what, int datum) noexcept {
-  flow_set found = 0;
-  for (int kind = 0; kind < most_kinds; ++kind)
-    for (int i = 0; i < declared.kinds[kind].effect_count; ++i)
-      if (effect const& one = declared.kinds[kind].effects[i];
-          one.of == datum && one.what == what && one.stage == of_stage::own)
-        found = static_cast<flow_set>(found | only(kind));
-  return found;
-}
+//! Who makes, reads and frees each datum of a unit.
+struct data_users {
+  struct users {
+    flow_set makers = 0;
+    flow_set readers = 0;
+    flow_set freers = 0;
+  };
+  users of[most_data]{};
+  int count;
+
+  constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
+        effect const& one = declared.kinds[kind].effects[i];
+        if (one.stage != of_stage::own || declared.data[one.of].instance == per::microbatch)
+          continue;
+        users& known = of[one.of];
+        known.makers |= one.what == does::makes ? only(kind) : 0;
+        known.readers |= one.what == does::reads ? only(kind) : 0;
+        known.freers |= one.what == does::frees ? only(kind) : 0;
+      }
+  }
+};
 
 //! True when among these kinds every datum of a unit that one reads is made by one, and every datum
 //! that is made is freed once, if anybody ever frees it.
-[[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
-  for (int of = 0; of < declared.data_count; ++of) {
-    if (declared.data[of].instance == per::microbatch)
-      continue;
-    flow_set const all_freers = kinds_that(declared, does::frees, of);
-    auto const makers = static_cast<unsigned>(kinds_that(declared, does::makes, of) & kinds);
-    auto const readers = static_cast<unsigned>(kinds_that(declared, does::reads, of) & kinds);
-    auto const freers = static_cast<unsigned>(all_freers & kinds);
-    if (makers == 0 ? (readers | freers) != 0
-                    : all_freers != 0 && (freers == 0 || (freers & (freers - 1)) != 0))
+[[nodiscard]] constexpr bool uses_all_data(data_users const& declared, flow_set kinds) noexcept {
+  for (int i = 0; i < declared.count; ++i) {
+    data_users::users const& of = declared.of[i];
+    flow_set const freers = of.freers & kinds;
+    if ((of.makers & kinds) == 0 ? ((of.readers | of.freers) & kinds) != 0
+                                 : of.freers != 0 && (freers == 0 || (freers & (freers - 1)) != 0))
       return false;
   }
   return true;
+}
+[[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
+  return uses_all_data(data_users(declared), kinds);
 }
 
 //! Works out the links of a flow whose data and kinds are in place.
@@ -286,11 +298,10 @@ private:
     for (int kind = 0; kind < most_kinds; ++kind)
       if (flow_.kinds[kind].exists())
         existing = static_cast<flow_set>(existing | only(kind));
+    data_users const users(flow_);
     for (flow_set kinds = existing; kinds != 0 && !flow_.has_choices;
          kinds = (kinds - 1) & existing)
-      flow_.has_choices = makes_rows_once(flow_, static_cast<flow_set>(kinds)) !=
-                          (makes_rows_once(flow_, static_cast<flow_set>(kinds)) &&
-                           uses_all_data(flow_, static_cast<flow_set>(kinds)));
+      flow_.has_choices = makes_rows_once(flow_, kinds) && !uses_all_data(users, kinds);
   }
 
   flow& flow_;
@@ -313,12 +324,12 @@ private:
   flow result;
   for (datum const& one : data) {
     if (result.data_count == most_data)
-      throw std::invalid_argument("flow: more than 24 data");
+      throw std::invalid_argument("flow: more than 26 data");
     result.data[result.data_count++] = one;
   }
   for (numbered_kind const& one : kinds) {
     if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
-      throw std::invalid_argument("flow: kinds have different numbers below 25");
+      throw std::invalid_argument("flow: kinds have different numbers below 26");
     result.kinds[index_of(one.number)] = one.kind;
   }
   detail::flow_resolution(result).run();

@@ -120,8 +120,8 @@ struct kind_of_pass {
   friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
 };
 
-inline constexpr int most_kinds = 25;  //!< Kinds of passes of a flow.
-inline constexpr int most_data = 24;   //!< Data of a flow.
+inline constexpr int most_kinds = 26;  //!< Kinds of passes of a flow.
+inline constexpr int most_data = 26;   //!< Data of a flow.
 inline constexpr int engine_count = 4; //!< Engines of a device.
 
 //! @brief The number of a kind in the arrays of a flow.
@@ -168,7 +168,7 @@ struct flow {
     0, -1, -1, -1};                           //!< which row of a device an engine is, -1 for none
   int engines = 1;                            //!< rows of passes of a device
   bool reads_in_groups = false; //!< a kind reads what the stages of its group make
-  bool scatters = false;        //!< gradients are complete once they have been scattered
+  bool scatters = false;        //!< gradients of weights that are gathered are scattered
   bool has_needs = false;       //!< a kind needs what another keeps there for several units
   //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
   //! be looked at together (a copy out of what was not meant to leave).
@@ -194,10 +194,9 @@ struct flow {
 }
 
 //! @brief True for the kinds of which the last on a stage completes its weight gradients: those
-//! that scatter them, else those that add to them.
+//! that add to them, and those that scatter what has been added up.
 [[nodiscard]] constexpr bool completes_gradients(flow const& declared, pass_kind kind) noexcept {
-  return declared.scatters ? declared[kind].calls == stage_call::scatter_gradients
-                           : adds_gradients(declared, kind);
+  return declared[kind].calls == stage_call::scatter_gradients || adds_gradients(declared, kind);
 }
 
 //! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.

@@ -21,7 +21,7 @@ namespace pipelining::inline v0_2 {
 //! `embed_gradient` are those of `vocabulary_training`: what the shards of a vocabulary do at both
 //! ends of a model. The last are those of flows with sharded weights, see `shard_weights`: a visit
 //! of a stage that a forward pass opens has the first four, one that a backward pass opens the four
-//! `_again`.
+//! `_again`; stages whose weights never leave their device have `keep_weights`.
 enum class pass_kind : std::uint8_t {
   forward,
   backward,
@@ -47,7 +47,8 @@ enum class pass_kind : std::uint8_t {
   release_weights_again,
   collect_gradients,
   request_scatter,
-  scatter_gradients
+  scatter_gradients,
+  keep_weights
 };
 
 //! @brief True for the kinds that stand between passes and take no time.
@@ -61,7 +62,8 @@ enum class pass_kind : std::uint8_t {
   case pass_kind::use_weights_again:
   case pass_kind::release_weights_again:
   case pass_kind::collect_gradients:
-  case pass_kind::request_scatter: return true;
+  case pass_kind::request_scatter:
+  case pass_kind::keep_weights: return true;
   default: return false;
   }
 }

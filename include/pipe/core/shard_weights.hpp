@@ -44,6 +44,7 @@ public:
     std::uint8_t const in_use = add_visits("", pass_kind::request_weights, "NAUX");
     add_visits("_again", pass_kind::request_weights_again, "PJVY");
     std::uint8_t const collecting = add_gradients();
+    add_kept();
     for (kind_of_pass& kind : flow_.kinds) {
       if (!kind.exists() || kind.in_groups)
         continue;
@@ -160,6 +161,19 @@ private:
     return collecting;
   }
 
+  //! The kind that says of a stage that its weights and gradients are there throughout.
+  constexpr void add_kept() {
+    constexpr residence nowhere = residence::nowhere;
+    std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
+    std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
+    add(index_of(pass_kind::keep_weights),
+        'M',
+        "keep_weights",
+        engine::compute,
+        stage_call::copy,
+        {{does::makes, weights}, {does::makes, sums}});
+  }
+
   flow flow_;
 };
 
@@ -175,7 +189,8 @@ private:
 //! `gather_weights` and `scatter_gradients` run on the engine `network`. All carry the unit of the
 //! pass that opens the visit; that of a backward pass may be that of a forward pass too, hence the
 //! kinds `_again`. Passes that multiply with weights stand inside of visits of their stage, those
-//! that add to weight gradients where these are collected.
+//! that add to weight gradients where these are collected; or behind the `keep_weights` of their
+//! stage, whose weights never leave the device.
 //!
 //! @throws std::invalid_argument (in the compiler: no constant) for a flow that has them already,
 //! or has no room for them.

@@ -93,7 +93,7 @@ inline constexpr flow vocabulary_training = detail::declare_vocabulary_training(
 } // namespace detail
 
 //! @brief The letter of a kind of training in texts and files: F, B, I, W, K, R, H, O, L, Q, E, S,
-//! T, G, and with sharded weights N, A, U, X, P, J, V, Y, C, D or Z.
+//! T, G, and with sharded weights N, A, U, X, P, J, V, Y, C, D, Z or M.
 [[nodiscard]] constexpr char letter(pass_kind kind) noexcept {
   return index_of(kind) < most_kinds ? detail::training_kind(kind).letter : '?';
 }

@@ -64,7 +64,8 @@ struct colour {
   case pass_kind::release_weights_again: return {204, 121, 167};
   case pass_kind::collect_gradients:
   case pass_kind::request_scatter:
-  case pass_kind::scatter_gradients: return {240, 228, 66};
+  case pass_kind::scatter_gradients:
+  case pass_kind::keep_weights: return {240, 228, 66};
   }
   return {};
 }
@@ -127,6 +128,7 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   case pass_kind::collect_gradients: return "memory for gradients";
   case pass_kind::request_scatter: return "request of a scatter";
   case pass_kind::scatter_gradients: return "scatter gradients";
+  case pass_kind::keep_weights: return "weights that stay";
   }
   return "";
 }

@@ -79,11 +79,29 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   return result;
 }
 
+//! @brief Seconds that the GPUs of a tensor parallel group exchange activations for one pass of a
+//! stage, which computes nothing of its own meanwhile: all-reduces, or with sequence parallelism
+//! gathers and scatters. 0 for the gradient of weights.
+//! @param tokens those of the chunk.
+//! @source own derivation; a layer gathers and scatters twice forward and twice backward.
+[[nodiscard]] constexpr double exchange_seconds(transformer const& model,
+                                                training_setup const& setup,
+                                                gpu const& on,
+                                                stage_content const& stage,
+                                                pass_kind kind,
+                                                std::int64_t tokens) noexcept {
+  if (kind == pass_kind::backward_weight)
+    return 0;
+  double const gathered = static_cast<double>(message_bytes(model, tokens, setup.sequences));
+  return stage.layers * 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered /
+         (on.link_gb_per_s * 1e9);
+}
+
 //! @brief Seconds of one pass of a stage: arithmetic at the given efficiency, exchanges of tensor
 //! and expert parallelism behind it.
 //! @param tokens those of the chunk.
 //! @pre kind is not `backward`
-//! @source own derivation; a layer gathers and scatters twice forward and twice backward.
+//! @source own derivation
 [[nodiscard]] constexpr double pass_seconds(transformer const& model,
                                             training_setup const& setup,
                                             gpu const& on,
@@ -99,15 +117,11 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
   if (stage.output)
     seconds +=
       vocabulary_flops(model, tokens, setup.sequences) / (rate * reached.vocabulary * stage.shards);
-  if (kind != pass_kind::backward_weight) {
-    double const gathered =
-      static_cast<double>(message_bytes(model, tokens.length, setup.sequences));
-    double const tensor_bytes = 2 * 2.0 * (setup.tensor - 1) / setup.tensor * gathered;
-    double const expert_bytes =
-      expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) / setup.tensor;
-    seconds += stage.layers * (tensor_bytes + expert_bytes) / (on.link_gb_per_s * 1e9);
-  }
-  return seconds;
+  if (kind != pass_kind::backward_weight)
+    seconds += stage.layers *
+               expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
+               setup.tensor / (on.link_gb_per_s * 1e9);
+  return seconds + exchange_seconds(model, setup, on, stage, kind, tokens.length);
 }
 
 //! @brief Whether two devices of the pipeline sit in one machine. A device is `tensor` GPUs; those
@@ -144,7 +158,8 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
 }
 
 //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
-//! as long as its forward pass. The latency is that of the slowest link.
+//! as long as its forward pass. The latency is that of the slowest link. Exchanges of a tensor
+//! parallel group are hidden by fused backward passes and by composite ones, as `cost_table` does.
 //! @param content [S] what each stage holds. @param chunk_lengths [C] tokens of each chunk.
 //! @throws std::invalid_argument when there is not one entry per stage and chunk.
 //! @complexity O(S C + P^2)
@@ -184,6 +199,10 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
            {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight})
         table.set(kind, stage, chunk, seconds(kind));
       table.set(pass_kind::recompute, stage, chunk, seconds(pass_kind::forward));
+      for (pass_kind const kind :
+           {pass_kind::forward, pass_kind::recompute, pass_kind::backward_input})
+        table.set_exchanges(
+          kind, stage, chunk, exchange_seconds(model, setup, on, held, kind, tokens.length));
       for (pass_kind const kind : {pass_kind::copy_out, pass_kind::copy_in})
         table.set(kind, stage, chunk, copy_seconds(model, setup, on, held, tokens.length));
     }
@@ -226,6 +245,16 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
   return result;
 }
 
+namespace detail {
+
+//! What a gather moves, or else the scatter: weights in bf16, gradients in single precision.
+[[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
+  return static_cast<double>(kind == pass_kind::scatter_gradients ? stage.gradients
+                                                                  : stage.weights);
+}
+
+} // namespace detail
+
 //! @brief Seconds in which a GPU gathers the bf16 weights of a stage from the shards of its
 //! replicas, or scatters its gradients in single precision to them: all but its own share cross the
 //! network.
@@ -234,8 +263,15 @@ in_one_machine(gpu const& on, training_setup const& setup, int one, int other) n
                                                 gpu const& on,
                                                 stage_bytes const& stage,
                                                 pass_kind kind) noexcept {
-  std::int64_t const whole = kind == pass_kind::scatter_gradients ? stage.gradients : stage.weights;
-  return static_cast<double>(whole) * (setup.data - 1) / setup.data / (on.network_gb_per_s * 1e9);
+  return detail::travelling_bytes(stage, kind) * (setup.data - 1) / setup.data /
+         (on.network_gb_per_s * 1e9);
+}
+
+//! @brief The time in which the weights of a stage come from the host, or its gradients go there
+//! (`scatter_gradients`), in seconds. For `weights_on_host`.
+[[nodiscard]] constexpr double
+loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcept {
+  return detail::travelling_bytes(stage, kind) / (on.host_gb_per_s * 1e9);
 }
 
 //! @brief What runs may hold over what is predicted: the factors that published figures support.

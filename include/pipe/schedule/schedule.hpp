@@ -14,7 +14,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <iterator>
 #include <limits>
 #include <stdexcept>
 #include <string>

@@ -3,7 +3,8 @@
 
 //! @file
 //! @brief Any schedule with weights that are gathered for their use. Header for
-//! pipelining::with_sharded_weights and its rule pipelining::reshard.
+//! pipelining::with_sharded_weights and its rules pipelining::reshard and
+//! pipelining::weights_on_host.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
@@ -14,13 +15,15 @@
 #include <pipe/schedule/stage_visits.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <stdexcept>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
 
 //! @brief Says what stays between two passes of a stage that others of the device stand between,
-//! and how many visits ahead the gather of weights may begin.
+//! and how many visits ahead the gather of weights may begin. `leaves(extents, stage)`, where the
+//! rule has it, names the stages that have visits; the weights of the others stay.
 template <class Rule>
 concept sharding_rule = std::copyable<Rule> && requires(Rule const rule, pass const what) {
   { rule.keeps_weights(what, what) } -> std::convertible_to<bool>;
@@ -54,6 +57,35 @@ struct reshard {
 //! and so do its whole gradients until its last pass.
 inline constexpr reshard gathered_once{
   .after_forward = false, .after_backward = false, .scatter_once = true};
+
+//! @brief The weights of the last stages of every device, with their gradients and their optimizer,
+//! belong to the host (Chronos-Offload): they are loaded once, beside the passes of the stages
+//! before, and their gradients go back behind the stage's last pass, where the host steps its
+//! optimizer.
+//!
+//! On a looped placement of V stages per device the last of them begins (V - 1) P passes behind the
+//! first at the earliest, and ends as many before the end. So with `count` 1 a load costs nothing
+//! up to (V - 1) P (F + c), nor does the way back up to (V - 1) P (B + c), with messages of c, and
+//! a schedule ends later by no more than what both take longer than that.
+//! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: the weights of deep stages go to
+//! the host. That their gradients and optimizer do as a whole, and when, is assumed.
+struct weights_on_host {
+  int count = 1; //!< the last so many stages of a device
+
+  int prefetch = 1; //!< as `reshard`
+  //! They stay from the first use to the last.
+  [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
+    return true;
+  }
+  //! So do their gradients.
+  [[nodiscard]] constexpr bool keeps_gradients(pass const&, pass const&) const noexcept {
+    return true;
+  }
+  //! Whether those of a stage are not on its device from the start.
+  [[nodiscard]] constexpr bool leaves(shape const& extents, int stage) const noexcept {
+    return stage >= stages(extents) - count * extents.devices;
+  }
+};
 
 //! @brief A schedule whose weights lie in shards on the devices of a data-parallel group (FSDP,
 //! ZeRO): those of a stage are gathered for each visit of the stage, beside passes, and its
@@ -102,16 +134,29 @@ struct with_sharded_weights {
     else
       of.generate(extents, cost, rows);
     constexpr int network = declared.engine_row[static_cast<int>(engine::network)];
-    auto const needs_weights = [](pass const& what) {
-      return detail::reads_weights(declared[what.kind]);
+    auto const leaves = [&](int stage) {
+      if constexpr (requires { rule.leaves(extents, stage); })
+        return bool{rule.leaves(extents, stage)};
+      else
+        return true;
     };
-    auto const needs_gradients = [](pass const& what) {
-      return detail::touches_gradients(declared, what.kind);
+    auto const needs_weights = [&](pass const& what) {
+      return detail::reads_weights(declared[what.kind]) && leaves(what.stage);
+    };
+    auto const needs_gradients = [&](pass const& what) {
+      return detail::touches_gradients(declared, what.kind) && leaves(what.stage);
     };
     for (int device = 0; device < extents.devices; ++device) {
       row_writer& row = rows[device];
       std::vector<pass> const inner(row.passes, row.passes + row.count);
       row.count = 0;
+      std::vector<char> kept(static_cast<std::size_t>(stages(extents)));
+      for (pass what : inner)
+        if (!leaves(what.stage) && kept[what.stage]++ == 0) {
+          what.overlapped = false;
+          what.kind = pass_kind::keep_weights;
+          row.push(what);
+        }
       auto const weights = detail::find_visits(
         inner, stages(extents), needs_weights, [this](pass const& before, pass const& next) {
           return rule.keeps_weights(before, next);

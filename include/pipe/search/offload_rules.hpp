@@ -126,8 +126,8 @@ inline constexpr offload_in_slots offload_half{.share = 0.5};
 //! @brief SPPO's rule: the chunks of a sequence but the last leave as soon as they have been made,
 //! and come back as late as they can: a pass before it is needed, since a copy begins between two
 //! passes. Copies go one after the other each way; what would not be back in time stays.
-//! @source Chen et al., "SPPO", 2025, by notes of it: which chunks move, and how much of each
-//! (`hidden_share`). Where one copy waits for another, the order is own.
+//! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5.2: which chunks move, and how
+//! much of each (`hidden_share`). Where one copy waits for another, the order is own.
 struct offload_chunks {
   int staying = 1; //!< chunks at the end of a sequence that do not move
 
@@ -161,7 +161,10 @@ struct offload_chunks {
 //! @brief What of a chunk's activation moves under SPPO, so that its copy hides behind the forward
 //! pass of the next chunk: min(1, F(c + 1) / copy(c)). For `partial_cost`.
 //!
-//! Slots of activations then hold what moves; what stays is up to the stage.
+//! Slots of activations then hold what moves; what stays is up to the stage. Keys and values, which
+//! later chunks read, never move: they have slots of their own.
+//! @source Chen et al., "SPPO", 2025 (arXiv:2503.10377), section 5: the offloading ratio, with
+//! which the copy of a chunk takes as long as the next chunk, and what stays whatever the ratio.
 template <cost_model Cost>
 struct hidden_share {
   Cost of{};      //!< the times of whole activations

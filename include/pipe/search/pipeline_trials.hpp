@@ -96,9 +96,13 @@ private:
         for (pass_kind const kind :
              {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
           pass const what = row_writer::make(kind, stage, 0, chunk);
+          pass const other = row_writer::make(pass_kind::backward_weight, stage, 0, chunk);
+          // Beside another pass it may take less.
           work[static_cast<std::size_t>(device_of(over, stage))] +=
             extents.microbatches *
-            std::min(double{costs.duration(what)}, pair_duration(costs, what, what) / 2);
+            std::min({double{costs.duration(what)},
+                      pair_duration(costs, what, what) / 2,
+                      pair_duration(costs, what, other) - costs.duration(other)});
         }
     return *std::max_element(work.begin(), work.end());
   }

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -22,6 +21,18 @@
 #include <vector>
 
 namespace pipelining::inline v0_2 {
+
+namespace detail {
+
+//! The time of two passes whose layers alternate: neither is done before its own computation and
+//! exchanges are, which come in turn, and a device computes, or exchanges, for one of them at once.
+[[nodiscard]] constexpr double
+braid_time(double computes, double exchanges, double other, double other_exchanges) noexcept {
+  return std::max(std::max(computes + other, exchanges + other_exchanges),
+                  std::max(computes + exchanges, other + other_exchanges));
+}
+
+} // namespace detail
 
 //! @brief One time per kind, the same on every stage and for every chunk. The default is the
 //! papers' unit cost.
@@ -51,7 +62,8 @@ struct uniform_cost {
   double reduce = -1;
   //! What the exchanges of a tensor parallel group add to a pass that has nothing to hide them
   //! behind: a forward pass, a recomputation or `backward_input` alone. A fused `backward` hides
-  //! them behind the gradient of the weights, an overlapped pair each behind the other pass.
+  //! them behind the gradient of the weights, an overlapped pair each behind the other pass; what
+  //! is longer than that is exposed.
   double all_reduce = 0;
 
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
@@ -63,7 +75,7 @@ struct uniform_cost {
     case pass_kind::forward:
     case pass_kind::checkpointed_forward:
     case pass_kind::offloaded_forward: return forward;
-    case pass_kind::backward: return backward_input + backward_weight;
+    case pass_kind::backward: return backward_input + std::max(backward_weight, all_reduce);
     case pass_kind::backward_input: return backward_input;
     case pass_kind::backward_weight: return backward_weight;
     case pass_kind::recompute: return recompute < 0 ? forward : recompute;
@@ -83,7 +95,11 @@ struct uniform_cost {
   [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
   [[nodiscard]] constexpr double pair_duration(pass const& first,
                                                pass const& second) const noexcept {
-    return overlapped_pair < 0 ? hidden_duration(first) + hidden_duration(second) : overlapped_pair;
+    return overlapped_pair < 0 ? detail::braid_time(hidden_duration(first),
+                                                    exposed(first.kind),
+                                                    hidden_duration(second),
+                                                    exposed(second.kind))
+                               : overlapped_pair;
   }
   //! What a pass of a kind takes longer when it runs alone.
   [[nodiscard]] constexpr double exposed(pass_kind kind) const noexcept {
@@ -116,10 +132,11 @@ public:
   //! @complexity O(S C) time and memory.
   cost_table(shape const& extents, uniform_cost const& base)
       : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(stages(extents)) {
-    for (pass_kind const kind : timed_kinds)
-      times_.insert(times_.end(),
-                    static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_),
-                    base.duration({kind}));
+    auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
+    for (pass_kind const kind : timed_kinds) {
+      times_.insert(times_.end(), of_kind, base.duration({kind}));
+      exchanges_.insert(exchanges_.end(), of_kind, base.exposed(kind));
+    }
   }
 
   //! @brief Sets the time of one kind on one stage for one chunk. Forward passes of all kinds take
@@ -135,6 +152,34 @@ public:
     if (!(time >= 0 && time <= std::numeric_limits<double>::max()))
       throw std::invalid_argument("cost_table::set: a time must be finite and not negative");
     times_.at(index(kind, stage, chunk)) = time;
+  }
+
+  //! @brief Sets how much of the time of a pass that runs alone are exchanges of a tensor parallel
+  //! group: `uniform_cost::all_reduce` of one kind, stage and chunk.
+  //! @throws std::out_of_range as `set` does, std::invalid_argument for a time that is negative or
+  //! longer than the pass.
+  void set_exchanges(pass_kind kind, int stage, int chunk, double time) {
+    std::size_t const at = index(kind, stage, chunk);
+    if (!(time >= 0 && time <= times_.at(at)))
+      throw std::invalid_argument("cost_table::set_exchanges: exchanges are a part of the time of "
+                                  "a pass, so they are not negative and take no longer than it");
+    exchanges_[at] = time;
+  }
+  //! @brief How much of the time of a pass that runs alone are such exchanges; of a fused
+  //! `backward`, what it does not hide itself is none that others could.
+  [[nodiscard]] double exchanges(pass const& what) const {
+    return stands_between(what.kind) || what.kind == pass_kind::backward
+             ? 0
+             : exchanges_[index(what.kind, what.stage, what.chunk)];
+  }
+  //! @brief The same table with all exchanges hidden: no order takes less than under these times.
+  [[nodiscard]] cost_table without_exchanges() const {
+    cost_table result = *this;
+    result.base_.all_reduce = 0;
+    for (std::size_t i = 0; i < times_.size(); ++i)
+      result.times_[i] = std::max(times_[i] - exchanges_[i], 0.0);
+    std::fill(result.exchanges_.begin(), result.exchanges_.end(), 0.0);
+    return result;
   }
 
   //! @brief Multiplies the times of one kind by one factor per chunk, on all stages.
@@ -172,18 +217,21 @@ public:
       return 0;
     if (what.kind != pass_kind::backward)
       return times_[index(what.kind, what.stage, what.chunk)];
-    double const input = times_[index(pass_kind::backward_input, what.stage, what.chunk)];
-    return std::max(input - base_.exposed(pass_kind::backward_input), 0.0) +
-           times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
+    std::size_t const input = index(pass_kind::backward_input, what.stage, what.chunk);
+    double const weight = times_[index(pass_kind::backward_weight, what.stage, what.chunk)];
+    return std::max(times_[input] - exchanges_[input], 0.0) + std::max(weight, exchanges_[input]);
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
   [[nodiscard]] group_times groups() const noexcept { return base_.groups(); }
   [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
-    auto const hidden = [this](pass const& what) {
-      return std::max(duration(what) - base_.exposed(what.kind), 0.0);
+    auto const computes = [this](pass const& what) {
+      return std::max(duration(what) - exchanges(what), 0.0);
     };
-    return base_.overlapped_pair < 0 ? hidden(first) + hidden(second) : base_.overlapped_pair;
+    return base_.overlapped_pair < 0
+             ? detail::braid_time(
+                 computes(first), exchanges(first), computes(second), exchanges(second))
+             : base_.overlapped_pair;
   }
 
 private:
@@ -203,6 +251,7 @@ private:
   uniform_cost base_;
   int stages_;
   std::vector<double> times_;
+  std::vector<double> exchanges_; // of times_, what something else can hide
   std::vector<double> links_;
 };
 

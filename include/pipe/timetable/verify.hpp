@@ -207,10 +207,13 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
       kinds = static_cast<flow_set>(kinds | only(index_of(what.kind)));
     }
   report result;
+  flow_set good = 0; // that of the unit before, as a rule
   for (int i = 0; i < count && result; ++i)
-    if (!uses_all_data(*over.declared, found[i])) {
+    if (found[i] != good && !uses_all_data(*over.declared, found[i])) {
       pass const what = pass_at(over, i);
       result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
+    } else {
+      good = found[i];
     }
   delete[] found;
   return result;

@@ -97,3 +97,7 @@ cudaError_t launch_give_up(cudaStream_t on) {
   give_up<<<1, 1, 0, on>>>();
   return cudaGetLastError();
 }
+
+cudaError_t attributes_of_increment(cudaFuncAttributes* out) {
+  return cudaFuncGetAttributes(out, increment);
+}

@@ -35,3 +35,5 @@ cudaError_t address_of_tally(void** out);
 cudaError_t launch_spin(unsigned long long* times, unsigned nanoseconds, cudaStream_t on);
 //! @brief A kernel that traps.
 cudaError_t launch_give_up(cudaStream_t on);
+//! @brief What is known of the kernel of launch_increment.
+cudaError_t attributes_of_increment(cudaFuncAttributes* out);

@@ -192,3 +192,13 @@ TEST_CASE("a kernel that traps is lost, and its device with it") {
   CHECK(standin::found(finding::kernel_error));
   CHECK(cudaStreamSynchronize(m.on[1]) == cudaErrorLaunchFailure);
 }
+
+TEST_CASE("a kernel tells the device that it runs on and the one that its PTX is for") {
+  for (int const major : {8, 9}) {
+    standin::configure({.compute_major = major});
+    cudaFuncAttributes known{};
+    CHECK(attributes_of_increment(&known) == cudaSuccess);
+    CHECK(known.binaryVersion == 10 * major);
+    CHECK(known.ptxVersion == 80); // which libraries choose their launches by
+  }
+}

@@ -94,6 +94,7 @@ region locate_global(warp& w, instruction const& i, int lane, u64 address, u32 b
          fault::bounds,
          "writes " + bytes_text(bytes) + " to read-only memory (" + run.last->name + ")");
   }
+  run.last->reach(offset, bytes);
   // History lines follow the address, so that a 16-byte access is one line wherever it starts.
   return {reinterpret_cast<std::byte*>(address),
           run.last->state.data() + offset,

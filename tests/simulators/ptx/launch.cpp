@@ -297,8 +297,9 @@ result launch(module& code,
     throw;
   }
   where.remove(run.parameter_storage.data());
-  run.out.reads = where.take_touched(state_read);
-  run.out.writes = where.take_touched(state_written);
+  auto touched = where.take_touched();
+  run.out.reads = std::move(touched.reads);
+  run.out.writes = std::move(touched.writes);
   return run.out;
 }
 

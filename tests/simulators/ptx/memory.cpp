@@ -77,13 +77,13 @@ bool memory::initialised(void const* begin, std::size_t bytes) {
 
 namespace {
 
-// Large allocations are mostly untouched: eight bytes at a time.
+// What kernels reach is mostly untouched: eight bytes at a time.
 std::size_t first_touched(allocation const& a, std::size_t from, state which) {
   std::uint64_t const pattern = 0x0101010101010101u * which;
   std::size_t i = from;
-  while (i < a.bytes) {
+  while (i < a.reached_end) {
     std::uint64_t eight = 0;
-    if (i + sizeof eight <= a.bytes) {
+    if (i + sizeof eight <= a.reached_end) {
       std::memcpy(&eight, &a.state[i], sizeof eight);
       if ((eight & pattern) == 0) {
         i += sizeof eight;
@@ -95,23 +95,30 @@ std::size_t first_touched(allocation const& a, std::size_t from, state which) {
     }
     ++i;
   }
-  return a.bytes;
+  return a.reached_end;
+}
+
+void collect(std::vector<range>& out, allocation& a, state which) {
+  for (std::size_t i = first_touched(a, a.reached_begin, which); i < a.reached_end;
+       i = first_touched(a, i + 1, which)) {
+    a.state[i] = static_cast<std::uint8_t>(a.state[i] & ~which);
+    if (!out.empty() && out.back().end == a.begin + i && out.back().begin >= a.begin) {
+      ++out.back().end;
+    } else {
+      out.push_back({a.begin + i, a.begin + i + 1});
+    }
+  }
 }
 
 } // namespace
 
-std::vector<range> memory::take_touched(state which) {
-  std::vector<range> out;
+touched_ranges memory::take_touched() {
+  touched_ranges out;
   for (auto& [start, a] : allocations_) {
-    for (std::size_t i = first_touched(a, 0, which); i < a.bytes;
-         i = first_touched(a, i + 1, which)) {
-      a.state[i] = static_cast<std::uint8_t>(a.state[i] & ~which);
-      if (!out.empty() && out.back().end == start + i && out.back().begin >= start) {
-        ++out.back().end;
-      } else {
-        out.push_back({start + i, start + i + 1});
-      }
-    }
+    collect(out.reads, a, state_read);
+    collect(out.writes, a, state_written);
+    a.reached_begin = std::numeric_limits<std::size_t>::max();
+    a.reached_end = 0;
   }
   return out;
 }

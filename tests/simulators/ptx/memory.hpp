@@ -3,8 +3,10 @@
 //! @file
 //! @brief The allocations a kernel may touch, each with one state byte per byte of memory.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,6 +30,21 @@ struct allocation {
   std::string name;
   bool writable = true;
   std::vector<std::uint8_t> state; //!< one per byte, bits of ptx::state
+  // Where kernels may have been since memory::take_touched, so that it need not look elsewhere.
+  std::size_t reached_begin = std::numeric_limits<std::size_t>::max();
+  std::size_t reached_end = 0;
+
+  //! @brief A kernel is about to access these bytes.
+  void reach(std::size_t offset, std::size_t count) {
+    reached_begin = std::min(reached_begin, offset);
+    reached_end = std::max(reached_end, offset + count);
+  }
+};
+
+//! @brief What kernels have read, and what they have written.
+struct touched_ranges {
+  std::vector<range> reads{};
+  std::vector<range> writes{};
 };
 
 //! @brief Map from process addresses to the allocations that kernels may touch.
@@ -56,8 +73,8 @@ public:
   void mark(void const* begin, std::size_t bytes, bool initialised);
   //! @brief True if every byte lies in one allocation and has been written.
   bool initialised(void const* begin, std::size_t bytes);
-  //! @brief Collects and clears what kernels have read (or written) since the last call.
-  std::vector<range> take_touched(state which);
+  //! @brief Collects and clears what kernels have read and written since the last call.
+  touched_ranges take_touched();
 
 private:
   std::map<std::uintptr_t, allocation> allocations_;

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -43,6 +44,11 @@ TEST_CASE("bytes of a stage follow from what it holds") {
   CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::scatter_gradients) ==
         doctest::Approx(2 * gathered));
   CHECK(pp::sharding_seconds(setup, network, inner, pp::pass_kind::gather_weights) == 0);
+  network.host_gb_per_s = 25; // whole ones, over another link
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::gather_weights) ==
+        doctest::Approx(2 * gathered / 0.75));
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::scatter_gradients) ==
+        doctest::Approx(4 * gathered / 0.75));
   std::vector<int> const halves{2048, 2048};
   CHECK(pp::predict_bytes(model, setup, {.layers = 4}, halves).carried ==
         2LL * 4 * 4 * 4096 * 4096 / 8);
@@ -99,6 +105,15 @@ TEST_CASE("times of passes are operations over the rate, and exchanges") {
   double const exchange = 8 * 2 * 2.0 * 7 / 8 * (2.0 * 3000 * 4096) / 450e9;
   CHECK(shared.duration({}) ==
         doctest::Approx(seconds(pp::pass_kind::forward, 0, 0) / 8 + exchange));
+  auto const shared_pass = [](pp::pass_kind kind) { return pp::row_writer::make(kind, 0, 0); };
+  for (pp::pass_kind const kind :
+       {pp::pass_kind::forward, pp::pass_kind::recompute, pp::pass_kind::backward_input})
+    CHECK(shared.exchanges(shared_pass(kind)) == doctest::Approx(exchange));
+  CHECK(shared.exchanges(shared_pass(pp::pass_kind::backward_weight)) == 0);
+  CHECK(shared.duration(shared_pass(pp::pass_kind::backward)) ==
+        doctest::Approx(seconds(pp::pass_kind::backward_input, 0, 0) / 8 +
+                        std::max(seconds(pp::pass_kind::backward_weight, 0, 0) / 8, exchange)));
+  CHECK(cost.exchanges(shared_pass(pp::pass_kind::forward)) == 0);
 }
 
 TEST_CASE("messages within a machine are fast, between machines slow") {

@@ -33,10 +33,11 @@ struct sharded_sizes {
   }
 };
 
-template <class Schedule>
-pp::plan plan_of(Schedule const& schedule, sharded_sizes const& sizes = {}) {
-  return pp::lower(pp::make_timetable(pp::with_sharded_weights<Schedule>{schedule}, {2, 4}, costs),
-                   sizes);
+template <class Schedule, class Rule = pp::reshard>
+pp::plan plan_of(Schedule const& schedule, sharded_sizes const& sizes = {}, Rule const& rule = {}) {
+  return pp::lower(
+    pp::make_timetable(pp::with_sharded_weights<Schedule, Rule>{schedule, rule}, {2, 4}, costs),
+    sizes);
 }
 
 //! The first item of a device that is of a kind.
@@ -68,6 +69,7 @@ TEST_CASE("no wait of a plan with sharded weights can be left out") {
   drop_each(plan_of(pp::Interleaved<2>{}));
   drop_each(plan_of(pp::SweptZeroBubbleV{}));
   drop_each(plan_of(pp::Interleaved<3>{}, {.totals_bytes = 8}));
+  drop_each(plan_of(pp::Interleaved<2>{}, {.totals_bytes = 8}, pp::weights_on_host{}));
   CHECK(dropped > 100);
 }
 
@@ -134,6 +136,41 @@ TEST_CASE("what follows complete gradients comes behind the last scatter of its 
     }
   }
   CHECK(followed == 8);
+}
+
+TEST_CASE("stages whose weights stay have no slot, and are complete behind their last pass") {
+  pp::plan const work =
+    plan_of(pp::Interleaved<2>{}, {.tied_bytes = 8, .totals_bytes = 8}, pp::weights_on_host{});
+  pp::plan_view const view = work;
+  for (int device = 0; device < 2; ++device) {
+    CHECK(view.layout(device, pp::slot_class::weights).count == 1);
+    CHECK(view.layout(device, pp::slot_class::full_gradients).count == 1);
+    std::vector<pp::pass_kind> completing(4, pp::pass_kind::forward);
+    for (pp::item const& step : view.program_of(device))
+      if (step.completes_stage)
+        completing[step.work.stage] = step.work.kind;
+    CHECK(completing[static_cast<std::size_t>(device)] == pp::pass_kind::backward);
+    CHECK(completing[static_cast<std::size_t>(device) + 2] == pp::pass_kind::scatter_gradients);
+  }
+  // Who says that gradients are complete before they have been scattered, or added to, is found.
+  for (int const stage : {0, 2}) {
+    pp::plan early = work;
+    for (pp::item& step : early.items)
+      if (step.work.stage == stage)
+        step.completes_stage = false;
+    auto at = find_item(early, pp::pass_kind::backward);
+    while (early.items[at].work.stage != stage)
+      at = find_item(early, pp::pass_kind::backward, at + 1);
+    for (auto next = at; stage == 2;) { // the last one, but before the scatter
+      next = find_item(early, pp::pass_kind::backward, next + 1);
+      if (early.items[next].work.stage == stage)
+        at = next;
+      if (early.items[at].work.microbatch == 3)
+        break;
+    }
+    early.items[at].completes_stage = true;
+    CHECK(pp::prove(early).broken == pp::plan_rule::incomplete);
+  }
 }
 
 TEST_CASE("a schedule with two copies of every stage gathers both") {

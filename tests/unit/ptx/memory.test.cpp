@@ -45,13 +45,23 @@ TEST_CASE("touched bytes come back as merged ranges, once") {
   m.add(place.data(), 16);
   m.add(place.data() + 16, 16);
   auto const base = reinterpret_cast<std::uintptr_t>(place.data());
-  for (std::size_t const i : {2U, 3U, 5U, 15U}) {
-    m.find(base)->state[i] |= ptx::state_written;
+  auto const touch = [&m](std::uintptr_t address, ptx::state how) {
+    ptx::allocation& a = *m.find(address);
+    a.reach(address - a.begin, 1);
+    a.state[address - a.begin] |= how;
+  };
+  for (std::size_t const i : {2U, 3U, 5U, 15U, 16U}) {
+    touch(base + i, ptx::state_written);
   }
-  m.find(base + 16)->state[0] |= ptx::state_written;
-  CHECK(m.take_touched(ptx::state_written) == std::vector<ptx::range>{{base + 2, base + 4},
-                                                                      {base + 5, base + 6},
-                                                                      {base + 15, base + 16},
-                                                                      {base + 16, base + 17}});
-  CHECK(m.take_touched(ptx::state_written).empty());
+  touch(base + 3, ptx::state_read);
+  touch(base + 20, ptx::state_read);
+  auto const touched = m.take_touched();
+  CHECK(touched.writes == std::vector<ptx::range>{{base + 2, base + 4},
+                                                  {base + 5, base + 6},
+                                                  {base + 15, base + 16},
+                                                  {base + 16, base + 17}});
+  CHECK(touched.reads == std::vector<ptx::range>{{base + 3, base + 4}, {base + 20, base + 21}});
+  CHECK(m.take_touched().writes.empty());
+  touch(base + 7, ptx::state_written);
+  CHECK(m.take_touched().writes == std::vector<ptx::range>{{base + 7, base + 8}});
 }

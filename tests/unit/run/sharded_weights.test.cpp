@@ -24,6 +24,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
@@ -49,6 +50,7 @@ struct sharded_stage {
   std::uint64_t shards[2]{};
   std::uint64_t const* weight = nullptr;
   std::uint64_t* collected = nullptr;
+  std::uint64_t kept = 0; // its weight, where it never leaves
   std::uint64_t gradient = 0;
   int gathers = 0;
   int scatters = 0;
@@ -66,6 +68,7 @@ struct sharded_stage {
   void scatter_gradients(pp::context const&, pp::input in) {
     ++scatters;
     CHECK(ready == 0);
+    CHECK(weight != &kept);
     gradient += in.as<std::uint64_t>()[0];
   }
   void gradients_ready(pp::context const&) { ++ready; }
@@ -106,6 +109,12 @@ int count_kinds(pp::timetable_view table, pp::stage_call call) {
   return count;
 }
 
+bool is_gathered(pp::timetable_view table, int stage) {
+  return std::any_of(table.passes, table.passes + table.size(), [stage](pp::pass const& what) {
+    return what.kind == pp::pass_kind::gather_weights && what.stage == stage;
+  });
+}
+
 template <class Policy, class Schedule>
 void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size) {
   auto const table = pp::make_timetable(schedule, size, costs);
@@ -116,6 +125,11 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
     model[s].shards[0] = 2 * s;
     model[s].shards[1] = s + 3 - 2 * s;
     model[s].whole.chunks = table.extents.chunks;
+    model[s].kept = s + 3;
+    if (!is_gathered(table, static_cast<int>(s))) {
+      model[s].weight = &model[s].kept;
+      model[s].collected = &model[s].gradient;
+    }
   }
   auto const work = pp::lower<Policy>(table, sharded_sizes{});
   auto const slots = [&work](int device, pp::slot_class of) {
@@ -166,6 +180,8 @@ void check_all(Schedule const& schedule) {
         pp::with_sharded_weights<Schedule>{schedule, pp::gathered_once}, size);
       check_equal_to_sequential<pp::one_communicator>(
         pp::with_sharded_weights<Schedule>{schedule, {.scatter_once = true, .prefetch = 0}}, size);
+      check_equal_to_sequential<pp::communicator_per_pair>(
+        pp::with_sharded_weights<Schedule, pp::weights_on_host>{schedule, {}}, size);
     }
 }
 

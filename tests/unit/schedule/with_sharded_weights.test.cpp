@@ -28,6 +28,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -367,9 +368,12 @@ TEST_CASE("interleaved pays for every turn to another stage") {
 namespace {
 
 //! Two stages on each of two devices, with a fault planted into the rows of device 0.
+template <class Rule = pp::reshard>
 pp::report verdict_with(void (*plant)(std::vector<pp::pass>& compute,
-                                      std::vector<pp::pass>& network)) {
-  auto orders = pp::make_orders(pp::with_sharded_weights<pp::BreadthFirst<2>>{}, {2, 4});
+                                      std::vector<pp::pass>& network),
+                        Rule const& rule = {}) {
+  auto orders =
+    pp::make_orders(pp::with_sharded_weights<pp::BreadthFirst<2>, Rule>{{}, rule}, {2, 4});
   std::vector<pp::pass> rows[4];
   for (std::size_t row = 0; row < 4; ++row)
     rows[row].assign(orders.passes.begin() + orders.offsets[row],
@@ -397,6 +401,68 @@ void erase_first(std::vector<pp::pass>& row, kind erased) {
 }
 
 } // namespace
+
+TEST_CASE("weights of deep stages on the host: what the other stages hide costs nothing") {
+  int hidden = 0;
+  int paid = 0;
+  auto const check = [&](auto const& inner, pp::pipeline_size size, int held) {
+    auto const cost = random_cost();
+    pp::with_sharded_weights<std::decay_t<decltype(inner)>, pp::weights_on_host> const adapted{
+      inner, {}};
+    auto const plain = pp::make_timetable(inner, size, cost);
+    auto const table = pp::make_timetable(adapted, size, cost);
+    int const stages = (held - 1) * size.devices;
+    double const message = size.devices > 1 ? cost.communication : 0;
+    double const before = stages * (cost.forward + message);
+    double const behind = stages * (cost.backward_input + cost.backward_weight + message);
+    double const later = pp::makespan(table) - pp::makespan(plain);
+    double const exposed =
+      std::max(cost.gather - before, 0.0) + std::max(cost.scatter - behind, 0.0);
+    CHECK(later >= 0);
+    CHECK(later <= exposed);
+    hidden += exposed == 0 ? 1 : 0;
+    paid += exposed > 0 && later == exposed ? 1 : 0;
+    for (int device = 0; device < size.devices; ++device) {
+      int loads = 0;
+      int kept = 0;
+      for (int const row : {device, size.devices + device})
+        for (entry const& one : row_of(table, row)) {
+          bool const deep = one.what.stage >= (held - 1) * size.devices;
+          bool const travels =
+            one.what.kind == kind::gather_weights || one.what.kind == kind::scatter_gradients;
+          loads += travels && deep ? 1 : 0;
+          CHECK((!travels || deep));
+          kept += one.what.kind == kind::keep_weights ? 1 : 0;
+          CHECK((one.what.kind != kind::keep_weights || (!deep && one.start == 0)));
+        }
+      CHECK(loads == 2);
+      CHECK(kept == held - 1);
+      CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) == 1);
+      CHECK(pp::peak_chunks(table, device, pp::slot_class::full_gradients) == 1);
+    }
+  };
+  for (int devices = 1; devices <= 5; ++devices)
+    for (int const rounds : {1, 2, 3}) {
+      pp::pipeline_size const size{devices, rounds * devices};
+      check(pp::SweptChronosPipe{}, size, 2);
+      check(pp::Interleaved<2>{}, size, 2);
+      check(pp::Interleaved<3>{}, size, 3);
+      check(pp::BreadthFirst<2>{}, size, 2);
+      check(pp::OneFOneB{}, size, 1);
+    }
+  CHECK(hidden > 20);
+  CHECK(paid > 20);
+}
+
+TEST_CASE("weights of several stages on the host come one after the other, or all") {
+  for (int count = 0; count <= 4; ++count) {
+    pp::with_sharded_weights<pp::Interleaved<3>, pp::weights_on_host> const adapted{
+      {}, {.count = count}};
+    auto const table = pp::make_timetable(adapted, {2, 4}, pp::uniform_cost{.gather = 1});
+    for (int device = 0; device < 2; ++device)
+      CHECK(pp::peak_chunks(table, device, pp::slot_class::weights) == std::min(count, 3));
+  }
+}
 
 TEST_CASE("planted faults in visits are found") {
   CHECK(verdict_with([](auto&, auto&) {}));
@@ -426,6 +492,19 @@ TEST_CASE("planted faults in visits are found") {
         }).broken == pp::rule::not_there);
   CHECK(verdict_with([](auto&, auto& network) { std::swap(network[3], network[2]); }).broken ==
         pp::rule::waits_for_ever);
+  pp::weights_on_host const on_host;
+  CHECK(verdict_with([](auto&, auto&) {}, on_host));
+  CHECK(
+    verdict_with([](auto& compute, auto&) { erase_first(compute, kind::keep_weights); }, on_host)
+      .broken == pp::rule::not_there);
+  CHECK(verdict_with([](auto& compute, auto&) { compute.push_back(compute.front()); }, on_host)
+          .broken == pp::rule::repeated_pass);
+  CHECK(verdict_with(
+          [](auto& compute, auto&) {
+            std::swap(compute[0], compute[2]); // behind the first pass of its stage
+          },
+          on_host)
+          .broken == pp::rule::not_there);
 }
 
 TEST_CASE("weights cannot be gathered a negative number of visits ahead, or sharded twice") {

@@ -19,6 +19,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace pp = pipelining;
 
@@ -187,6 +188,57 @@ TEST_CASE("SPPO's copies hide behind the next chunk, whatever the link to the ho
       }
   CHECK(share{{100}, 4}(pp::row_writer::make(pp::pass_kind::copy_out, 0, 0, 1)) == 0.04);
   CHECK(share{{1}, 4}(pp::row_writer::make(pp::pass_kind::copy_in, 0, 0, 1)) == 1);
+}
+
+namespace {
+
+//! Chunks of equal work, of which later ones have fewer tokens, and so take fewer bytes to copy.
+struct balanced_cost {
+  std::vector<double> bytes; // of a chunk's activation, at one byte in a unit of time
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    switch (what.kind) {
+    case pp::pass_kind::backward: return 16;
+    case pp::pass_kind::copy_out:
+    case pp::pass_kind::copy_in: return bytes[what.chunk];
+    case pp::pass_kind::copy_request: return 0;
+    default: return 8;
+    }
+  }
+  [[nodiscard]] static double latency() { return 0; }
+};
+
+} // namespace
+
+TEST_CASE("memory in SPPO's forward passes follows its recurrence") {
+  balanced_cost const whole{{20, 16, 12, 9, 7, 6}};
+  int const chunks = static_cast<int>(whole.bytes.size());
+  pp::partial_cost<balanced_cost, pp::hidden_share<balanced_cost>> const cost{whole,
+                                                                              {whole, chunks}};
+  auto const table = pp::make_timetable(
+    pp::with_offload<pp::Seq1F1B<>, pp::offload_chunks>{.of = {chunks}}, {1, 1}, cost);
+  double held = 0;    // M(i) = M(i - 1) + A(i) - share(i - 1) A(i - 1)
+  double leaving = 0; // share(i - 1) A(i - 1)
+  int moved = 0;
+  // The one before the last would not be back in time, and stays.
+  for (int chunk = 0; chunk + 1 < chunks; ++chunk) {
+    double const end = 8.0 * (chunk + 1);
+    double gone = 0;
+    double all = 0;
+    for (std::size_t i = 0; i < table.passes.size(); ++i) {
+      pp::pass const& what = table.passes[i];
+      bool const makes =
+        what.kind == pp::pass_kind::forward || what.kind == pp::pass_kind::offloaded_forward;
+      all += makes && table.ends[i] <= end ? whole.bytes[what.chunk] : 0;
+      gone +=
+        what.kind == pp::pass_kind::copy_out && table.ends[i] <= end ? cost.duration(what) : 0;
+      moved += what.kind == pp::pass_kind::copy_out && table.ends[i] == end ? 1 : 0;
+    }
+    held += whole.bytes[static_cast<std::size_t>(chunk)] - leaving;
+    leaving = std::min(8.0, whole.bytes[static_cast<std::size_t>(chunk)]);
+    CHECK(all - gone == doctest::Approx(held));
+  }
+  CHECK(moved == 4); // those that take as long as the next chunk; a shorter one ends before
 }
 
 TEST_CASE("copies that are too slow move what fits, down to nothing") {

@@ -110,7 +110,7 @@ public:
       } else if (step.what == operation::receive) {
         receive(step, i++);
       } else if (runs_beside(step)) {
-        if (declared_.scatters && step.completes_stage)
+        if (step.completes_stage)
           last_scatter_ = i;
         copy(step, i++);
       } else {

@@ -167,10 +167,10 @@ struct slot_check {
       return fail(plan_rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
-      if (adds_gradients(*work.declared, step.work.kind) && at != 0)
+      if (completes_gradients(*work.declared, step.work.kind) && at != 0)
         return fail(plan_rule::incomplete, i, nothing);
       at = step.completes_stage ? complete : at;
-      last_scatter = work.declared->scatters && step.completes_stage ? i : last_scatter;
+      last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
       return;
     case subject::contribution:
       if (!work.evaluates && at != (tied ? added : complete))

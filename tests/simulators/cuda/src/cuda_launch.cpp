@@ -325,7 +325,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, void const* function)
     // As many as the launch bounds allow, which is what kernels with setmaxnreg get.
     out->numRegs = std::min(m.config.registers_per_thread,
                             65536 / (facts ? static_cast<int>(facts->max_threads) : 1024) / 8 * 8);
-    out->ptxVersion = out->binaryVersion = m.config.compute_major * 10 + m.config.compute_minor;
+    out->binaryVersion = m.config.compute_major * 10 + m.config.compute_minor;
+    out->ptxVersion = facts ? facts->target : out->binaryVersion;
     auto const opted = m.shared_limits.find(function);
     out->maxDynamicSharedSizeBytes = opted == m.shared_limits.end() ? 48 << 10 : opted->second;
     return cudaSuccess;

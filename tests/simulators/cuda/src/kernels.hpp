@@ -25,6 +25,7 @@ struct facts {
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;
   unsigned max_threads = 1024;
+  int target = 0; //!< 80: its PTX is for compute capability 8.0
 };
 
 struct outcome {

@@ -99,8 +99,11 @@ std::optional<facts> find(std::string const& mangled) {
   if (at == e.kernels.end())
     return std::nullopt;
   ptx::kernel_facts const& known = *at->second.second;
-  return facts{
-    known.parameter_bytes, known.static_shared_bytes, known.local_bytes, known.max_threads};
+  return facts{known.parameter_bytes,
+               known.static_shared_bytes,
+               known.local_bytes,
+               known.max_threads,
+               at->second.first->target};
 }
 
 std::string load_problems() {

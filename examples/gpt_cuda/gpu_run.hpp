@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What can be chosen of a run on a GPU, beside model and schedule.
+
+#include <cstdint>
+
+namespace gpt {
+
+//! What products multiply. Trained values, the residual and all sums are in float, and attention's
+//! operands in bf16, either way.
+enum class operands : std::uint8_t { float32, bf16 };
+
+//! How a model runs on a GPU.
+struct gpu_run {
+  operands numbers = operands::float32;
+  bool graph = false;   //!< every iteration but the first is one CUDA graph
+  bool timed = false;   //!< measure when passes run
+  bool guarded = false; //!< look for stages that write where they must not
+  //! Of cuBLAS, for each virtual device: what it recommends for Hopper, and more than for others.
+  std::int64_t workspace_bytes = std::int64_t{32} << 20;
+};
+
+} // namespace gpt

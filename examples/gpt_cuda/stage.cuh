@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A stage on a GPU: consecutive layers of the GPT, with the embedding on the first and the
+//! loss on the last. All that it keeps of a unit lies in the slots of the plan.
+
+#include <pipe/core/slot_class.hpp>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/run/context.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "../gpt/stage.hpp"
+#include "device_work.cuh"
+#include "head.cuh"
+#include "layer.cuh"
+#include "numbers.cuh"
+#include "trained.cuh"
+
+namespace gpt::on_gpu {
+
+namespace pp = pipelining;
+
+//! What a stage keeps of a unit from forward to the end of its backward.
+template <class Element>
+struct stage_kept {
+  std::vector<layer_kept<Element>> layers;
+  std::vector<bfloat16*>
+    key_values; //!< of a sequence in one chunk, else empty: see sequence_caches
+  normalised head;
+
+  stage_kept(placing& in,
+             model_size const& size,
+             layer_range const& held,
+             std::int64_t tokens,
+             bool whole_sequence) {
+    for (auto layer = held.first; layer < held.last; ++layer) {
+      layers.emplace_back(in, size, tokens);
+      if (whole_sequence) {
+        key_values.push_back(in.take<bfloat16>(tokens * 2 * size.key_width()));
+      }
+    }
+    if (held.ends) {
+      head = head_pass<Element>::keep(in, size, tokens);
+    }
+  }
+};
+
+//! What its backward_input makes for its backward_weight.
+template <class Element>
+struct stage_gradients {
+  std::vector<layer_gradients<Element>> layers;
+  Element* logits = nullptr; //!< [tokens, vocabulary]
+
+  stage_gradients(placing& in,
+                  model_size const& size,
+                  layer_range const& held,
+                  std::int64_t tokens) {
+    for (auto layer = held.first; layer < held.last; ++layer) {
+      layers.emplace_back(in, size, tokens);
+    }
+    if (held.ends) {
+      logits = in.take<Element>(tokens * vocabulary);
+    }
+  }
+};
+
+//! What it has of a sequence in chunks, layer by layer: keys and values, or their gradients.
+template <class T>
+[[nodiscard]] std::vector<T*>
+sequence_caches(placing& in, model_size const& size, layer_range const& held, std::int64_t tokens) {
+  std::vector<T*> caches;
+  for (auto layer = held.first; layer < held.last; ++layer) {
+    caches.push_back(in.take<T>(tokens * 2 * size.key_width()));
+  }
+  return caches;
+}
+
+//! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
+template <class Element>
+struct slot_sizes {
+  model_size size;
+  step_cut cut;
+  std::vector<layer_range> stages; //!< what each holds
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    auto const& held = stages[maker.stage];
+    auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
+    auto const sequence = cut.tokens(maker.microbatch);
+    placing all;
+    switch (of) {
+    case pp::slot_class::activation:
+      (void)stage_kept<Element>(all, size, held, tokens, cut.chunks(maker.microbatch) == 1);
+      break;
+    case pp::slot_class::weight_input:
+      (void)stage_gradients<Element>(all, size, held, tokens);
+      break;
+    case pp::slot_class::sequence:
+      (void)sequence_caches<bfloat16>(all, size, held, sequence);
+      break;
+    case pp::slot_class::sequence_gradient:
+      (void)sequence_caches<float>(all, size, held, sequence);
+      break;
+    default: (void)all.take<float>(tokens * size.width); break; // messages
+    }
+    return all.bytes();
+  }
+};
+
+//! A stage as the library calls it. Forward passes come chunk by chunk, backward passes in the
+//! order of gradient_order.
+template <class Element>
+class stage {
+public:
+  //! @param host the same stage on the host, whose weights this one begins with
+  stage(gpt::stage<float>& host,
+        model_size const& size,
+        layer_range held,
+        step_cut cut,
+        device_work<Element>& work)
+      : size_(size), held_(held), cut_(std::move(cut)), work_(&work),
+        text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
+        losses_(held.ends ? loss_count() * static_cast<std::int64_t>(sizeof(float)) : 0) {
+    host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
+  }
+
+  //! Puts the bytes to learn from where passes read them, as work of this stream.
+  //! @param text [microbatches, sequence + 1]
+  void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
+    if (text_.data() != nullptr) {
+      cuda::check(
+        cudaMemcpyAsync(text_.data(), text.data(), text.size(), cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync");
+    }
+  }
+
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    pass const p = begin(where);
+    auto const kept = kept_of(p);
+    float* const x = held_.ends ? work_->scratch().residual : floats(out);
+    if (held_.embeds) {
+      embedding_forward(x,
+                        weights_[0].value(),
+                        weights_[1].value() + p.chunk.begin * size_.width,
+                        text_of(p),
+                        p.tokens,
+                        size_.width,
+                        p.stream);
+    } else {
+      copy(x, floats(in), p);
+    }
+    auto const caches = caches_of(p, kept);
+    for (std::size_t i = 0; i < kept.layers.size(); ++i) {
+      at_layer(i, p, kept).forward(x, caches[i]);
+    }
+    if (held_.ends) {
+      at_head(p, kept).forward(losses() + p.of.microbatch * size_.sequence + p.chunk.begin, x);
+    }
+  }
+  void backward_input(pp::context const& where, pp::input in, pp::output out) {
+    pass const p = begin(where);
+    input_half(p, in, out, gradients_of(p, where.weight_input.data));
+  }
+  void backward_weight(pp::context const& where) {
+    pass const p = begin(where);
+    weight_half(p, gradients_of(p, where.weight_input.data));
+  }
+  //! Both halves, with the device's own memory between them.
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    pass const p = begin(where);
+    auto const made = gradients_of(p, work_->between());
+    input_half(p, in, out, made);
+    weight_half(p, made);
+  }
+
+  //! One step of the optimizer.
+  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
+    for (auto& weight : weights_) {
+      weight.update(optimizer, step, stream);
+    }
+  }
+
+  //! In the order of the layers, as the stage on the host has them.
+  [[nodiscard]] std::vector<trained<Element>> const& weights() const { return weights_; }
+  //! The sum of the losses of all tokens. @pre the step has ended. 0 but on the last stage
+  [[nodiscard]] double loss_sum() const {
+    double sum = 0;
+    if (held_.ends) {
+      for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
+        for (float const x : fetch(losses() + m * size_.sequence, cut_.tokens(m))) {
+          sum += static_cast<double>(x);
+        }
+      }
+    }
+    return sum;
+  }
+
+private:
+  //! A pass under way.
+  struct pass {
+    pp::context const* where;
+    unit of;
+    chunk_range chunk;
+    std::int64_t tokens;
+    cudaStream_t stream;
+  };
+  [[nodiscard]] pass begin(pp::context const& where) {
+    unit const of{where.microbatch, where.chunk};
+    auto const chunk = cut_.range(of);
+    auto const stream = static_cast<cudaStream_t>(where.stream);
+    work_->products.use(stream);
+    return {&where, of, chunk, chunk.count(), stream};
+  }
+
+  void
+  input_half(pass const& p, pp::input in, pp::output out, stage_gradients<Element> const& made) {
+    input_order_.check(p.of, cut_, "backward_input");
+    auto const kept = kept_of(p);
+    float* const dx = held_.embeds ? work_->scratch().residual : floats(out);
+    if (held_.ends) {
+      at_head(p, kept).backward_input(dx, made.logits, 1.0f / static_cast<float>(cut_.tokens()));
+    } else {
+      copy(dx, floats(in), p);
+    }
+    auto const caches = caches_of(p, kept);
+    auto const carried = carried_of(p);
+    for (std::size_t i = kept.layers.size(); i-- > 0;) {
+      if (p.chunk.end == cut_.tokens(p.of.microbatch)) { // the last chunk comes first
+        clear(carried[i], p.chunk.end * 2 * size_.key_width(), p.stream);
+      }
+      at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
+    }
+    if (held_.embeds) {
+      embedding_backward(weights_[0].gradient(),
+                         weights_[1].gradient() + p.chunk.begin * size_.width,
+                         dx,
+                         text_of(p),
+                         p.tokens,
+                         size_.width,
+                         p.stream);
+    }
+  }
+  void weight_half(pass const& p, stage_gradients<Element> const& made) {
+    weight_order_.check(p.of, cut_, "backward_weight");
+    auto const kept = kept_of(p);
+    if (held_.ends) {
+      at_head(p, kept).backward_weight(made.logits);
+    }
+    for (std::size_t i = kept.layers.size(); i-- > 0;) {
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
+    }
+  }
+
+  [[nodiscard]] stage_kept<Element> kept_of(pass const& p) const {
+    placing in(p.where->activation.data);
+    return {in, size_, held_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+  }
+  [[nodiscard]] stage_gradients<Element> gradients_of(pass const& p, std::byte* memory) const {
+    placing in(memory);
+    return {in, size_, held_, p.tokens};
+  }
+  //! Keys and values of the sequence, layer by layer.
+  [[nodiscard]] std::vector<bfloat16*> caches_of(pass const& p,
+                                                 stage_kept<Element> const& kept) const {
+    if (cut_.chunks(p.of.microbatch) == 1) {
+      return kept.key_values;
+    }
+    placing in(p.where->state.data);
+    return sequence_caches<bfloat16>(in, size_, held_, cut_.tokens(p.of.microbatch));
+  }
+  //! Their gradients: what one layer after the other uses, or what later chunks have left.
+  [[nodiscard]] std::vector<float*> carried_of(pass const& p) const {
+    if (cut_.chunks(p.of.microbatch) == 1) {
+      return std::vector<float*>(static_cast<std::size_t>(held_.last - held_.first),
+                                 work_->scratch().key_value_gradient);
+    }
+    placing in(p.where->state_gradient.data);
+    return sequence_caches<float>(in, size_, held_, cut_.tokens(p.of.microbatch));
+  }
+
+  [[nodiscard]] layer_pass<Element>
+  at_layer(std::size_t index, pass const& p, stage_kept<Element> const& kept) {
+    auto* const w = &weights_[(held_.embeds ? 2 : 0) + index * layer_weights<Element>::count];
+    return {size_,
+            {w[0], w[1], w[2], w[3], w[4], w[5], w[6]},
+            p.chunk,
+            kept.layers[index],
+            *work_,
+            p.stream};
+  }
+  [[nodiscard]] head_pass<Element> at_head(pass const& p, stage_kept<Element> const& kept) {
+    auto const last = weights_.size();
+    return {size_,
+            weights_[last - 2],
+            weights_[last - 1],
+            text_of(p) + 1,
+            p.tokens,
+            kept.head,
+            *work_,
+            p.stream};
+  }
+
+  [[nodiscard]] std::int64_t loss_count() const { return cut_.microbatches() * size_.sequence; }
+  [[nodiscard]] float* losses() const { return reinterpret_cast<float*>(losses_.data()); }
+  //! The bytes of the chunk, and behind them the next one.
+  [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
+    return reinterpret_cast<std::uint8_t const*>(text_.data()) +
+           p.of.microbatch * (size_.sequence + 1) + p.chunk.begin;
+  }
+  void copy(float* to, float const* from, pass const& p) const {
+    cuda::check(cudaMemcpyAsync(to,
+                                from,
+                                static_cast<std::size_t>(p.tokens * size_.width) * sizeof(float),
+                                cudaMemcpyDeviceToDevice,
+                                p.stream),
+                "cudaMemcpyAsync");
+  }
+  static void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
+    cuda::check(
+      cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
+      "cudaMemsetAsync");
+  }
+  static float* floats(pp::output const& memory) { return reinterpret_cast<float*>(memory.data); }
+  static float const* floats(pp::input const& memory) {
+    return reinterpret_cast<float const*>(memory.data);
+  }
+
+  model_size size_;
+  layer_range held_;
+  step_cut cut_;
+  device_work<Element>* work_;
+  std::vector<trained<Element>> weights_;
+  cuda::device_memory text_;   // [microbatches, sequence + 1]
+  cuda::device_memory losses_; // [microbatches, sequence]
+  gradient_order input_order_;
+  gradient_order weight_order_;
+};
+
+} // namespace gpt::on_gpu

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A trained tensor on a GPU, and AdamW on it.
+
+#include <pipe/cuda/handles.cuh>
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "../gpt/adamw.hpp"
+#include "../gpt/parameter.hpp"
+#include "numbers.cuh"
+
+namespace gpt::on_gpu {
+
+//! Numbers of a GPU on the host. @pre nobody writes them any more
+[[nodiscard]] inline std::vector<float> fetch(float const* from, std::int64_t count) {
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  cuda::check(
+    cudaMemcpy(numbers.data(), from, numbers.size() * sizeof(float), cudaMemcpyDeviceToHost),
+    "cudaMemcpy");
+  return numbers;
+}
+
+namespace detail {
+//! AdamW's tensors.
+struct moved_tensors {
+  float *value, *gradient, *mean, *square;
+};
+//! Its factors in a step.
+struct step_factors {
+  float rate, b1, b2, mean_share, square_share, keep;
+};
+inline void adamw_step(moved_tensors of, step_factors by, std::int64_t count, cudaStream_t stream) {
+  for_each_number(count, stream, [=] __device__(std::int64_t i) {
+    float const g = of.gradient[i];
+    float const mean = by.b1 * of.mean[i] + (1.0f - by.b1) * g;
+    float const square = by.b2 * of.square[i] + (1.0f - by.b2) * g * g;
+    float const move = mean * by.mean_share / (sqrtf(square * by.square_share) + 1e-8f);
+    of.mean[i] = mean;
+    of.square[i] = square;
+    of.value[i] = by.keep * of.value[i] - by.rate * move;
+    of.gradient[i] = 0.0f;
+  });
+}
+} // namespace detail
+
+//! A trained tensor: its value and all that the optimizer adds up in float, and the same value as
+//! products read it, of type Element.
+template <class Element>
+class trained {
+public:
+  explicit trained(parameter<float> const& from)
+      : count_(static_cast<std::int64_t>(from.value.size())), decays_(from.decays),
+        memory_(bytes(count_)) {
+    cuda::check(
+      cudaMemcpy(
+        value(), from.value.data(), from.value.size() * sizeof(float), cudaMemcpyHostToDevice),
+      "cudaMemcpy");
+    round(nullptr);
+    cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  }
+
+  [[nodiscard]] float* value() const { return floats(0); }
+  [[nodiscard]] float* gradient() const { return floats(1); }
+  //! What products read.
+  [[nodiscard]] Element const* operand() const {
+    if constexpr (rounds) {
+      return reinterpret_cast<Element const*>(floats(4));
+    } else {
+      return value();
+    }
+  }
+  [[nodiscard]] std::int64_t count() const { return count_; }
+
+  //! One step of the optimizer: the value moves, the gradient becomes zero.
+  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
+    double const r = optimizer.rate(step);
+    double const steps = static_cast<double>(step + 1);
+    auto const rate = static_cast<float>(r);
+    auto const b1 = static_cast<float>(optimizer.mean_decay);
+    auto const b2 = static_cast<float>(optimizer.square_decay);
+    auto const mean_share = static_cast<float>(1 / (1 - std::pow(optimizer.mean_decay, steps)));
+    auto const square_share = static_cast<float>(1 / (1 - std::pow(optimizer.square_decay, steps)));
+    auto const keep = static_cast<float>(1 - r * (decays_ ? optimizer.weight_decay : 0.0));
+    detail::adamw_step({value(), gradient(), floats(2), floats(3)},
+                       {rate, b1, b2, mean_share, square_share, keep},
+                       count_,
+                       stream);
+    round(stream);
+  }
+
+private:
+  static constexpr bool rounds = !std::is_same_v<Element, float>;
+
+  static std::int64_t bytes(std::int64_t count) {
+    return 4 * stride(count) + (rounds ? count * static_cast<std::int64_t>(sizeof(Element)) : 0);
+  }
+  //! Bytes from one tensor to the next, so that each begins at a multiple of 256.
+  static std::int64_t stride(std::int64_t count) { return (4 * count + 255) / 256 * 256; }
+
+  void round(cudaStream_t stream) {
+    if constexpr (rounds) {
+      convert(reinterpret_cast<Element*>(floats(4)), value(), count_, stream);
+    }
+  }
+  [[nodiscard]] float* floats(std::int64_t index) const {
+    return reinterpret_cast<float*>(memory_.data() + index * stride(count_));
+  }
+
+  std::int64_t count_;
+  bool decays_;
+  cuda::device_memory memory_;
+};
+
+} // namespace gpt::on_gpu

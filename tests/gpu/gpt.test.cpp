@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The GPT on a GPU against the GPT on the host, and schedules against each other, bit for bit.
+#include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <examples/gpt/embedding.hpp>
+#include <examples/gpt/layers.hpp>
+#include <examples/gpt/single_device.hpp>
+#include <examples/gpt_cuda/gpu_model.hpp>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <tests/gpu/gpt.hpp>
+#include <tests/gpu/machine.hpp>
+#include <vector>
+
+namespace {
+
+namespace pp = pipelining;
+
+std::vector<float> random_numbers(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (float& x : numbers)
+    x = normal(random);
+  return numbers;
+}
+
+std::vector<double> doubles(std::vector<float> const& from) {
+  return {from.begin(), from.end()};
+}
+
+double apart(std::vector<float> const& mine, std::vector<double> const& right) {
+  REQUIRE(mine.size() == right.size());
+  double most = 0;
+  for (std::size_t i = 0; i < right.size(); ++i)
+    most = std::max(most, std::abs(static_cast<double>(mine[i]) - right[i]));
+  return most;
+}
+
+//! The length of the difference over the length of what is right.
+double relative_error(std::vector<float> const& mine, std::vector<float> const& right) {
+  REQUIRE(mine.size() == right.size());
+  double off = 0;
+  double all = 0;
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    double const difference = static_cast<double>(mine[i]) - static_cast<double>(right[i]);
+    off += difference * difference;
+    all += static_cast<double>(right[i]) * static_cast<double>(right[i]);
+  }
+  return std::sqrt(off / all);
+}
+
+bool same_bits(std::vector<float> const& one, std::vector<float> const& other) {
+  return one.size() == other.size() &&
+         std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
+}
+
+//! Small on the stand-in, where every instruction of a kernel is interpreted.
+gpt::model_size size() {
+  return machine::on_model()
+           ? gpt::model_size{.layers = 4, .width = 64, .heads = 1, .key_heads = 1, .sequence = 8}
+           : gpt::model_size{
+               .layers = 4, .width = 256, .heads = 4, .key_heads = 2, .sequence = 200};
+}
+int microbatches() {
+  return machine::on_model() ? 2 : 8;
+}
+
+gpt::batch random_pieces() {
+  std::mt19937 random(5);
+  std::uniform_int_distribution<int> byte(0, 20); // few, so that they come again
+  gpt::batch pieces{size().sequence, {}};
+  for (std::int64_t i = 0; i < microbatches() * (size().sequence + 1); ++i)
+    pieces.bytes.push_back(static_cast<std::uint8_t>(11 * byte(random)));
+  return pieces;
+}
+
+constexpr std::uint64_t seed = 7;
+
+gpt::step_cut cut(pp::timetable_view table) {
+  return {microbatches(), gpt::cut_sequence(size().sequence, table.extents.chunks)};
+}
+
+struct training_result {
+  std::vector<double> losses{};   //!< of each step
+  std::vector<float> gradients{}; //!< of the last one, in the order of the layers
+  std::vector<float> values{};    //!< at the end
+};
+
+//! Two steps of a model, and the optimizer between them.
+template <class Model>
+std::vector<double> losses_of(Model& model) {
+  gpt::adamw optimizer;
+  optimizer.warm_up = 1;
+  std::vector<double> losses{model.step(random_pieces())};
+  model.update(optimizer, 0);
+  losses.push_back(model.step(random_pieces()));
+  return losses;
+}
+
+training_result train_on_host() {
+  gpt::single_device<float> model(
+    size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
+  auto const losses = losses_of(model);
+  return {losses, gradients_of(model.stages()), {}};
+}
+
+//! @param bf16 what products multiply, and attention in any case
+void check_close(training_result const& found, training_result const& host, bool bf16) {
+  REQUIRE(found.losses.size() == host.losses.size());
+  for (std::size_t step = 0; step < host.losses.size(); ++step)
+    CHECK(found.losses[step] == doctest::Approx(host.losses[step]).epsilon(bf16 ? 2e-3 : 5e-4));
+  CHECK(relative_error(found.gradients, host.gradients) < (bf16 ? 0.02 : 0.01));
+}
+
+template <class Schedule>
+pp::dynamic_timetable table(Schedule const& schedule, int devices) {
+  return pp::make_timetable(schedule, {devices, microbatches()});
+}
+
+training_result train(pp::timetable_view table, gpt::gpu_run how) {
+  machine::begin();
+  if (machine::on_model())
+    how.workspace_bytes = 256;
+  gpt::gpu_model model(size(), table, cut(table), seed, how);
+  auto const losses = losses_of(model);
+  training_result result{losses, model.gradients(), model.values()};
+  CHECK(machine::findings() == "");
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("products of a linear layer are the sums in double") {
+  for (bool const bf16 : {false, true}) {
+    CAPTURE(bf16);
+    machine::begin();
+    gpt_tests::product_problem p{
+      5, 7, 6, random_numbers(35, 1), random_numbers(42, 2), random_numbers(30, 3), bf16};
+    auto const found = gpt_tests::products_on_gpu(p);
+    CHECK(machine::findings() == "");
+    auto const at = [](std::int64_t row, std::int64_t column, std::int64_t columns) {
+      return static_cast<std::size_t>(row * columns + column);
+    };
+    std::vector<double> y(30), dx(35, 1), dw(42, 1);
+    for (std::int64_t t = 0; t < p.tokens; ++t)
+      for (std::int64_t i = 0; i < p.inputs; ++i)
+        for (std::int64_t o = 0; o < p.outputs; ++o) {
+          double const x = p.x[at(t, i, p.inputs)], w = p.weight[at(i, o, p.outputs)];
+          double const dy = p.dy[at(t, o, p.outputs)];
+          y[at(t, o, p.outputs)] += x * w;
+          dx[at(t, i, p.inputs)] += dy * w;
+          dw[at(i, o, p.outputs)] += x * dy;
+        }
+    double const allowed = bf16 ? 0.1 : 1e-5; // operands of some units, rounded by 2^-9
+    CHECK(apart(found.y, y) < allowed);
+    CHECK(apart(found.dx, dx) < allowed);
+    CHECK(apart(found.dw, dw) < allowed);
+  }
+}
+
+TEST_CASE("what comes token by token is what the layers of the host give in double") {
+  machine::begin();
+  // More numbers than a block has threads, and no multiple of anything.
+  gpt_tests::row_problem p;
+  p.tokens = 5;
+  p.width = 131;
+  auto const tokens = static_cast<std::size_t>(p.tokens);
+  p.x = random_numbers(p.tokens * p.width, 1);
+  p.gain = random_numbers(p.width, 2);
+  p.dy = random_numbers(p.tokens * p.width, 3);
+  p.text = {9, 255, 9, 0, 9};
+  p.logits = random_numbers(p.tokens * gpt::vocabulary, 4);
+  auto const found = gpt_tests::rows_on_gpu(p, 0.25f);
+  CHECK(machine::findings() == "");
+
+  gpt::layer_norm<double> norm(p.width);
+  norm.gain.value = doubles(p.gain);
+  norm.gain.gradient = doubles(p.gain);
+  std::vector<double> const x = doubles(p.x), dy = doubles(p.dy);
+  std::vector<double> normal(x.size()), inverse(tokens), scaled(x.size()), dx = x;
+  norm.normalise(x.data(), normal.data(), inverse.data(), p.tokens);
+  norm.apply_gain(normal.data(), scaled.data(), p.tokens);
+  norm.add_backward(dy.data(), normal.data(), inverse.data(), dx.data(), p.tokens);
+  CHECK(apart(found.normal, normal) < 1e-5);
+  CHECK(apart(found.scaled, scaled) < 1e-5);
+  CHECK(apart(found.rounded, scaled) < 0.04);
+  CHECK(apart(found.norm_dx, dx) < 1e-5);
+  CHECK(apart(found.gain_gradient, norm.gain.gradient) < 1e-5);
+
+  std::vector<double> y(x.size()), slope = x;
+  auto const count = static_cast<std::int64_t>(x.size());
+  gpt::gelu(x.data(), y.data(), count);
+  gpt::gelu_backward(slope.data(), dy.data(), count);
+  CHECK(apart(found.gelu, y) < 1e-6);
+  CHECK(apart(found.gelu_dx, slope) < 1e-5);
+
+  gpt::embedding<double> table({.width = p.width, .heads = 1, .key_heads = 1, .sequence = p.tokens},
+                               1);
+  table.backward(p.text.data(), {0, p.tokens}, dy.data());
+  CHECK(apart(found.byte_gradient, table.bytes.gradient) < 1e-6);
+  CHECK(apart(found.position_gradient, table.positions.gradient) < 1e-6);
+  table.bytes.value = table.bytes.gradient; // any numbers will do
+  table.positions.value = table.positions.gradient;
+  std::vector<double> embedded(x.size());
+  table.forward(p.text.data(), {0, p.tokens}, embedded.data());
+  CHECK(apart(found.embedded, embedded) < 1e-6);
+
+  std::vector<double> losses, gradient;
+  for (std::size_t t = 0; t < tokens; ++t) {
+    auto const row = doubles({p.logits.begin() + static_cast<std::ptrdiff_t>(t * 256),
+                              p.logits.begin() + static_cast<std::ptrdiff_t>(t * 256 + 256)});
+    double sum = 0;
+    for (double const logit : row)
+      sum += std::exp(logit);
+    losses.push_back(std::log(sum) - row[p.text[t]]);
+    for (std::size_t v = 0; v < row.size(); ++v)
+      gradient.push_back(0.25 * (std::exp(row[v]) / sum - (v == p.text[t] ? 1 : 0)));
+  }
+  CHECK(apart(found.losses, losses) < 1e-5);
+  CHECK(apart(found.logits_gradient, gradient) < 1e-6);
+}
+
+TEST_CASE("AdamW moves values as on the host, and rounds what products read") {
+  machine::begin();
+  gpt::parameter<double> host(300, 0.0, true);
+  auto const value = random_numbers(300, 1);
+  auto const gradient = random_numbers(300, 2);
+  host.value = doubles(value);
+  for (int step = 0; step < 3; ++step) {
+    host.gradient = doubles(gradient);
+    gpt::adamw{}.update(host, step);
+  }
+  auto const found = gpt_tests::adamw_on_gpu(value, gradient, 3);
+  CHECK(machine::findings() == "");
+  REQUIRE(found.size() == 600);
+  CHECK(apart({found.begin(), found.begin() + 300}, host.value) < 1e-6);
+  CHECK(apart({found.begin() + 300, found.end()}, host.value) < 0.01);
+}
+
+TEST_CASE("losses and gradients are those of the host, and bits do not depend on the schedule") {
+  struct choice {
+    std::string name;
+    pp::dynamic_timetable table;
+    bool with_graph; //!< on the stand-in: as a graph, not eagerly
+  };
+  // One device runs fused passes; others split them, or have several stages on a device.
+  std::vector<choice> const all{{"1F1B, one device", table(pp::OneFOneB{}, 1), false},
+                                {"1F1B", table(pp::OneFOneB{}, 2), true},
+                                {"interleaved", table(pp::Interleaved<2>{}, 2), false},
+                                {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true},
+                                {"V-Half", table(pp::SweptVHalf{}, 2), false}};
+  auto const host = train_on_host();
+  for (bool const bf16 : {false, true}) {
+    training_result first;
+    for (choice const& each : all)
+      for (bool const graph : {false, true}) {
+        // The stand-in runs each schedule once, and with bf16 one eagerly and one as a graph.
+        if (machine::on_model() &&
+            (graph != each.with_graph || (bf16 && each.table.extents.stages_per_device > 1)))
+          continue;
+        CAPTURE(each.name);
+        CAPTURE(bf16);
+        CAPTURE(graph);
+        auto const result =
+          train(each.table,
+                {.numbers = bf16 ? gpt::operands::bf16 : gpt::operands::float32, .graph = graph});
+        if (first.values.empty())
+          first = result;
+        CHECK(result.losses == first.losses);
+        CHECK(same_bits(result.gradients, first.gradients));
+        CHECK(same_bits(result.values, first.values));
+      }
+    CAPTURE(bf16);
+    check_close(first, host, bf16);
+  }
+}
+
+TEST_CASE("chunks of sequences give those gradients too, whatever the schedule") {
+  auto const host = train_on_host();
+  training_result first;
+  for (int const devices : {1, 2})
+    for (bool const graph : {false, true}) {
+      if (machine::on_model() && graph != (devices == 2))
+        continue;
+      CAPTURE(devices);
+      CAPTURE(graph);
+      auto const result =
+        train(table(pp::Seq1F1B<2>{}, devices), {.graph = graph, .guarded = true});
+      if (first.values.empty())
+        first = result;
+      CHECK(result.losses == first.losses);
+      CHECK(same_bits(result.gradients, first.gradients));
+      CHECK(same_bits(result.values, first.values));
+    }
+  check_close(first, host, false);
+}
+
+TEST_CASE("what the stages lack is refused in one sentence") {
+  machine::begin();
+  auto const sentence_of = [](pp::dynamic_timetable const& table, gpt::model_size const& of) {
+    try {
+      gpt::gpu_model const model(of, table, cut(table), seed);
+    } catch (std::invalid_argument const& refused) {
+      return std::string(refused.what());
+    }
+    return std::string();
+  };
+  auto thin = size();
+  thin.heads = thin.key_heads = thin.width / 32;
+  CHECK(
+    sentence_of(table(pp::OneFOneB{}, 1), thin)
+      .find("a head of this model has 32 elements, but the kernels of the example are built for "
+            "64 and 128") != std::string::npos);
+  CHECK(sentence_of(table(pp::with_recompute<pp::OneFOneB>{}, 2), size())
+          .find("forward and backward passes alone, but this schedule has others") !=
+        std::string::npos);
+  CHECK(sentence_of(table(pp::Chimera{}, 2), size())
+          .find("one copy of every stage, but this schedule takes microbatches different ways") !=
+        std::string::npos);
+}
