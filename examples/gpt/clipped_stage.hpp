@@ -51,6 +51,35 @@ struct clipped_step {
   }
 };
 
+//! Of the gradients of a stage.
+template <class Stage>
+[[nodiscard]] gradient_row row_of(Stage& stage) {
+  gradient_row row;
+  stage.for_each_parameter([&row](auto const& p) {
+    for (auto const x : p.gradient) {
+      double const wide = static_cast<double>(x);
+      row.squared_norm += std::isfinite(wide) ? wide * wide : 0;
+      row.not_finite = std::isfinite(wide) ? row.not_finite : 1;
+    }
+  });
+  return row;
+}
+
+//! The optimizer's step of a stage, or none.
+//! @param taken steps before this one
+template <class Stage>
+void take_step(Stage& stage, clipping const& how, clipped_step const& found, std::int64_t taken) {
+  stage.for_each_parameter([&](auto& p) {
+    for (auto& x : p.gradient) {
+      x = found.finite ? x * static_cast<float>(found.coefficient) : 0;
+    }
+    if (found.finite) {
+      how.optimizer.update(p, taken);
+    }
+  });
+  stage.refresh();
+}
+
 //! A stage as the library calls it, with the hooks of the optimizer beside its passes.
 //! @tparam Stage has the passes, and for each parameter `for_each_parameter`.
 template <class Stage>
@@ -64,15 +93,7 @@ struct clipped_stage : Stage {
   void set_clipping(clipping const& chosen) { how_ = &chosen; }
 
   void contribute(pp::context const&, pp::output out) {
-    gradient_row row;
-    this->for_each_parameter([&row](auto const& p) {
-      for (auto const x : p.gradient) {
-        double const wide = static_cast<double>(x);
-        row.squared_norm += std::isfinite(wide) ? wide * wide : 0;
-        row.not_finite = std::isfinite(wide) ? row.not_finite : 1;
-      }
-    });
-    out.as<gradient_row>()[0] = row;
+    out.as<gradient_row>()[0] = row_of(static_cast<Stage&>(*this));
   }
 
   // [snippet accepts]
@@ -91,16 +112,8 @@ struct clipped_stage : Stage {
     last_counts_ = counts_;
     counts_.clipped += found.finite && found.coefficient < 1 ? 1 : 0;
     counts_.left_out += found.finite ? 0 : 1;
-    this->for_each_parameter([&](auto& p) {
-      for (auto& x : p.gradient) {
-        x = found.finite ? x * static_cast<float>(found.coefficient) : 0;
-      }
-      if (found.finite) {
-        how_->optimizer.update(p, counts_.taken);
-      }
-    });
+    take_step(static_cast<Stage&>(*this), *how_, found, counts_.taken);
     counts_.taken += found.finite ? 1 : 0;
-    this->refresh();
   }
 
   // [snippet roll_back]

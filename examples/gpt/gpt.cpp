@@ -33,8 +33,12 @@
 #include "prediction.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
+#include "tensor_parallel.hpp"
+#include "tensor_report.hpp"
 #include "text.hpp"
 #include "training.hpp"
+#include "vocabulary.hpp"
+#include "vocabulary_report.hpp"
 #include "weight_travel.hpp"
 #include "weight_travel_report.hpp"
 
@@ -87,23 +91,27 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
     found.peak_weight_inputs / table.extents.stages_per_device);
 }
 
-//! WeiPipe: no stages on devices, so neither costs of stages nor other schedules beside it.
-int run_travelling(options o, text_to_learn const& text) {
-  auto const table = check_travelling(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+//! Systems that have no costs of stages, nor other schedules beside them.
+//! @param plan to be shown. @param check holds one step against one device
+//! @param ran what of a trace is to be shown
+template <class Model, class Report, class Check, class Ran>
+int run_system(options const& o,
+               text_to_learn const& text,
+               pp::timetable_view plan,
+               Model& model,
+               Report report,
+               Check check,
+               Ran ran) {
   auto const name = name_of(o);
   pp::timetable_details const about{name, unit_costs, {}};
   make_folder(o.output);
   print_model(o, text);
-  print_plan(table, about);
-  travelling_model model(o.size,
-                         static_cast<int>(o.devices),
-                         static_cast<int>(o.microbatches),
-                         static_cast<std::uint64_t>(o.seed));
+  print_plan(plan, about);
   auto const result = train_model(o, text, model);
-  report_travelled(o, text, result, model.bytes());
-  write_travelled(o, text, result, table, about);
-  bool const good = check_travelled(o, text);
+  report_plain(text, result);
+  report();
+  write_run(o, text, result, plan, about, ran(result.traces.back()));
+  bool const good = check();
   check_output();
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
@@ -111,8 +119,62 @@ int run_travelling(options o, text_to_learn const& text) {
   return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
 }
 
+//! WeiPipe: no stages on devices.
+int run_travelling(options o, text_to_learn const& text) {
+  auto const table = check_travelling(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  travelling_model model(o.size,
+                         static_cast<int>(o.devices),
+                         static_cast<int>(o.microbatches),
+                         static_cast<std::uint64_t>(o.seed));
+  return run_system(
+    o,
+    text,
+    table,
+    model,
+    [&] { report_travelled(o, model.bytes()); },
+    [&] { return check_travelled(o, text); },
+    [](pp::dynamic_timetable const& trace) { return examples::by_groups(trace); });
+}
+
+//! Stages in shards.
+int run_tensor(options o, text_to_learn const& text) {
+  auto const table = check_tensor(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  tensor_pipeline model(o.size, table, shards_of_stages(o), static_cast<std::uint64_t>(o.seed));
+  return run_system(
+    o,
+    text,
+    table,
+    model,
+    [&] { report_tensor(o, table, model); },
+    [&] { return check_shards(o, text, table); },
+    [](pp::dynamic_timetable const& trace) { return trace; });
+}
+
+//! Embedding and output layer in shards.
+int run_vocabulary(options o, text_to_learn const& text) {
+  auto const table = check_vocabulary(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  sharded_pipeline model(o.size, table, barriers_of(o), static_cast<std::uint64_t>(o.seed));
+  return run_system(
+    o,
+    text,
+    table,
+    model,
+    [&] { report_vocabulary(o, model.slots()); },
+    [&] { return check_vocabulary_bits(o, text, table); },
+    [](pp::dynamic_timetable const& trace) { return trace; });
+}
+
 int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
+  if (has_shards_of_stages(o)) {
+    return run_tensor(std::move(o), text);
+  }
+  if (examples::has_shards(o.adapted)) {
+    return run_vocabulary(std::move(o), text);
+  }
   if (examples::find_schedule(o.schedule).weights_travel) {
     return run_travelling(std::move(o), text);
   }
@@ -141,7 +203,9 @@ int run(options o) {
               result.losses.back(),
               std::abs(unigram - result.losses.back()),
               result.losses.back() < unigram ? "below" : "above");
-  report_clipping(o, result);
+  if (result.clipped) {
+    report_clipping(o, *result.clipped, result.losses.size());
+  }
   report_time(o, result, own_cores, shared, cores);
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);

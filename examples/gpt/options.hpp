@@ -41,6 +41,7 @@ struct options {
   examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
   double clip = 0; //!< largest norm of all gradients together; 0: any
   bool post_validation = false;
+  std::int64_t tensor = 0; //!< shards of every stage; 0: those that the schedule has by itself
   std::int64_t steps = 80;
   model_size size;
   std::int64_t seed = 1;
@@ -57,6 +58,14 @@ struct options {
   return examples::in_adapter(o.schedule, o.adapted);
 }
 
+//! Whether stages are cut into shards, and into how many.
+[[nodiscard]] inline bool has_shards_of_stages(options const& o) {
+  return o.tensor > 0 || o.schedule == "stp";
+}
+[[nodiscard]] inline std::int64_t shards_of_stages(options const& o) {
+  return o.tensor > 0 ? o.tensor : 2;
+}
+
 //! Tokens of a step.
 [[nodiscard]] inline std::int64_t tokens_of(options const& o) {
   return std::accumulate(o.lengths.begin(), o.lengths.end(), std::int64_t{0});
@@ -65,8 +74,7 @@ struct options {
 inline constexpr char const* usage =
   "usage: gpt [OPTION [VALUE]]...\n"
   "Trains a byte-level GPT in a pipeline of threads and compares what happens with the plan.\n\n"
-  "  --schedule NAME    any that `timetable --list` names (seq1f1b), but for stp, which adds\n"
-  "                     gradients up in another order than one device\n"
+  "  --schedule NAME    any that `timetable --list` names (seq1f1b)\n"
   "  --devices P        devices, each a thread (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
@@ -80,9 +88,14 @@ inline constexpr char const* usage =
   "of\n"
   "                     the time of a forward pass), sharded-weights (weights lie in two shards "
   "and\n"
-  "                     are gathered for every visit of a stage), gathered-once (they stay) or\n"
+  "                     are gathered for every visit of a stage), gathered-once (they stay),\n"
   "                     weights-on-host (those of the last stage of every device are gathered "
-  "once)\n"
+  "once),\n"
+  "                     vocabulary-1, vocabulary-2 or vocabulary-interlaced (embedding and output\n"
+  "                     layer lie in a shard on every device: one barrier, two, all at once)\n"
+  "  --tensor N         cuts every stage into N shards (tensor parallelism; stp: 2), each a "
+  "thread;\n"
+  "                     braided passes hide each other's sums over the shards\n"
   "  --clip X           clips gradients whose norm, over all stages, is above X; the optimizer is\n"
   "                     part of the plan then\n"
   "  --post-validation  with --clip: stages step before they know the norm, and the next "
@@ -150,24 +163,26 @@ namespace detail {
 
 //! @throws std::invalid_argument with one line that names the option
 [[nodiscard]] inline examples::adapter adapter_of(std::string_view option, std::string_view word) {
-  if (word == "recompute") {
-    return examples::adapter::recompute;
+  using enum examples::adapter;
+  std::string names;
+  for (auto const which : {recompute,
+                           offload,
+                           sharded_weights,
+                           gathered_once,
+                           weights_on_host,
+                           vocabulary_1,
+                           vocabulary_2,
+                           vocabulary_interlaced}) {
+    for (examples::named_adapter const& each : examples::named_adapters) {
+      if (each.which == which && each.name == word) {
+        return which;
+      }
+      if (each.which == which) {
+        names += (names.empty() ? "" : ", ") + std::string(each.name);
+      }
+    }
   }
-  if (word == "offload") {
-    return examples::adapter::offload;
-  }
-  if (word == "sharded-weights") {
-    return examples::adapter::sharded_weights;
-  }
-  if (word == "gathered-once") {
-    return examples::adapter::gathered_once;
-  }
-  if (word == "weights-on-host") {
-    return examples::adapter::weights_on_host;
-  }
-  throw std::invalid_argument(std::string(option) +
-                              " wants recompute, offload, sharded-weights, gathered-once or "
-                              "weights-on-host, not '" +
+  throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not '" +
                               std::string(word.substr(0, 40)) + "'");
 }
 
@@ -230,6 +245,7 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
                                    {"--forwards", &chosen.forwards, 1000000},
                                    {"--keep", &chosen.keep, 1024},
                                    {"--memory-limit", &chosen.memory_limit, 1000000},
+                                   {"--tensor", &chosen.tensor, 64},
                                    {"--steps", &chosen.steps, 1000000},
                                    {"--layers", &chosen.size.layers, 1024},
                                    {"--width", &chosen.size.width, 4096},

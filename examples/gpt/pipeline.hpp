@@ -4,15 +4,8 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
-#include <pipe/core/flow.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/model/device_memory.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/plan.hpp>
-#include <pipe/plan/post_validated.hpp>
-#include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -28,6 +21,8 @@
 
 #include "clipped_stage.hpp"
 #include "model.hpp"
+#include "sized_runner.hpp"
+#include "slot_sizes.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 
@@ -113,233 +108,6 @@ private:
   }
 };
 
-//! Shards of the weights of a stage, where the schedule gathers them.
-inline constexpr std::int64_t weight_shard_count = 2;
-
-//! Whether the weights of a stage are gathered. Those of others stay.
-[[nodiscard]] inline bool gathers_weights_of(pp::timetable_view table, int stage) {
-  return std::any_of(table.passes, table.passes + table.size(), [&](pp::pass const& what) {
-    return what.stage == stage &&
-           (*table.declared)[what.kind].calls == pp::stage_call::gather_weights;
-  });
-}
-
-//! Bytes of the messages between stages, of activations where the library moves them, and of
-//! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
-//! in buffers of their own.
-struct slot_sizes {
-  model_size size;
-  step_cut cut;
-  std::vector<layer_range> stages; //!< what each holds
-  bool moved = false;              //!< activations lie in slots; else they stay
-  std::int64_t totals_bytes = 0;   //!< of a stage's row
-  //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
-  std::vector<std::int64_t> weights{};
-  std::vector<std::int64_t> gradients{};
-
-  slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : size(of), cut(std::move(how)), stages(cut_model(of, table.extents)),
-        moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
-          return what.kind == pp::pass_kind::offloaded_forward;
-        })) {
-    if (table.declared->scatters) {
-      step_cut const none(1, cut_sequence(of.sequence, 1));
-      device_memory<float> memory;
-      for (layer_range const& layers : stages) {
-        stage<float> one(of, layers, none, 1, memory);
-        if (gathers_weights_of(table, static_cast<int>(weights.size()))) {
-          one.shard(weight_shard_count);
-        }
-        weights.push_back(one.weight_numbers());
-        gradients.push_back(one.gradient_numbers());
-      }
-    }
-  }
-
-  //! Of what a forward pass keeps, wherever it lies.
-  [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
-    return kept_numbers(
-             size, stages[forward.stage], cut.range({forward.microbatch, forward.chunk}).count()) *
-           static_cast<std::int64_t>(sizeof(float));
-  }
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
-    std::size_t const stage = maker.stage;
-    if (of == pp::slot_class::activation) {
-      return moved ? kept_bytes(maker) : 0;
-    }
-    std::int64_t numbers = 0;
-    if (of == pp::slot_class::output) {
-      numbers = tokens * handed_on(size, stages[stage].part);
-    } else if (of == pp::slot_class::input_gradient) {
-      numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
-    } else if (of == pp::slot_class::weights) {
-      numbers = weights[stage];
-    } else if (of == pp::slot_class::full_gradients) {
-      numbers = gradients[stage];
-    }
-    return numbers * static_cast<std::int64_t>(sizeof(float));
-  }
-};
-
-//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
-//! at once when it ran.
-struct slot_bytes {
-  std::int64_t planned = 0; //!< of activations
-  std::int64_t measured = 0;
-  std::int64_t planned_on_host = 0;
-  std::int64_t measured_on_host = 0;
-  std::int64_t planned_weights = 0; //!< whole ones that have been gathered
-  std::int64_t measured_weights = 0;
-  std::int64_t planned_gradients = 0; //!< whole ones that have not been scattered
-  std::int64_t measured_gradients = 0;
-};
-
-//! @param ran when each pass of a step ran
-[[nodiscard]] inline std::vector<slot_bytes>
-slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& sizes) {
-  auto const bytes = [&sizes](pp::pass const& what) {
-    return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
-  };
-  std::vector<slot_bytes> all;
-  for (int device = 0; device < work.extents.devices; ++device) {
-    auto const planned = [&](pp::slot_class of) {
-      return work.layout(device, of).count * work.layout(device, of).bytes;
-    };
-    auto const measured = [&](pp::slot_class of) {
-      return static_cast<std::int64_t>(
-        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-          return static_cast<double>(sizes.bytes(of, what));
-        }));
-    };
-    all.push_back({planned(pp::slot_class::activation),
-                   measured(pp::slot_class::activation),
-                   work.host_bytes == nullptr ? 0 : work.host_bytes[device],
-                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes)),
-                   planned(pp::slot_class::weights),
-                   sizes.weights.empty() ? 0 : measured(pp::slot_class::weights),
-                   planned(pp::slot_class::full_gradients),
-                   sizes.weights.empty() ? 0 : measured(pp::slot_class::full_gradients)});
-  }
-  return all;
-}
-
-//! Bytes that forward passes keep on a device at the peak of a timetable.
-[[nodiscard]] inline double
-kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
-  return pp::peak_activation_bytes(table, device, [&sizes](pp::pass const& what) {
-    return static_cast<double>(sizes.kept_bytes(what));
-  });
-}
-
-//! Tokens of the sequence of each microbatch: the longest have all, the others as many as their
-//! chunks.
-[[nodiscard]] inline std::vector<std::int64_t> lengths_of(model_size const& size,
-                                                          pp::timetable_view table) {
-  auto const whole = cut_sequence(size.sequence, table.extents.chunks);
-  std::vector<std::int64_t> lengths;
-  for (int m = 0; m < table.extents.microbatches; ++m) {
-    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over(), m));
-    lengths.push_back(whole[chunks - 1].end);
-  }
-  return lengths;
-}
-
-//! Whether stages add gradients up from the last microbatch to the first, as schedules may that run
-//! all forward passes first.
-[[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {
-  auto const* const back =
-    std::find_if(table.passes, table.passes + table.size(), [&table](pp::pass const& what) {
-      return what.stage == 0 && pp::adds_gradients(*table.declared, what.kind);
-    });
-  return table.extents.where != pp::placement::bidirectional &&
-         back != table.passes + table.size() && back->microbatch > 0;
-}
-
-//! How one device without chunks cuts sequences of these lengths.
-[[nodiscard]] inline step_cut cut_whole(std::vector<std::int64_t> const& lengths) {
-  std::vector<std::vector<chunk_range>> chunks;
-  for (auto const length : lengths) {
-    chunks.push_back(cut_sequence(length, 1));
-  }
-  return step_cut(std::move(chunks));
-}
-
-//! How a timetable cuts the work of a step, and which of it a stage recomputes.
-//! @param stage -1: what any stage recomputes
-[[nodiscard]] inline step_cut cut_for(pp::timetable_view table,
-                                      std::vector<std::int64_t> const& lengths,
-                                      int stage = -1) {
-  std::vector<std::vector<chunk_range>> chunks;
-  for (int m = 0; m < table.extents.microbatches; ++m) {
-    chunks.push_back(
-      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over(), m)));
-  }
-  step_cut cut(std::move(chunks));
-  for (int i = 0; i < table.size(); ++i) {
-    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
-        (stage < 0 || table.passes[i].stage == stage)) {
-      cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
-    }
-  }
-  return cut.back_from_last(adds_from_last(table));
-}
-
-//! The first microbatch that takes the `way`-th way through the devices; M behind the last.
-[[nodiscard]] inline int first_of_way(pp::shape const& extents, std::size_t way) {
-  bool const both = extents.where == pp::placement::bidirectional;
-  return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
-}
-
-//! True for stages that some microbatches have on other devices than others. They have no weights,
-//! but for those of pipelines that enter at both ends.
-[[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
-  for (int route = 1; route < pp::routes(table.extents); ++route) {
-    if (table.extents.where == pp::placement::custom &&
-        pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-//! Stages add gradients up in the order of microbatches, or from the last one to the first, last
-//! chunk first, as one device does: other sums would have other bits. Where there are two copies of
-//! a stage, each does with its half.
-//! @throws std::invalid_argument for a timetable whose backward passes come in another order
-inline void check_order(pp::timetable_view table, std::string const& name) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
-  // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
-  std::vector<int> next(2 * stages, 0);
-  next.resize(4 * stages, pp::first_unit(table.over(), first_of_way(table.extents, 1)));
-  bool const from_last = adds_from_last(table);
-  std::vector<bool> shared;
-  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
-    shared.push_back(is_shared_out(table, stage));
-  }
-  for (int i = 0; i < table.size(); ++i) {
-    pp::pass const& what = table.passes[i];
-    int const chunks = pp::chunks_of(table.over(), what.microbatch);
-    if (shared[what.stage]) {
-      continue;
-    }
-    int const first = pp::first_unit(table.over(), what.microbatch);
-    int const unit = from_last ? pp::units(table.over()) - 1 - first - what.chunk
-                               : first + chunks - 1 - what.chunk;
-    std::size_t const way = pp::enters_at_end(table.extents, what.microbatch) ? 1 : 0;
-    for (bool const weights : {false, true}) {
-      pp::pass_kind const half =
-        weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
-      bool const counts = what.kind == pp::pass_kind::backward || what.kind == half;
-      if (counts && next[(2 * way + (weights ? 1 : 0)) * stages + what.stage]++ != unit) {
-        throw std::invalid_argument(name +
-                                    " adds up the gradients of microbatches in another order than "
-                                    "one device, with which the example compares every bit");
-      }
-    }
-  }
-}
-
 //! A model in stages on the threads of this process, one per device of the timetable.
 //! @tparam Called a stage as the library calls it: `stage_copies`, or with its optimizer.
 template <class Called>
@@ -356,42 +124,20 @@ public:
       : memories_(static_cast<std::size_t>(table.extents.devices)),
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
-        called_(stages_to_call(size, table, lengths, seed)), size_(size),
-        validates_afterwards_(early), now_(lower(table, lengths)), runner_(*now_.first, called_),
-        early_(runner_), plans_(plans_kept) {
-    if (early) {
-      now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
-    }
-    (void)plans_.get(size_of(table, lengths), [this](planned const*) { return now_; });
-  }
+        called_(stages_to_call(size, table, lengths, seed)),
+        plans_(plan_maker{size, Called::totals_bytes, early}, table, lengths, called_) {}
 
   //! The steps that follow are of this timetable, whose microbatches may have other numbers of
   //! chunks and lengths than those before. Plans of sizes that come back are there already.
   //! @pre the same schedule, devices and microbatches as before; one copy of every stage
   void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    now_ = plans_.get(size_of(table, lengths), [&](planned const* instead) {
-      planned made = lower(table, lengths);
-      if (!validates_afterwards_) {
-        made.numbers.first = instead == nullptr
-                               ? runner_.add(*made.first)
-                               : runner_.replace(instead->numbers.first, *made.first);
-        return made;
-      }
-      auto plans = pp::lower_post_validated(table, made.sizes);
-      if (instead != nullptr) {
-        made.numbers = pp::replace(runner_, instead->numbers, std::move(plans));
-      } else {
-        pp::plan_number const first = runner_.add(plans.first);
-        made.numbers = pp::add(runner_, std::move(plans), first);
-      }
-      return made;
-    });
+    plans_.use(table, lengths);
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       stages_[s].set_cut(cut_for(table, lengths, static_cast<int>(s)));
     }
   }
   //! What was made and used again of them.
-  [[nodiscard]] auto const& plans() const { return plans_; }
+  [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
   //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss.
   double step(batch const& pieces) {
@@ -400,21 +146,17 @@ public:
         stage.set_batch(pieces);
       }
     }
-    if (validates_afterwards_) {
-      early_.step(now_.numbers);
-    } else {
-      runner_.step(now_.numbers.first);
-    }
+    plans_.step();
     add_copies(stages_, copies_);
     return stages_.back().loss() + (copies_.empty() ? 0 : copies_.back().loss());
   }
 
   //! To be called before anyone looks at the weights.
-  void finish() { early_.finish(); }
+  void finish() { plans_.finish(); }
   //! Steps of the optimizer that were found wrong and made right; iterations that began again.
   [[nodiscard]] pp::post_validated_steps<pp::thread_runner<std::vector<Called>>> const&
   early_steps() const {
-    return early_;
+    return plans_.early_steps();
   }
   //! The stages as the library calls them.
   [[nodiscard]] std::vector<Called>& called() { return called_; }
@@ -431,11 +173,11 @@ public:
   [[nodiscard]] std::vector<pipeline_stage>& stages() { return stages_; }
 
   //! When each pass of the last step ran, in seconds.
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_.trace(); }
+  [[nodiscard]] pp::dynamic_timetable trace() const { return plans_.runner().trace(); }
 
   //! What of each device lay in slots in the last step.
   [[nodiscard]] std::vector<slot_bytes> slots() const {
-    return slot_bytes_of(*now_.first, runner_.trace(), now_.sizes);
+    return slot_bytes_of(*plans_.now().first, trace(), plans_.now().sizes);
   }
 
   //! The most bytes that each device has kept between passes so far, and in slots in the last step.
@@ -450,35 +192,6 @@ public:
   }
 
 private:
-  static constexpr std::size_t plans_kept = 8; // sizes of iterations
-
-  //! A plan as the runner knows it, and what it was made of.
-  struct planned {
-    slot_sizes sizes;
-    std::shared_ptr<pp::plan const> first;
-    pp::post_validated_numbers numbers{};
-  };
-  //! What plans depend on: the chunks and the tokens of every microbatch.
-  using iteration_size = std::vector<std::int64_t>;
-
-  static iteration_size size_of(pp::timetable_view table,
-                                std::vector<std::int64_t> const& lengths) {
-    iteration_size result = lengths;
-    for (int m = 0; m < table.extents.microbatches; ++m) {
-      result.push_back(pp::chunks_of(table.over(), m));
-    }
-    return result;
-  }
-  planned lower(pp::timetable_view table, std::vector<std::int64_t> const& lengths) const {
-    slot_sizes sizes(size_, cut_for(table, lengths), table);
-    sizes.totals_bytes = Called::totals_bytes;
-    auto const when =
-      validates_afterwards_ ? pp::step_validation::next : pp::step_validation::at_once;
-    auto const made =
-      std::make_shared<pp::plan const>(pp::lower(table, sizes, {.validation = when}));
-    return {std::move(sizes), made};
-  }
-
   //! The stages of a way, or none where there is no such way.
   static std::vector<pipeline_stage> make_stages(model_size const& size,
                                                  pp::timetable_view table,
@@ -539,12 +252,7 @@ private:
   std::vector<pipeline_stage> copies_; // those of the microbatches that enter at the last device
   std::vector<std::unique_ptr<pipeline_stage>> elsewhere_; // attention on further devices
   std::vector<Called> called_;
-  model_size size_;
-  bool validates_afterwards_ = false;
-  planned now_; // of the step to come
-  pp::thread_runner<std::vector<Called>> runner_;
-  pp::post_validated_steps<pp::thread_runner<std::vector<Called>>> early_;
-  pp::plan_cache<iteration_size, planned> plans_;
+  sized_runner<pp::thread_runner<std::vector<Called>>> plans_;
 };
 
 //! The optimizer steps between iterations.

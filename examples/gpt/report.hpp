@@ -86,11 +86,6 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
-  if (examples::find_schedule(choice.name).weights_travel) {
-    throw std::invalid_argument(choice.name +
-                                " is run by gpt alone, whose devices share a process: between "
-                                "steps its weights lie in one place");
-  }
   if (examples::find_schedule(choice.name).stages_go_one_way) {
     throw std::invalid_argument(choice.name +
                                 " is not run by the example: it has stages of some layers for "
@@ -170,16 +165,12 @@ inline void report_time(options const& o,
 }
 
 //! What clipping has done to steps and weights.
-inline void report_clipping(options const& o, training const& result) {
-  if (!result.clipped) {
-    return;
-  }
-  auto const& found = *result.clipped;
+inline void report_clipping(options const& o, clipping_report const& found, std::size_t steps) {
   std::printf(
     "gradients clipped to a norm of %g in %lld of %zu steps, left out in %lld; weights %016llx\n",
     o.clip,
     static_cast<long long>(found.clipped),
-    result.losses.size(),
+    steps,
     static_cast<long long>(found.left_out),
     static_cast<unsigned long long>(found.weights));
   if (o.post_validation) {
@@ -191,7 +182,7 @@ inline void report_clipping(options const& o, training const& result) {
   }
 }
 
-//! A row of a table of bytes, a column for each device.
+//! A row of a table of bytes or counts, a column for each device.
 template <class Bytes>
 struct byte_row {
   char const* name;
@@ -199,18 +190,26 @@ struct byte_row {
 };
 
 template <class Bytes>
-void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> const& all) {
-  std::printf("\n  kB                       ");
+void print_rows(char const* corner,
+                std::span<byte_row<Bytes> const> rows,
+                std::vector<Bytes> const& all,
+                double unit,
+                int decimals) {
+  std::printf("\n  %-25s", corner);
   for (std::size_t device = 0; device < all.size(); ++device) {
     std::printf(" device %zu", device);
   }
   for (byte_row<Bytes> const& each : rows) {
     std::printf("\n    %-23s", each.name);
     for (Bytes const& one : all) {
-      std::printf("%9.1f", static_cast<double>(one.*each.bytes) / 1e3);
+      std::printf("%9.*f", decimals, static_cast<double>(one.*each.bytes) / unit);
     }
   }
   std::printf("\n");
+}
+template <class Bytes>
+void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> const& all) {
+  print_rows<Bytes>("kB", rows, all, 1e3, 1);
 }
 
 //! Bytes of what lies in slots, where the schedule moves activations or gathers weights: planned
@@ -237,11 +236,14 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
   print_kilobytes<slot_bytes>(moves ? of_activations : of_weights, all);
 }
 
-//! Bytes that the stages of layers cut at their attention keep between passes, which is all that
-//! their devices keep: at the peak of the plan, beside what was measured.
+//! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
+//! layers cut at their attention and of pipelines that enter at both ends: at the peak of the plan,
+//! beside what was measured.
 inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
-  if (table.extents.where != pp::placement::custom || o.adapted != examples::adapter::none) {
+  bool const all = table.extents.where == pp::placement::custom ||
+                   table.extents.where == pp::placement::bidirectional;
+  if (!all || o.adapted != examples::adapter::none) {
     return;
   }
   std::printf("\nActivations kept between passes (%s), planned and measured\n  kB        ",
@@ -301,15 +303,11 @@ inline checked check_schedule(options const& o,
   pipelined_model model(o.size, table, o.lengths, static_cast<std::uint64_t>(o.seed));
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
-  checked result{
-    name, table.extents.chunks, peak_share(table, o.lengths), largest(model.peak_bytes()), 0};
-  if (gradients.size() != expected.size()) {
-    throw std::logic_error("the pipeline has not the parameters of the model");
-  }
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    result.different += std::memcmp(&gradients[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
-  }
-  return result;
+  return {name,
+          table.extents.chunks,
+          peak_share(table, o.lengths),
+          largest(model.peak_bytes()),
+          differences(gradients, expected)};
 }
 
 //! The timetables of the sizes of iterations that take turns, that of `table` first.
@@ -350,11 +348,7 @@ inline bool report_sizes(options const& o,
     plain.set_cut(whole(now));
     model.step(pieces);
     plain.step(pieces);
-    auto const got = gradients_of(model.stages());
-    auto const expected = gradients_of(plain.stages());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      different += std::memcmp(&got[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
-    }
+    different += differences(gradients_of(model.stages()), gradients_of(plain.stages()));
     model.update(optimizer, static_cast<std::int64_t>(step));
     plain.update(optimizer, static_cast<std::int64_t>(step));
   }
@@ -471,6 +465,48 @@ inline void write_pictures(options const& o,
   write_file(o.output + "/timetable.svg", picture);
   write_file(o.output + "/loss.svg",
              loss_plot(run.losses, unigram_entropy(text.bytes), title_of(o)));
+}
+
+//! Plan, losses, and when the passes of the last step ran: of systems without costs of stages.
+inline void write_run(options const& o,
+                      text_to_learn const& text,
+                      training const& run,
+                      pp::timetable_view plan,
+                      pp::timetable_details const& about,
+                      pp::timetable_view ran) {
+  write_pictures(o, text, run, plan, about);
+  std::string trace;
+  pp::write_trace(trace, ran, about, {}, {.planned_unit = 1e6, .memory = true});
+  write_file(o.output + "/trace.json", trace);
+  std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
+              "the times that were measured\n",
+              o.output.c_str());
+}
+
+//! The gradients of one step beside those of one device. Returns false where one differs.
+inline bool report_held(options const& o,
+                        char const* how,
+                        std::vector<float> const& gradients,
+                        std::vector<float> const& expected) {
+  auto const different = differences(gradients, expected);
+  std::printf(
+    "\nOne step of %s: %lld devices, %lld microbatches, held against one device%s: %zu of "
+    "%zu gradients differ\n",
+    name_of(o).c_str(),
+    static_cast<long long>(o.devices),
+    static_cast<long long>(o.microbatches),
+    how,
+    different,
+    expected.size());
+  return different == 0;
+}
+
+//! Loss and time of such systems.
+inline void report_plain(text_to_learn const& text, training const& run) {
+  std::printf("loss %.3f nats per byte, unigram entropy %.3f\nmeasured: step %.1f ms\n",
+              run.losses.back(),
+              unigram_entropy(text.bytes),
+              1e3 * run.step_seconds);
 }
 
 inline void write_files(options const& o,

@@ -85,6 +85,7 @@ public:
       make_rows(seed);
     } else if (stage < cut_.stages) {
       auto layers = cut_layers(size.layers, cut_.stages)[static_cast<std::size_t>(stage)];
+      held_ = layers;
       if (std::exchange(layers.embeds, false)) {
         positions_ = std::make_unique<parameter<float>>(
           random_parameter<float>({seed, -1, 1}, size.sequence * size.width, 0.1, false));
@@ -108,49 +109,66 @@ public:
     }
   }
 
+  //! Numbers that forward keeps of so many tokens up to the end of their backward; of layers, but
+  //! for keys and values.
+  [[nodiscard]] static std::int64_t kept_numbers(model_size const& size,
+                                                 sharded_cut const& cut,
+                                                 std::int64_t which,
+                                                 std::int64_t tokens) {
+    std::int64_t const stage = which - cut.shards;
+    if (stage < 0) {
+      return 0;
+    }
+    if (stage >= cut.stages) {
+      return tokens * (size.width + bytes_of_shard(stage - cut.stages, cut.shards).count());
+    }
+    auto const layers = cut_layers(size.layers, cut.stages)[static_cast<std::size_t>(stage)];
+    return kept_by_layers(size, layers, tokens) + (layers.ends ? tokens * (size.width + 1) : 0);
+  }
+
   //! @param y what others read: an activation, or statistics [tokens, 3]
   //! @param early with one barrier, what is known of the gradient of the input, [tokens, 2 width]
-  void forward(unit u, inputs from, float* y, float* early) {
+  //! @param kept where to keep what backward needs, [kept_numbers]; null: in a buffer of the pool
+  void forward(unit u, inputs from, float* y, float* early, float* kept = nullptr) {
     if (rows_ != nullptr) {
       look_up(u, y);
     } else if (columns_ != nullptr) {
-      make_logits(u, from[0], y, early);
+      make_logits(u, from[0], y, early, kept);
     } else {
       add_up(u, from);
-      layers_->forward(u, sum_.data(), norm_ != nullptr ? last_.data() : y);
+      layers_->forward(u, sum_.data(), norm_ != nullptr ? last_.data() : y, kept);
       if (norm_ != nullptr) {
-        normalise(u, y);
+        normalise(u, y, kept);
       }
     }
     memory_->pool.end_of_pass();
   }
 
   //! @param dx the gradient of the input; null for shards that have none to give
-  void backward(unit u, inputs from, float* dx) {
+  void backward(unit u, inputs from, float* dx, float* kept = nullptr) {
     if (rows_ != nullptr) {
       add_to_rows(u, from[0]);
     } else if (columns_ != nullptr) {
-      finish_logits(u, from, dx);
+      finish_logits(u, from, dx, kept);
     } else {
-      backward_input(u, from, dx);
+      backward_input(u, from, dx, kept);
       layers_->backward_weight(u);
     }
     memory_->pool.end_of_pass();
   }
 
   //! The half of a backward pass for the input; of layers.
-  void backward_input(unit u, inputs from, float* dx) {
+  void backward_input(unit u, inputs from, float* dx, float* kept = nullptr) {
     auto const tokens = range(u).count();
     join_gradients(from, tokens);
     if (norm_ != nullptr) {
-      auto& kept = kept_[index(u)];
+      float* const normal = norm_part(u, kept);
       std::swap(sum_, last_);
       std::fill_n(sum_.data(), tokens * size_.width, 0.0F);
-      norm_->add_backward(
-        last_.data(), kept.data(), kept.data() + tokens * size_.width, sum_.data(), tokens);
-      kept.release();
+      norm_->add_backward(last_.data(), normal, normal + tokens * size_.width, sum_.data(), tokens);
+      kept_[index(u)].release();
     }
-    layers_->backward_input(u, sum_.data(), dx);
+    layers_->backward_input(u, sum_.data(), dx, kept);
     for (auto t = tokens; positions_ != nullptr && t-- > 0;) {
       float* const place = positions_->gradient.data() + (range(u).begin + t) * size_.width;
       for (std::int64_t d = 0; d < size_.width; ++d) {
@@ -262,19 +280,30 @@ private:
     }
     last_.resize(sum_.size());
   }
-  void normalise(unit u, float* y) {
+  void normalise(unit u, float* y, float* kept) {
     auto const tokens = range(u).count();
-    auto& kept = kept_[index(u)] = memory_->pool.take(tokens * (size_.width + 1));
-    norm_->normalise(last_.data(), kept.data(), kept.data() + tokens * size_.width, tokens);
-    norm_->apply_gain(kept.data(), y, tokens);
+    if (kept == nullptr) {
+      kept_[index(u)] = memory_->pool.take(tokens * (size_.width + 1));
+    }
+    float* const normal = norm_part(u, kept);
+    norm_->normalise(last_.data(), normal, normal + tokens * size_.width, tokens);
+    norm_->apply_gain(normal, y, tokens);
+  }
+  //! Of the norm, behind what the layers keep.
+  [[nodiscard]] float* norm_part(unit u, float* kept) const {
+    return kept == nullptr ? kept_[index(u)].data()
+                           : kept + kept_by_layers(size_, held_, range(u).count());
   }
 
   //! Keeps input and logits.
-  void make_logits(unit u, float const* x, float* statistics, float* early) {
+  void make_logits(unit u, float const* x, float* statistics, float* early, float* kept) {
     auto const tokens = range(u).count();
-    auto& kept = kept_[index(u)] = memory_->pool.take(tokens * (size_.width + bytes_.count()));
-    std::copy_n(x, tokens * size_.width, kept.data());
-    float* const logits = kept.data() + tokens * size_.width;
+    if (kept == nullptr) {
+      kept_[index(u)] = memory_->pool.take(tokens * (size_.width + bytes_.count()));
+      kept = kept_[index(u)].data();
+    }
+    std::copy_n(x, tokens * size_.width, kept);
+    float* const logits = kept + tokens * size_.width;
     std::fill_n(logits, tokens * bytes_.count(), 0.0F);
     columns_->add_forward(x, logits, bytes_.count(), tokens);
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -310,10 +339,10 @@ private:
 
   [[nodiscard]] float share() const { return 1.0F / static_cast<float>(cut_.step.tokens()); }
 
-  void finish_logits(unit u, inputs statistics, float* dx) {
+  void finish_logits(unit u, inputs statistics, float* dx, float* kept) {
     auto const tokens = range(u).count();
-    auto& kept = kept_[index(u)];
-    float* const gradient = kept.data() + tokens * size_.width;
+    kept = kept == nullptr ? kept_[index(u)].data() : kept;
+    float* const gradient = kept + tokens * size_.width;
     for (std::int64_t t = 0; t < tokens; ++t) {
       auto const all = join(statistics, t);
       std::uint8_t const next = bytes_at(u)[t + 1];
@@ -331,8 +360,8 @@ private:
       std::fill_n(dx, tokens * size_.width, 0.0F);
       columns_->add_backward_input(gradient, dx, tokens);
     }
-    columns_->add_backward_weight(kept.data(), gradient, tokens);
-    kept.release();
+    columns_->add_backward_weight(kept, gradient, tokens);
+    kept_[index(u)].release();
   }
 
   //! The gradient of the output of these layers, from the next stage or from all shards.
@@ -371,6 +400,7 @@ private:
   device_memory<float>* memory_;
   batch const* batch_ = nullptr;
   byte_range bytes_;                            // of a shard
+  layer_range held_;                            // of layers
   std::unique_ptr<parameter<float>> rows_;      // of a shard of the embedding
   std::unique_ptr<linear<float>> columns_;      // of a shard of the output layer
   std::unique_ptr<parameter<float>> positions_; // of the first layers

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -86,6 +88,21 @@ public:
     return step(pieces, [](pipelining::pass_kind, std::size_t, unit, auto work) { work(); });
   }
 
+  //! Other gradients than those of the step, by their number in the order of the layers.
+  template <class Gradient>
+  void set_gradients(Gradient gradient) {
+    for (auto* const each : {&stages_, &copies_}) {
+      std::size_t next = 0;
+      for (auto& stage : *each) {
+        stage.for_each_parameter([&](parameter<Number>& p) {
+          for (Number& x : p.gradient) {
+            x = gradient(next++);
+          }
+        });
+      }
+    }
+  }
+
   //! One step of the optimizer on every stage.
   void update(adamw const& optimizer, std::int64_t step) {
     for (auto* const each : {&stages_, &copies_}) {
@@ -139,6 +156,31 @@ template <class Stages>
       [&](parameter<number>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
   }
   return all;
+}
+
+//! All weights, likewise.
+template <class Stages>
+[[nodiscard]] auto weights_of(Stages& stages) {
+  using number = typename Stages::value_type::number;
+  std::vector<number> all;
+  for (auto& each : stages) {
+    each.for_each_parameter(
+      [&](parameter<number>& p) { all.insert(all.end(), p.value.begin(), p.value.end()); });
+  }
+  return all;
+}
+
+//! How many numbers have other bits.
+template <class Number>
+[[nodiscard]] std::size_t differences(std::vector<Number> const& a, std::vector<Number> const& b) {
+  if (a.size() != b.size()) {
+    throw std::logic_error("the pipeline has not the parameters of the model");
+  }
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    count += std::memcmp(&a[i], &b[i], sizeof(Number)) != 0 ? 1u : 0u;
+  }
+  return count;
 }
 
 } // namespace gpt

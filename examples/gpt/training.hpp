@@ -110,16 +110,12 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
   check_output();
 }
 
-//! A hash of the bits of all weights, FNV-1a.
-template <class Model>
-[[nodiscard]] std::uint64_t hash_of_weights(Model& model) {
+//! A hash of the bits of some numbers, FNV-1a.
+template <class Numbers>
+[[nodiscard]] std::uint64_t hash_of(Numbers const& numbers) {
   std::uint64_t hash = 14695981039346656037u;
-  for (auto& stage : model.stages()) {
-    stage.for_each_parameter([&hash](auto const& p) {
-      for (auto const& x : p.value) {
-        hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
-      }
-    });
+  for (float const x : numbers) {
+    hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
   }
   return hash;
 }
@@ -245,7 +241,7 @@ train(options const& o, text_to_learn const& text, std::vector<sized_table> cons
                     0,
                     model.early_steps().corrected(),
                     model.early_steps().repeated(),
-                    hash_of_weights(model)};
+                    hash_of(weights_of(model.stages()))};
   for (auto const& stage : model.called()) {
     result.clipped->rolled_back += stage.rolled_back();
   }

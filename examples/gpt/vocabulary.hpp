@@ -6,7 +6,9 @@
 //! the output layer. The same pieces run in a pipeline, or on one device one after the other.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -17,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "adamw.hpp"
 #include "memory.hpp"
 #include "model.hpp"
 #include "pipeline.hpp"
@@ -35,10 +38,13 @@ cut_around(model_size const& size, pp::timetable_view table, int barriers) {
   return {shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(table, lengths)};
 }
 
-//! Numbers of what a piece makes for others, per token.
+//! Numbers of what a piece makes for others or keeps, per token.
 [[nodiscard]] inline std::int64_t
 numbers_per_token(model_size const& size, sharded_cut const& cut, int piece, pp::slot_class of) {
   bool const ends = piece >= cut.shards + cut.stages;
+  if (of == pp::slot_class::logits || of == pp::slot_class::activation) {
+    return sharded_piece::kept_numbers(size, cut, piece, 1);
+  }
   if (of == pp::slot_class::statistics) {
     return statistics_width;
   }
@@ -56,27 +62,31 @@ struct sharded_stage : sharded_piece {
     sharded_piece::forward(unit_of(where),
                            read(where),
                            y.as<float>().data(),
-                           where.outputs.size() > 1 ? where.outputs[1].as<float>().data()
-                                                    : nullptr);
+                           where.outputs.size() > 1 ? where.outputs[1].as<float>().data() : nullptr,
+                           kept_of(where));
   }
   void backward(pp::context const& where, pp::input, pp::output dx) {
-    sharded_piece::backward(unit_of(where), read(where), dx.as<float>().data());
+    sharded_piece::backward(unit_of(where), read(where), dx.as<float>().data(), kept_of(where));
   }
   void backward_input(pp::context const& where, pp::input, pp::output dx) {
-    sharded_piece::backward_input(unit_of(where), read(where), dx.as<float>().data());
+    sharded_piece::backward_input(
+      unit_of(where), read(where), dx.as<float>().data(), kept_of(where));
   }
   //! Of a shard of the output layer with one barrier all that is left of its backward.
   void backward_weight(pp::context const& where) {
     if (where.inputs.empty()) {
       sharded_piece::backward_weight(unit_of(where));
     } else {
-      sharded_piece::backward(unit_of(where), read(where), nullptr);
+      sharded_piece::backward(unit_of(where), read(where), nullptr, kept_of(where));
     }
   }
 
 private:
   [[nodiscard]] static unit unit_of(pp::context const& where) {
     return {where.microbatch, where.chunk};
+  }
+  [[nodiscard]] static float* kept_of(pp::context const& where) {
+    return where.activation.as<float>().data();
   }
   [[nodiscard]] inputs read(pp::context const& where) {
     from_.clear();
@@ -89,6 +99,26 @@ private:
   std::vector<float const*> from_;
 };
 
+//! Bytes of messages and of what pieces keep.
+struct piece_sizes {
+  model_size size;
+  sharded_cut cut;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    return cut.step.range({maker.microbatch, maker.chunk}).count() *
+           numbers_per_token(size, cut, maker.stage, of) * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
+//! at once when it ran.
+struct piece_bytes {
+  std::int64_t planned_activations = 0;
+  std::int64_t measured_activations = 0;
+  std::int64_t planned_logits = 0;
+  std::int64_t measured_logits = 0;
+};
+
 //! Such a model on the threads of this process.
 class sharded_pipeline {
 public:
@@ -97,23 +127,16 @@ public:
                    pp::timetable_view table,
                    int barriers,
                    std::uint64_t seed)
-      : memories_(static_cast<std::size_t>(table.extents.devices)) {
-    sharded_cut const cut = cut_around(size, table, barriers);
+      : memories_(static_cast<std::size_t>(table.extents.devices)),
+        sizes_{size, cut_around(size, table, barriers)}, plan_(pp::lower(table, sizes_)) {
     for (int number = 0; number < pp::stages(table.extents); ++number) {
-      stages_.emplace_back(
-        size, number, cut, seed, memories_[static_cast<std::size_t>(pp::device_of(table, number))]);
+      stages_.emplace_back(size,
+                           number,
+                           sizes_.cut,
+                           seed,
+                           memories_[static_cast<std::size_t>(pp::device_of(table, number))]);
     }
-    struct piece_sizes {
-      model_size const& model;
-      sharded_cut const& pieces;
-      [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-        return pieces.step.range({maker.microbatch, maker.chunk}).count() *
-               numbers_per_token(model, pieces, maker.stage, of) *
-               static_cast<std::int64_t>(sizeof(float));
-      }
-    };
-    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_stage>>>(
-      pp::lower(table, piece_sizes{size, cut}), stages_);
+    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_stage>>>(plan_, stages_);
   }
 
   double step(batch const& pieces) {
@@ -123,18 +146,54 @@ public:
     runner_->step();
     return stages_.back().loss();
   }
+  //! One step of the optimizer on every stage.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& each : stages_) {
+      each.update(optimizer, step);
+    }
+  }
   [[nodiscard]] std::vector<sharded_stage>& stages() { return stages_; }
-  //! The most bytes that a device has kept between passes so far.
+  //! When each pass of the last step ran, in seconds.
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
+
+  //! By device, of the last step.
+  [[nodiscard]] std::vector<piece_bytes> slots() const {
+    auto const ran = runner_->trace();
+    std::vector<piece_bytes> all;
+    for (int device = 0; device < ran.extents.devices; ++device) {
+      auto const planned = [&](pp::slot_class of) {
+        return plan_.view().layout(device, of).count * plan_.view().layout(device, of).bytes;
+      };
+      auto const measured = [&](pp::slot_class of) {
+        return static_cast<std::int64_t>(
+          pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
+            return static_cast<double>(sizes_.bytes(of, what));
+          }));
+      };
+      all.push_back({planned(pp::slot_class::activation),
+                     measured(pp::slot_class::activation),
+                     planned(pp::slot_class::logits),
+                     measured(pp::slot_class::logits)});
+    }
+    return all;
+  }
+  //! The most bytes that a device has kept between passes so far, and in slots in the last step.
   [[nodiscard]] std::size_t peak_bytes() const {
     std::size_t most = 0;
-    for (auto const& memory : memories_) {
-      most = std::max(most, memory.pool.peak_bytes());
+    auto const in_slots = slots();
+    for (std::size_t device = 0; device < memories_.size(); ++device) {
+      most = std::max(most,
+                      memories_[device].pool.peak_bytes() +
+                        static_cast<std::size_t>(in_slots[device].measured_activations +
+                                                 in_slots[device].measured_logits));
     }
     return most;
   }
 
 private:
   std::vector<device_memory<float>> memories_; // by device
+  piece_sizes sizes_;
+  pp::plan plan_;
   std::vector<sharded_stage> stages_;
   std::unique_ptr<pp::thread_runner<std::vector<sharded_stage>>> runner_;
 };

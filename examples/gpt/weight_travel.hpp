@@ -73,12 +73,15 @@ struct groups_at_home {
 };
 
 //! A device: the layers of every group without their weights, and room for what passes work with.
+//! @tparam Home where parameters lie between steps: it has `numbers`, `send` and
+//! `receive_gradients`, as `groups_at_home` does.
+template <class Home>
 class visited_device {
 public:
   visited_device(model_size const& size,
                  std::vector<layer_range> const& groups,
                  step_cut const& cut,
-                 groups_at_home& home)
+                 Home& home)
       : home_(&home), numbers_(static_cast<std::size_t>(size.sequence * size.width)) {
     std::int64_t largest = 0;
     std::int64_t transposes = 0;
@@ -153,7 +156,7 @@ private:
     return groups_[index];
   }
 
-  groups_at_home* home_;
+  Home* home_;
   device_memory<float> memory_;
   std::vector<stage<float>> groups_;
   std::vector<float> weights_;    // of the last microbatch, which sends to nobody
@@ -163,8 +166,9 @@ private:
 };
 
 //! A microbatch, as the library knows a stage.
+template <class Home>
 struct staying_microbatch {
-  visited_device* at;
+  visited_device<Home>* at;
 
   void forward(pp::context const& where, pp::input in, pp::output out) {
     at->forward(where, in, out);
@@ -201,6 +205,31 @@ struct travelled_bytes {
   std::int64_t measured_sent = 0;
   std::int64_t weight_slots = 0; //!< of weights on their way
 };
+
+//! @param ran when each pass of a step ran. @param sent bytes that the device has handed on in it
+[[nodiscard]] inline travelled_bytes travelled_by(pp::plan_view work,
+                                                  pp::timetable_view ran,
+                                                  travelling_sizes const& sizes,
+                                                  int device,
+                                                  std::int64_t sent) {
+  auto const slots = [&](pp::slot_class of) {
+    return work.layout(device, of).count * work.layout(device, of).bytes;
+  };
+  travelled_bytes found;
+  found.planned_activations = slots(pp::slot_class::activation);
+  found.measured_activations =
+    static_cast<std::int64_t>(pp::peak_activation_bytes(ran, device, [&](pp::pass const& what) {
+      return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
+    }));
+  found.weight_slots = slots(pp::slot_class::received_input) + slots(pp::slot_class::output) +
+                       slots(pp::slot_class::received_gradient) +
+                       slots(pp::slot_class::input_gradient);
+  found.measured_sent = sent;
+  for (pp::item const& step : work.program_of(device)) {
+    found.planned_sent += step.what == pp::operation::send ? step.in_bytes : 0;
+  }
+  return found;
+}
 
 //! The model on the threads of this process, one per device, with as many groups of layers.
 class travelling_model {
@@ -239,40 +268,29 @@ public:
 
   //! By device.
   [[nodiscard]] std::vector<travelled_bytes> bytes() const {
-    std::vector<travelled_bytes> all(devices_.size());
+    std::vector<travelled_bytes> all;
     auto const ran = runner_.trace();
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      int const device = static_cast<int>(i);
-      auto const slots = [&](pp::slot_class of) {
-        return plan_.view().layout(device, of).count * plan_.view().layout(device, of).bytes;
-      };
-      all[i].planned_activations = slots(pp::slot_class::activation);
-      all[i].measured_activations = static_cast<std::int64_t>(
-        pp::peak_activation_bytes(ran, device, [this](pp::pass const& what) {
-          return static_cast<double>(sizes_.bytes(pp::slot_class::activation, what));
-        }));
-      all[i].weight_slots = slots(pp::slot_class::received_input) + slots(pp::slot_class::output) +
-                            slots(pp::slot_class::received_gradient) +
-                            slots(pp::slot_class::input_gradient);
-      all[i].measured_sent = devices_[i]->sent_bytes();
-      for (pp::item const& step : plan_.view().program_of(device)) {
-        all[i].planned_sent += step.what == pp::operation::send ? step.in_bytes : 0;
-      }
+    for (auto const& each : devices_) {
+      int const device = static_cast<int>(all.size());
+      all.push_back(travelled_by(plan_.view(), ran, sizes_, device, each->sent_bytes()));
     }
     return all;
   }
 
 private:
-  std::vector<std::unique_ptr<visited_device>> make_devices(model_size const& size, int devices) {
-    std::vector<std::unique_ptr<visited_device>> made;
+  using device_of_threads = visited_device<groups_at_home>;
+
+  std::vector<std::unique_ptr<device_of_threads>> make_devices(model_size const& size,
+                                                               int devices) {
+    std::vector<std::unique_ptr<device_of_threads>> made;
     for (int device = 0; device < devices; ++device) {
-      made.push_back(
-        std::make_unique<visited_device>(size, groups_, cut_.seen_in_turn(device, devices), home_));
+      made.push_back(std::make_unique<device_of_threads>(
+        size, groups_, cut_.seen_in_turn(device, devices), home_));
     }
     return made;
   }
-  std::vector<staying_microbatch> staying(int microbatches) {
-    std::vector<staying_microbatch> all;
+  std::vector<staying_microbatch<groups_at_home>> staying(int microbatches) {
+    std::vector<staying_microbatch<groups_at_home>> all;
     for (int m = 0; m < microbatches; ++m) {
       all.push_back({devices_[static_cast<std::size_t>(m) % devices_.size()].get()});
     }
@@ -285,9 +303,9 @@ private:
   pp::dynamic_timetable table_;
   travelling_sizes sizes_;
   pp::plan plan_;
-  std::vector<std::unique_ptr<visited_device>> devices_;
-  std::vector<staying_microbatch> microbatches_;
-  pp::thread_runner<std::vector<staying_microbatch>> runner_;
+  std::vector<std::unique_ptr<device_of_threads>> devices_;
+  std::vector<staying_microbatch<groups_at_home>> microbatches_;
+  pp::thread_runner<std::vector<staying_microbatch<groups_at_home>>> runner_;
 };
 
 } // namespace gpt

@@ -36,18 +36,15 @@ inline pp::dynamic_timetable check_travelling(options const& o) {
     throw std::invalid_argument(o.schedule + " has no stages on devices whose costs --costs could "
                                              "write; leave it out");
   }
+  if (o.clip != 0) {
+    throw std::invalid_argument(o.schedule + " has no stages whose rows --clip could add up; leave "
+                                             "it out");
+  }
   return examples::by_groups(examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs));
 }
 
-//! Times, and bytes planned beside measured.
-inline void report_travelled(options const& o,
-                             text_to_learn const& text,
-                             training const& run,
-                             std::vector<travelled_bytes> const& all) {
-  std::printf("loss %.3f nats per byte, unigram entropy %.3f\nmeasured: step %.1f ms\n",
-              run.losses.back(),
-              unigram_entropy(text.bytes),
-              1e3 * run.step_seconds);
+//! Bytes planned beside measured.
+inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
   std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step",
               name_of(o).c_str());
   static constexpr byte_row<travelled_bytes> rows[] = {
@@ -71,41 +68,7 @@ inline bool check_travelled(options const& o, text_to_learn const& text) {
   travelling_model model(
     o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed);
   model.step(pieces);
-  auto const gradients = gradients_of(model.stages());
-  if (gradients.size() != expected.size()) {
-    throw std::logic_error("the groups have not the parameters of the model");
-  }
-  std::size_t different = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    different += std::memcmp(&gradients[i], &expected[i], sizeof(float)) != 0 ? 1u : 0u;
-  }
-  std::printf("\nOne step of %s: %lld devices, %lld microbatches, held against one device: %zu of "
-              "%zu gradients differ\n",
-              name_of(o).c_str(),
-              static_cast<long long>(o.devices),
-              static_cast<long long>(o.microbatches),
-              different,
-              expected.size());
-  return different == 0;
-}
-
-//! Plan, losses, and when the passes of the last step ran.
-inline void write_travelled(options const& o,
-                            text_to_learn const& text,
-                            training const& run,
-                            pp::timetable_view plan,
-                            pp::timetable_details const& about) {
-  write_pictures(o, text, run, plan, about);
-  std::string trace;
-  pp::write_trace(trace,
-                  examples::by_groups(run.traces.back()),
-                  about,
-                  {},
-                  {.planned_unit = 1e6, .memory = true});
-  write_file(o.output + "/trace.json", trace);
-  std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
-              "the times that were measured\n",
-              o.output.c_str());
+  return report_held(o, "", gradients_of(model.stages()), expected);
 }
 
 } // namespace gpt

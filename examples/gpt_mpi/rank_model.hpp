@@ -2,169 +2,92 @@
 #pragma once
 
 //! @file
-//! @brief The stages of one rank, the runner that drives them, and what they share with their
-//! replicas.
+//! @brief The stages of one rank and the runner that drives them.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/run/context.hpp>
 #include <pipe/run/mpi.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "../gpt/clipped_stage.hpp"
 #include "../gpt/pipeline.hpp"
-#include "replica_sum.hpp"
+#include "../gpt/sized_runner.hpp"
+#include "../gpt/training.hpp"
+#include "place_of_stage.hpp"
 
 namespace gpt {
 
-//! What a rank shares with the ranks that have the same stages in other pipelines.
-struct replica_group {
-  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
-  pp::store* everyone = nullptr;         //!< of the whole run: tells whether a replica has failed
-  std::chrono::seconds deadline{60};
-
-  //! Waits for MPI, but not for a replica that is gone.
-  //! @throws std::runtime_error with what goes on after "rank 2"
-  void operator()(MPI_Request& request) const {
-    auto const end = std::chrono::steady_clock::now() + deadline;
-    for (int done = 0;;) {
-      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
-        throw std::runtime_error("cannot reach its replicas by MPI");
-      }
-      if (done != 0) {
-        return;
-      }
-      if (auto const reason = everyone->failure()) {
-        throw std::runtime_error("has lost a replica: " + *reason);
-      }
-      if (std::chrono::steady_clock::now() >= end) {
-        throw std::runtime_error("has waited for its replicas beyond the deadline");
-      }
-      std::this_thread::yield();
-    }
-  }
-};
-
-//! A stage of the model, where it is at home, be it for some of the microbatches; on all other
-//! ranks an empty place that no pass visits.
-struct place_of_stage {
-  std::unique_ptr<pipeline_stage> here{};
-  MPI_Comm replicas = MPI_COMM_NULL;
-  std::vector<float> gradients{}; //!< all of the stage behind each other, where it has replicas
-  replica_sum sum{};
-  bool fails = false;
-
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    if (fails && where.microbatch == 1) {
-      throw std::runtime_error("it was told to, by --fail-at");
-    }
-    here->forward(where, x, y);
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    here->backward(where, dy, dx);
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    here->backward_input(where, dy, dx);
-  }
-  void backward_weight(pp::context const& where) { here->backward_weight(where); }
-  void gather_weights(pp::context const& where, pp::output out) {
-    here->gather_weights(where, out);
-  }
-  void use_weights(pp::context const& where, pp::input in) { here->use_weights(where, in); }
-  void collect_gradients(pp::context const& where, pp::output out) {
-    here->collect_gradients(where, out);
-  }
-  void scatter_gradients(pp::context const& where, pp::input in) {
-    here->scatter_gradients(where, in);
-  }
-
-  //! Nothing is added to the gradients of this stage any more in this step, while other stages
-  //! still run: the sum with the replicas begins.
-  void gradients_ready(pp::context const&) {
-    if (replicas == MPI_COMM_NULL) {
-      return;
-    }
-    gradients.clear();
-    here->for_each_parameter([&](parameter<float> const& p) {
-      gradients.insert(gradients.end(), p.gradient.begin(), p.gradient.end());
-    });
-    sum.start(gradients, replicas);
-  }
-
-  //! Puts the mean over the replicas where the optimizer looks for gradients.
-  void take_mean() {
-    auto from = gradients.begin();
-    here->for_each_parameter([&](parameter<float>& p) {
-      auto const count = static_cast<std::ptrdiff_t>(p.gradient.size());
-      std::copy_n(from, count, p.gradient.begin());
-      from += count;
-    });
-  }
-};
-
-//! @throws std::invalid_argument for pipelines that keep two copies of each stage
-inline void check_one_copy(pp::shape const& extents) {
-  if (extents.where == pp::placement::bidirectional) {
-    throw std::invalid_argument(
-      "schedules that enter at both ends keep two copies of each stage, whose gradients would have "
-      "to be added up; the example has one copy: take dualpipe-v, which folds them");
-  }
-}
-
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
-class rank_model {
+//! @tparam Place a stage as the library calls it: `place_of_stage`, or with its optimizer.
+template <class Place>
+class basic_rank_model {
 public:
   //! @param lengths tokens of the sequence of each microbatch
   //! @param device of the plan that this rank is. @param line the store of its pipeline
   //! @param pipeline the ranks of its pipeline
-  //! @throws std::invalid_argument for a timetable that keeps two copies of each stage
-  rank_model(model_size const& size,
-             pp::timetable_view table,
-             std::vector<std::int64_t> const& lengths,
-             std::uint64_t seed,
-             int device,
-             pp::store& line,
-             MPI_Comm pipeline,
-             replica_group replicas,
-             pp::mpi_ranks const& options)
-      : replicas_(replicas),
-        places_(make_places(size, table, cut_for(table, lengths), seed, device, memory_, replicas)),
-        sizes_(size, cut_for(table, lengths), table), plan_(pp::lower(table, sizes_)),
-        runner_(plan_, places_, line, pipeline, options) {}
+  //! @param early stages step before they know the norm of all gradients
+  basic_rank_model(model_size const& size,
+                   pp::timetable_view table,
+                   std::vector<std::int64_t> const& lengths,
+                   std::uint64_t seed,
+                   int device,
+                   pp::store& line,
+                   MPI_Comm pipeline,
+                   replica_group replicas,
+                   pp::mpi_ranks const& options,
+                   bool early = false)
+      : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
+        places_(make_places(size, table, lengths, seed, device)),
+        reports_loss_(device == pp::device_of(table, pp::stages(table.extents) - 1)),
+        plans_(plan_maker{size, Place::totals_bytes, early},
+               table,
+               lengths,
+               places_,
+               line,
+               pipeline,
+               options) {}
+
+  //! The steps that follow are of this timetable: see `sized_runner`. Collective.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    plans_.use(table, lengths);
+    for_each_stage([&](std::size_t s, pipeline_stage& stage) {
+      stage.set_cut(cut_for(table, lengths, static_cast<int>(s)));
+    });
+  }
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
-    runner_.step();
-    if (replicas_.communicator == MPI_COMM_NULL) {
-      return;
-    }
+    plans_.step();
     std::string failure;
     try {
-      for_each_place([&](place_of_stage& each) { each.sum.share(replicas_); });
-      for_each_place([&](place_of_stage& each) { each.sum.finish(replicas_); });
+      for_each_place([&](Place& each) { each.add_copy(copies_.wait); });
+      if (replicas_.communicator != MPI_COMM_NULL) {
+        for_each_place([&](Place& each) { each.sum.share(replicas_.wait); });
+        for_each_place([&](Place& each) { each.sum.finish(replicas_.wait); });
+      }
     } catch (std::runtime_error const& error) {
       failure = error.what();
     }
     if (!failure.empty()) {
-      runner_.fail(failure);
+      plans_.runner().fail(failure);
     }
-    for_each_place([&](place_of_stage& each) { each.take_mean(); });
+    if (replicas_.communicator != MPI_COMM_NULL) {
+      for_each_place([&](Place& each) { each.take_mean(); });
+    }
   }
 
   //! The last stage throws in the next step, where it is here.
@@ -176,15 +99,56 @@ public:
 
   //! What of each device of the pipeline lay in slots in the last step. Collective.
   [[nodiscard]] std::vector<slot_bytes> slots() {
-    return slot_bytes_of(plan_, runner_.trace(), sizes_);
+    return slot_bytes_of(*plans_.now().first, plans_.runner().trace(), plans_.now().sizes);
+  }
+
+  //! The most bytes that each device of the pipeline has kept between passes so far, those in slots
+  //! not among them; on its device 0. Collective.
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() const {
+    std::size_t const mine = memory_.pool.peak_bytes();
+    int devices = 1;
+    MPI_Comm_size(copies_.pipeline, &devices);
+    std::vector<std::size_t> all(static_cast<std::size_t>(devices));
+    MPI_Gather(&mine, 1, MPI_UNSIGNED_LONG, all.data(), 1, MPI_UNSIGNED_LONG, 0, copies_.pipeline);
+    return all;
   }
 
   //! Ends the run on all ranks.
-  [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
+  [[noreturn]] void fail(std::string const& why) { plans_.runner().fail(why); }
 
-  //! One step of the optimizer.
+  //! What was made and used again of plans.
+  [[nodiscard]] auto const& plans() const { return plans_.plans(); }
+
+  //! One step of the optimizer, unless it was part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {
-    for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+    if constexpr (!clips) {
+      for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+    }
+  }
+  //! @param how must outlive this
+  void set_clipping(clipping const& how) {
+    if constexpr (clips) {
+      for_each_place([&](Place& each) { each.set_clipping(how); });
+    }
+  }
+  //! To be called before anyone looks at the weights. Collective.
+  void finish() { plans_.finish(); }
+  //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
+  [[nodiscard]] clipping_report clipping_done(std::uint64_t weights) {
+    clipping_report found;
+    std::int64_t rolled_back = 0;
+    if constexpr (clips) {
+      for_each_place([&](Place& each) {
+        found.clipped = each.counts().clipped;
+        found.left_out = each.counts().left_out;
+        rolled_back += each.rolled_back();
+      });
+    }
+    MPI_Reduce(&rolled_back, &found.rolled_back, 1, MPI_INT64_T, MPI_SUM, 0, copies_.pipeline);
+    found.corrected = plans_.early_steps().corrected();
+    found.repeated = plans_.early_steps().repeated();
+    found.weights = weights;
+    return found;
   }
 
   //! Hands all that this rank has learnt to a packer, or has it filled by an unpacker: weights and
@@ -201,9 +165,11 @@ public:
     });
   }
 
-  //! The mean loss of the step, where the last stage is.
+  //! The mean loss of the step, where the last stage is; of two copies, the first.
   [[nodiscard]] std::optional<double> loss() const {
-    return places_.back().here ? std::optional(places_.back().here->loss()) : std::nullopt;
+    auto const& last = places_.back();
+    return reports_loss_ ? std::optional(last.here->loss() + last.with_copy.other_loss())
+                         : std::nullopt;
   }
 
   //! Calls visit(number, stage) for each stage of this rank.
@@ -217,50 +183,63 @@ public:
   }
 
 private:
+  static constexpr bool clips = Place::totals_bytes > 0;
+
   // In the order of the stages, which is the same on all replicas.
   template <class Visit>
   void for_each_place(Visit visit) {
-    for (place_of_stage& each : places_) {
+    for (Place& each : places_) {
       if (each.here) {
         visit(each);
       }
     }
   }
 
-  static std::vector<place_of_stage> make_places(model_size const& size,
-                                                 pp::timetable_view table,
-                                                 step_cut const& cut,
-                                                 std::uint64_t seed,
-                                                 int device,
-                                                 device_memory<float>& memory,
-                                                 replica_group const& replicas) {
+  std::vector<Place> make_places(model_size const& size,
+                                 pp::timetable_view table,
+                                 std::vector<std::int64_t> const& lengths,
+                                 std::uint64_t seed,
+                                 int device) {
     pp::shape const& extents = table.extents;
-    check_one_copy(extents);
-    std::vector<place_of_stage> places;
+    bool const copies = extents.where == pp::placement::bidirectional;
+    std::vector<Place> places;
     for (auto const& layers : cut_model(size, extents)) {
+      int const stage = static_cast<int>(places.size());
       place_of_stage place;
-      bool here = false;
       for (int route = 0; route < pp::routes(extents); ++route) {
-        here = here || pp::device_of(table, static_cast<int>(places.size()), route) == device;
-      }
-      if (here) {
-        place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory);
-        place.replicas = replicas.communicator;
-        if (gathers_weights_of(table, static_cast<int>(places.size()))) {
+        auto const way = static_cast<std::size_t>(copies ? route : 0);
+        int const microbatch = copies ? first_of_way(extents, way) : route;
+        if (place.here || pp::device_of(table, stage, microbatch) != device) {
+          continue;
+        }
+        auto const cut = cut_for(table, lengths, stage)
+                           .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
+        place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
+        place.replicas = replicas_.communicator;
+        if (copies) {
+          place.pipeline = copies_.pipeline;
+          place.other = pp::device_of(table, stage, first_of_way(extents, 1 - way));
+        }
+        if (gathers_weights_of(table, stage)) {
           place.here->shard(weight_shard_count);
         }
       }
-      places.push_back(std::move(place));
+      places.push_back(Place(std::move(place)));
     }
     return places;
   }
 
   device_memory<float> memory_;
   replica_group replicas_;
-  std::vector<place_of_stage> places_;
-  slot_sizes sizes_;
-  pp::plan plan_;
-  pp::mpi_runner<std::vector<place_of_stage>> runner_;
+  copy_group copies_;
+  std::vector<Place> places_;
+  bool reports_loss_;
+  sized_runner<pp::mpi_runner<std::vector<Place>>> plans_;
 };
+
+//! The optimizer steps between iterations.
+using rank_model = basic_rank_model<place_of_stage>;
+//! It steps in them, on clipped gradients.
+using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage>>;
 
 } // namespace gpt

@@ -25,7 +25,7 @@ namespace pp = pipelining;
 inline constexpr char const* usage_of_ranks =
   "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
   "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
-  "Options are those of\ngpt, without --output, and\n\n"
+  "Options are those of\ngpt, without --output, --tensor and --with vocabulary-..., and\n\n"
   "  --devices P          processes of a pipeline (N); N / P pipelines have --microbatches each\n"
   "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
   "  --every K            steps between two checkpoints (10)\n"
@@ -105,6 +105,20 @@ struct rank_options {
   std::string const of_pipeline = std::to_string(devices);
   rest.insert(rest.begin(), {"--devices", of_pipeline});
   chosen.training = read_options(rest);
+  if (examples::has_shards(chosen.training.adapted)) {
+    throw std::invalid_argument("the vocabulary in shards (--with vocabulary-...) is run by gpt "
+                                "alone");
+  }
+  if (chosen.training.clip != 0 && (chosen.layout.replicas > 1 || !chosen.checkpoint.empty())) {
+    throw std::invalid_argument(
+      "--clip wants one pipeline without --checkpoint: the norm is of the "
+      "gradients of one pipeline, and checkpoints have no count of steps "
+      "that were left out");
+  }
+  if (has_shards_of_stages(chosen.training)) {
+    throw std::invalid_argument("stages in shards (--tensor, and stp) are run by gpt alone; over "
+                                "MPI, 10_tensor_parallel shows them");
+  }
   return chosen;
 }
 
@@ -124,6 +138,12 @@ struct rank_options {
   add("forwards", o.forwards);
   for (int const chunks : o.chunk_counts) {
     add("chunks of a microbatch", chunks);
+  }
+  for (auto const& counts : o.further_counts) {
+    line += ", or";
+    for (int const chunks : counts) {
+      add("chunks of a microbatch", chunks);
+    }
   }
   add("keep", o.keep);
   add("memory limit", o.memory_limit);

@@ -54,11 +54,72 @@ def check_training():
         for where in ("device", "host") if slots else ():
             planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
             assert measured[0] > 0 and all(most <= room for most, room in zip(measured, planned)), slots
+    check_two_copies()
+    check_clipping()
+    check_sizes()
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
-    result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "1")
-    assert result.returncode == 2 and "wei-pipe is run by gpt alone" in result.stderr, result
+    result = run(*SMALL, "--schedule", "stp", "--steps", "1")
+    assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
+    result = run(*SMALL, "--with", "vocabulary-2", "--steps", "1")
+    assert result.returncode == 2 and "the vocabulary in shards (--with vocabulary-...) is run by gpt alone" in result.stderr, result
+    check_travelling()
+
+
+def check_two_copies():
+    """Pipelines that enter at both ends: two ranks add up the gradients of a stage, and keep what the plan says, to the byte."""
+    for schedule in ("chimera", "bitpipe", "dualpipe"):
+        result = run(*SMALL, "--schedule", schedule, "--steps", "5", "--check")
+        assert result.returncode == 0, result
+        assert "held against one process: 0 values differ\n" in result.stdout, result.stdout
+        losses = re.findall(r"^step (\d+)/5   loss ([\d.]+)", result.stdout, re.MULTILINE)
+        assert [step for step, _ in losses] == ["1", "5"] and losses[1][1] < losses[0][1] < "5.9", losses
+        planned, measured = (re.search(rf"^    {what} +((?: +[\d.]+){{4}})$", result.stdout, re.MULTILINE)[1].split()
+                             for what in ("planned", "measured"))
+        assert planned == measured, result.stdout
+    # Two such pipelines of two ranks: the sum of the copies, then the mean of the pipelines.
+    result = run(*SMALL, "--devices", "2", "--schedule", "chimera", "--steps", "5", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+
+
+def check_travelling():
+    """Weights as messages: what is sent is what was planned, to the byte."""
+    result = run(*SMALL, "--schedule", "wei-pipe", "--steps", "5", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+    losses = re.findall(r"^step \d/5   loss ([\d.]+)", result.stdout, re.MULTILINE)
+    assert len(losses) == 2 and losses[1] < losses[0] < "5.9", losses
+    sent = re.findall(r"^    weights sent, (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)
+    assert len(sent) == 2 and sent[0].split() == sent[1].split() and all(float(bytes) > 0 for bytes in sent[0].split()), result.stdout
+    for words in (["--devices", "2"], ["--checkpoint", "folder"], ["--clip", "1"], ["--microbatches", "6"]):
+        result = run(*SMALL, "--schedule", "wei-pipe", *words)
+        assert result.returncode == 2 and result.stderr.count("gpt_mpi: ") == 1, result
+
+
+def check_clipping():
+    """Clipped gradients: early steps that are rolled back where they were wrong leave the weights of steps that wait."""
+    ends = []
+    for early in ([], ["--post-validation"]):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder, "text")
+            text.write_text("it was the best of times, it was the worst of times; " * 40)
+            result = run(*SMALL, "--schedule", "zb-h1", "--steps", "11", "--clip", "2", *early, "--check", "--text", str(text))
+        assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+        ends.append(re.search(r"gradients clipped to a norm of 2 in (\d+) of 11 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout))
+    clipped = int(ends[0][1])
+    assert ends[0][0] == ends[1][0] and 0 < clipped < 11, ends
+    found = re.search(r"(\d+) early steps were wrong: stages rolled back (\d+) times, (\d+) iterations began again\n", result.stdout)
+    assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped <= int(found[2]), found[0]
+    for words in (["--devices", "2"], ["--checkpoint", "folder"]):
+        result = run(*SMALL, "--clip", "1", *words)
+        assert result.returncode == 2 and "--clip wants one pipeline without --checkpoint: " in result.stderr, result
+
+
+def check_sizes():
+    """Chunk counts that change from iteration to iteration: ranks make a plan for each once."""
+    result = run(*SMALL, "--schedule", "chunkflow", "--chunk-counts", "1,1,4,2:3,1", "--steps", "6", "--check")
+    assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
+    assert "\niterations of 2 sizes: 2 plans made, 5 times one was there\n" in result.stdout, result.stdout
 
 
 def parent_of(process):

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A runner, of threads or of MPI ranks, with the plans of the sizes that iterations have.
+
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/post_validated.hpp>
+#include <pipe/run/plan_cache.hpp>
+#include <pipe/run/post_validated.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "model.hpp"
+#include "slot_sizes.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! A plan as the runner knows it, and what it was made of.
+struct sized_plan {
+  slot_sizes sizes;
+  std::shared_ptr<pp::plan const> first;
+  pp::post_validated_numbers numbers{};
+};
+
+//! Makes plans of a model.
+struct plan_maker {
+  model_size size;
+  std::int64_t totals_bytes = 0; //!< of a stage's row
+  //! Stages step before they know the norm of all gradients, and validate that in the next
+  //! iteration.
+  bool early = false;
+
+  //! @param lengths tokens of the sequence of each microbatch
+  [[nodiscard]] sized_plan operator()(pp::timetable_view table,
+                                      std::vector<std::int64_t> const& lengths) const {
+    slot_sizes sizes(size, cut_for(table, lengths), table);
+    sizes.totals_bytes = totals_bytes;
+    auto const when = early ? pp::step_validation::next : pp::step_validation::at_once;
+    auto const made =
+      std::make_shared<pp::plan const>(pp::lower(table, sizes, {.validation = when}));
+    return {std::move(sizes), made};
+  }
+};
+
+//! Runs one of its plans in each step. On MPI all ranks make the same calls.
+template <class Runner>
+class sized_runner {
+public:
+  //! @param more what the runner is made of beside its first plan
+  template <class... More>
+  sized_runner(plan_maker make,
+               pp::timetable_view table,
+               std::vector<std::int64_t> const& lengths,
+               More&&... more)
+      : make_(std::move(make)), now_(make_(table, lengths)),
+        runner_(*now_.first, std::forward<More>(more)...), early_(runner_), plans_(plans_kept) {
+    if (make_.early) {
+      now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
+    }
+    (void)plans_.get(size_of(table, lengths), [this](sized_plan const*) { return now_; });
+  }
+
+  //! The steps that follow are of this timetable, whose microbatches may have other numbers of
+  //! chunks and lengths than those before. Plans of sizes that come back are there already.
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    now_ = plans_.get(size_of(table, lengths), [&](sized_plan const* instead) {
+      sized_plan made = make_(table, lengths);
+      if (!make_.early) {
+        made.numbers.first = instead == nullptr
+                               ? runner_.add(*made.first)
+                               : runner_.replace(instead->numbers.first, *made.first);
+        return made;
+      }
+      auto plans = pp::lower_post_validated(table, made.sizes);
+      if (instead != nullptr) {
+        made.numbers = pp::replace(runner_, instead->numbers, std::move(plans));
+      } else {
+        pp::plan_number const first = runner_.add(plans.first);
+        made.numbers = pp::add(runner_, std::move(plans), first);
+      }
+      return made;
+    });
+  }
+
+  //! Runs the plan of the size that is in use.
+  void step() {
+    if (make_.early) {
+      early_.step(now_.numbers);
+    } else {
+      runner_.step(now_.numbers.first);
+    }
+  }
+  //! To be called before anyone looks at the weights.
+  void finish() { early_.finish(); }
+
+  [[nodiscard]] Runner& runner() { return runner_; }
+  [[nodiscard]] Runner const& runner() const { return runner_; }
+  //! The plan in use.
+  [[nodiscard]] sized_plan const& now() const { return now_; }
+  //! Steps of the optimizer that were found wrong and made right; iterations that began again.
+  [[nodiscard]] pp::post_validated_steps<Runner> const& early_steps() const { return early_; }
+  //! What was made and used again of plans.
+  [[nodiscard]] auto const& plans() const { return plans_; }
+
+private:
+  static constexpr std::size_t plans_kept = 8; // sizes of iterations
+  //! What plans depend on: the chunks and the tokens of every microbatch.
+  using iteration_size = std::vector<std::int64_t>;
+
+  static iteration_size size_of(pp::timetable_view table,
+                                std::vector<std::int64_t> const& lengths) {
+    iteration_size result = lengths;
+    for (int m = 0; m < table.extents.microbatches; ++m) {
+      result.push_back(pp::chunks_of(table.over(), m));
+    }
+    return result;
+  }
+
+  plan_maker make_;
+  sized_plan now_; // of the step to come
+  Runner runner_;
+  pp::post_validated_steps<Runner> early_;
+  pp::plan_cache<iteration_size, sized_plan> plans_;
+};
+
+} // namespace gpt

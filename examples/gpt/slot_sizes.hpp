@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
+//! what is kept.
+
+#include <pipe/core/flow.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/model/device_memory.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/sizes.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model.hpp"
+#include "stage.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! Shards of the weights of a stage, where the schedule gathers them.
+inline constexpr std::int64_t weight_shard_count = 2;
+
+//! Whether the weights of a stage are gathered. Those of others stay.
+[[nodiscard]] inline bool gathers_weights_of(pp::timetable_view table, int stage) {
+  return std::any_of(table.passes, table.passes + table.size(), [&](pp::pass const& what) {
+    return what.stage == stage &&
+           (*table.declared)[what.kind].calls == pp::stage_call::gather_weights;
+  });
+}
+
+//! Bytes of the messages between stages, of activations where the library moves them, and of
+//! weights and gradients where they are gathered and scattered. What stages keep beside, they keep
+//! in buffers of their own.
+struct slot_sizes {
+  model_size size;
+  step_cut cut;
+  std::vector<layer_range> stages; //!< what each holds
+  bool moved = false;              //!< activations lie in slots; else they stay
+  std::int64_t totals_bytes = 0;   //!< of a stage's row
+  //! Numbers of whole weights and gradients of every stage; empty: they are not in shards.
+  std::vector<std::int64_t> weights{};
+  std::vector<std::int64_t> gradients{};
+
+  slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
+      : size(of), cut(std::move(how)), stages(cut_model(of, table.extents)),
+        moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
+          return what.kind == pp::pass_kind::offloaded_forward;
+        })) {
+    if (table.declared->scatters) {
+      step_cut const none(1, cut_sequence(of.sequence, 1));
+      device_memory<float> memory;
+      for (layer_range const& layers : stages) {
+        stage<float> one(of, layers, none, 1, memory);
+        if (gathers_weights_of(table, static_cast<int>(weights.size()))) {
+          one.shard(weight_shard_count);
+        }
+        weights.push_back(one.weight_numbers());
+        gradients.push_back(one.gradient_numbers());
+      }
+    }
+  }
+
+  //! Of what a forward pass keeps, wherever it lies.
+  [[nodiscard]] std::int64_t kept_bytes(pp::pass const& forward) const {
+    return kept_numbers(
+             size, stages[forward.stage], cut.range({forward.microbatch, forward.chunk}).count()) *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    auto const tokens = cut.range({maker.microbatch, maker.chunk}).count();
+    std::size_t const stage = maker.stage;
+    if (of == pp::slot_class::activation) {
+      return moved ? kept_bytes(maker) : 0;
+    }
+    std::int64_t numbers = 0;
+    if (of == pp::slot_class::output) {
+      numbers = tokens * handed_on(size, stages[stage].part);
+    } else if (of == pp::slot_class::input_gradient) {
+      numbers = tokens * handed_on(size, stages[stage == 0 ? 0 : stage - 1].part);
+    } else if (of == pp::slot_class::weights) {
+      numbers = weights[stage];
+    } else if (of == pp::slot_class::full_gradients) {
+      numbers = gradients[stage];
+    }
+    return numbers * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
+//! at once when it ran.
+struct slot_bytes {
+  std::int64_t planned = 0; //!< of activations
+  std::int64_t measured = 0;
+  std::int64_t planned_on_host = 0;
+  std::int64_t measured_on_host = 0;
+  std::int64_t planned_weights = 0; //!< whole ones that have been gathered
+  std::int64_t measured_weights = 0;
+  std::int64_t planned_gradients = 0; //!< whole ones that have not been scattered
+  std::int64_t measured_gradients = 0;
+};
+
+//! @param ran when each pass of a step ran
+[[nodiscard]] inline std::vector<slot_bytes>
+slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& sizes) {
+  auto const bytes = [&sizes](pp::pass const& what) {
+    return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
+  };
+  std::vector<slot_bytes> all;
+  for (int device = 0; device < work.extents.devices; ++device) {
+    auto const planned = [&](pp::slot_class of) {
+      return work.layout(device, of).count * work.layout(device, of).bytes;
+    };
+    auto const measured = [&](pp::slot_class of) {
+      return static_cast<std::int64_t>(
+        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
+          return static_cast<double>(sizes.bytes(of, what));
+        }));
+    };
+    all.push_back({planned(pp::slot_class::activation),
+                   measured(pp::slot_class::activation),
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device],
+                   static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes)),
+                   planned(pp::slot_class::weights),
+                   sizes.weights.empty() ? 0 : measured(pp::slot_class::weights),
+                   planned(pp::slot_class::full_gradients),
+                   sizes.weights.empty() ? 0 : measured(pp::slot_class::full_gradients)});
+  }
+  return all;
+}
+
+//! Bytes that forward passes keep on a device at the peak of a timetable without chunks: with the
+//! keys and values of whole layers, which chunks would share.
+[[nodiscard]] inline double
+kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
+  return pp::peak_activation_bytes(table, device, [&sizes](pp::pass const& what) {
+    layer_range const& layers = sizes.stages[what.stage];
+    auto const shared = (layers.last - layers.first) * sizes.cut.tokens(what.microbatch) * 2 *
+                        sizes.size.key_width() * static_cast<std::int64_t>(sizeof(float));
+    return static_cast<double>(sizes.kept_bytes(what) + shared);
+  });
+}
+
+//! Tokens of the sequence of each microbatch: the longest have all, the others as many as their
+//! chunks.
+[[nodiscard]] inline std::vector<std::int64_t> lengths_of(model_size const& size,
+                                                          pp::timetable_view table) {
+  auto const whole = cut_sequence(size.sequence, table.extents.chunks);
+  std::vector<std::int64_t> lengths;
+  for (int m = 0; m < table.extents.microbatches; ++m) {
+    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over(), m));
+    lengths.push_back(whole[chunks - 1].end);
+  }
+  return lengths;
+}
+
+//! Whether stages add gradients up from the last microbatch to the first, as schedules may that run
+//! all forward passes first.
+[[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {
+  auto const* const back =
+    std::find_if(table.passes, table.passes + table.size(), [&table](pp::pass const& what) {
+      return what.stage == 0 && pp::adds_gradients(*table.declared, what.kind);
+    });
+  return table.extents.where != pp::placement::bidirectional &&
+         back != table.passes + table.size() && back->microbatch > 0;
+}
+
+//! How one device without chunks cuts sequences of these lengths.
+[[nodiscard]] inline step_cut cut_whole(std::vector<std::int64_t> const& lengths) {
+  std::vector<std::vector<chunk_range>> chunks;
+  for (auto const length : lengths) {
+    chunks.push_back(cut_sequence(length, 1));
+  }
+  return step_cut(std::move(chunks));
+}
+
+//! How a timetable cuts the work of a step, and which of it a stage recomputes.
+//! @param stage -1: what any stage recomputes
+[[nodiscard]] inline step_cut
+cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int stage = -1) {
+  std::vector<std::vector<chunk_range>> chunks;
+  for (int m = 0; m < table.extents.microbatches; ++m) {
+    chunks.push_back(
+      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over(), m)));
+  }
+  step_cut cut(std::move(chunks));
+  for (int i = 0; i < table.size(); ++i) {
+    if (table.passes[i].kind == pp::pass_kind::checkpointed_forward &&
+        (stage < 0 || table.passes[i].stage == stage)) {
+      cut.recompute({table.passes[i].microbatch, table.passes[i].chunk});
+    }
+  }
+  return cut.back_from_last(adds_from_last(table));
+}
+
+//! The first microbatch that takes the `way`-th way through the devices; M behind the last.
+[[nodiscard]] inline int first_of_way(pp::shape const& extents, std::size_t way) {
+  bool const both = extents.where == pp::placement::bidirectional;
+  return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
+}
+
+//! True for stages that some microbatches have on other devices than others. They have no weights,
+//! but for those of pipelines that enter at both ends.
+[[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
+  for (int route = 1; route < pp::routes(table.extents); ++route) {
+    if (table.extents.where == pp::placement::custom &&
+        pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+//! Stages add gradients up in the order of microbatches, or from the last one to the first, last
+//! chunk first, as one device does: other sums would have other bits. Where there are two copies of
+//! a stage, each does with its half.
+//! @throws std::invalid_argument for a timetable whose backward passes come in another order
+inline void check_order(pp::timetable_view table, std::string const& name) {
+  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
+  // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
+  std::vector<int> next(2 * stages, 0);
+  next.resize(4 * stages, pp::first_unit(table.over(), first_of_way(table.extents, 1)));
+  bool const from_last = adds_from_last(table);
+  std::vector<bool> shared;
+  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+    shared.push_back(is_shared_out(table, stage));
+  }
+  for (int i = 0; i < table.size(); ++i) {
+    pp::pass const& what = table.passes[i];
+    int const chunks = pp::chunks_of(table.over(), what.microbatch);
+    if (shared[what.stage]) {
+      continue;
+    }
+    int const first = pp::first_unit(table.over(), what.microbatch);
+    int const unit = from_last ? pp::units(table.over()) - 1 - first - what.chunk
+                               : first + chunks - 1 - what.chunk;
+    std::size_t const way = pp::enters_at_end(table.extents, what.microbatch) ? 1 : 0;
+    for (bool const weights : {false, true}) {
+      pp::pass_kind const half =
+        weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
+      bool const counts = what.kind == pp::pass_kind::backward || what.kind == half;
+      if (counts && next[(2 * way + (weights ? 1 : 0)) * stages + what.stage]++ != unit) {
+        throw std::invalid_argument(name +
+                                    " adds up the gradients of microbatches in another order than "
+                                    "one device, with which the example compares every bit");
+      }
+    }
+  }
+}
+
+} // namespace gpt

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How a rank waits for messages that are not the runner's.
+
+#include <pipe/run/store.hpp>
+
+#include <mpi.h>
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! How a rank waits for what the runner knows nothing of.
+struct patient_wait {
+  pp::store* line = nullptr; //!< tells whether somebody has failed
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  char const* whom = "its replicas";
+
+  //! Waits for MPI, but not for somebody who is gone.
+  //! @throws std::runtime_error with what goes on after "rank 2"
+  void operator()(MPI_Request& request) const {
+    auto const end = std::chrono::steady_clock::now() + deadline;
+    for (int done = 0;;) {
+      if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+        throw std::runtime_error(std::string("cannot reach ") + whom + " by MPI");
+      }
+      if (done != 0) {
+        return;
+      }
+      if (auto const reason = line->failure()) {
+        throw std::runtime_error(std::string("has lost one of ") + whom + ": " + *reason);
+      }
+      if (std::chrono::steady_clock::now() >= end) {
+        throw std::runtime_error(std::string("has waited for ") + whom + " beyond the deadline");
+      }
+      std::this_thread::yield();
+    }
+  }
+};
+
+} // namespace gpt

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The GPT with stages in shards, braided: the bits of one device that has all shards, and no sum
+// waited for but those of passes that run alone.
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/stp.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <examples/gpt/single_device.hpp>
+#include <examples/gpt/tensor_device.hpp>
+#include <examples/gpt/tensor_parallel.hpp>
+#include <random>
+#include <vector>
+
+using namespace gpt;
+
+namespace {
+
+model_size const size{.layers = 6, .width = 16, .heads = 4, .key_heads = 2, .sequence = 8};
+
+batch some_batch(std::int64_t microbatches, std::uint64_t seed) {
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 400; ++i) {
+    text.push_back(static_cast<std::uint8_t>(i * i * 37 % 256));
+  }
+  std::mt19937_64 random(seed);
+  return random_batch(text, microbatches, size.sequence, random);
+}
+
+template <class Model>
+std::vector<float> gradients(Model& model) {
+  std::vector<float> all;
+  model.for_each_parameter(
+    [&](parameter<float>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
+  return all;
+}
+
+template <class Schedule>
+void check_bits(Schedule const& schedule, int devices, int microbatches, std::int64_t shards) {
+  auto const table = pp::make_timetable(schedule, {devices, microbatches});
+  tensor_pipeline model(size, table, shards, 9);
+  tensor_device alone(size, table, shards, 9);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 2; ++step) {
+    auto const pieces = some_batch(microbatches, static_cast<std::uint64_t>(step));
+    CHECK(model.step(pieces) == alone.step(pieces));
+    auto const got = gradients(model);
+    auto const expected = gradients(alone);
+    REQUIRE(got.size() == expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+    model.update(optimizer, step);
+    alone.update(optimizer, step);
+  }
+}
+
+} // namespace
+
+TEST_CASE("stages in shards have the bits of one device that splits them alike") {
+  check_bits(pp::STP<>{}, 3, 8, 2);
+  check_bits(pp::STP<>{}, 2, 7, 1);
+  check_bits(pp::STP<pp::pairs::in_turn>{}, 2, 5, 2);
+  check_bits(pp::OneFOneB{}, 3, 4, 2);
+}
+
+TEST_CASE("shards learn nearly what a model learns that is not cut") {
+  auto const table = pp::make_timetable(pp::STP<>{}, {2, 5});
+  single_device<float> whole(size, 1, {5, cut_sequence(size.sequence, 1)}, 9);
+  tensor_pipeline one(size, table, 1, 9);
+  tensor_pipeline two(size, table, 2, 9);
+  adamw const optimizer{};
+  for (std::int64_t step = 0; step < 3; ++step) {
+    auto const pieces = some_batch(5, 3);
+    double const loss = whole.step(pieces);
+    CHECK(one.step(pieces) == doctest::Approx(loss).epsilon(1e-5));
+    CHECK(two.step(pieces) == doctest::Approx(loss).epsilon(1e-5));
+    auto const got = gradients(one); // parameters come in the same order
+    auto const expected = gradients_of(whole.stages());
+    REQUIRE(got.size() == expected.size());
+    float most = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      most = std::max(most, std::abs(got[i] - expected[i]));
+    }
+    CHECK(most < 2e-5F);
+    whole.update(optimizer, step);
+    one.update(optimizer, step);
+    two.update(optimizer, step);
+  }
+}
+
+TEST_CASE("STP waits for the sums of 2P + (d + 1) mod 2 passes on device d, whatever M") {
+  for (int const microbatches : {8, 11}) {
+    auto const table = pp::make_timetable(pp::STP<>{}, {3, microbatches});
+    tensor_pipeline model(size, table, 2, 9);
+    auto const pieces = some_batch(microbatches, 1);
+    (void)model.step(pieces);
+    auto const counts = model.counts();
+    for (int device = 0; device < 3; ++device) {
+      auto const& found = counts[static_cast<std::size_t>(device)];
+      CHECK(found.exposed_passes == 2 * 3 + (device + 1) % 2);
+      CHECK(found.made == 2 * 2 * 2 * microbatches); // stages, halves of a layer, F and I or B
+    }
+  }
+}
