@@ -313,7 +313,9 @@ set(PIPELINING_CUDA_HEADERS
   cuda/pass_times.cuh
   cuda/peer_copies.cuh
   cuda/ranges.cuh
+  cuda/shared_device.cuh
   cuda/stream_device.cuh
+  cuda/stream_plan.cuh
   cuda/streams.cuh
   cuda/wait.cuh
   cuda.cuh
@@ -330,5 +332,6 @@ set(PIPELINING_NCCL_HEADERS
   cuda/nccl_failure.cuh
   cuda/nccl_machine.cuh
   cuda/nccl_messages.cuh
+  cuda/nccl_plan.cuh
   cuda/nccl_ranks.cuh
 )

@@ -3,6 +3,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/run/plan_number.hpp>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -53,6 +54,7 @@ struct training_memory {
       read(&result.stages[at], model[s].numbers, sizeof(support::trained));
       read(&result.announced[at], model[s].announced, sizeof(float));
       result.announcements[at] = model[s].announcements;
+      result.pairs += model[s].pairs;
     }
   }
 };
@@ -62,6 +64,27 @@ void make_room(training_result& result, int stages) {
   result.stages.resize(count);
   result.announced.resize(count);
   result.announcements.resize(count);
+}
+
+//! Gives a runner the plans that come before a step, and says which one the step is to run.
+template <class Runner>
+pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
+  for (given_plan const& each : what.given) {
+    if (each.before_step != step)
+      continue;
+    if (each.instead_of < 0)
+      (void)runner.add(each.work);
+    else
+      (void)runner.replace({each.instead_of}, each.work);
+  }
+  return {what.turns.empty() ? 0 : what.turns[static_cast<std::size_t>(step)]};
+}
+
+std::vector<support::training_row> rows_of(pp::totals const& all) {
+  std::vector<support::training_row> rows;
+  for (int stage = 0; stage < all.rows; ++stage)
+    rows.push_back(all.row<support::training_row>(stage)[0]);
+  return rows;
 }
 
 //! The line of a rank to its replica, made and ended together with it.
@@ -129,7 +152,9 @@ void train_rank(training_case const& what,
         store.barrier("freeze", extents.devices, std::chrono::seconds(1));
         standin::freeze();
       }
-      runner.step();
+      runner.step(plan_for(what, step, runner));
+      if (!what.turns.empty() && rank == 0)
+        result.rows.push_back(rows_of(runner.totals()));
     }
     store.barrier("ended", extents.devices, std::chrono::seconds(1));
     result.findings = standin::summary();
@@ -163,7 +188,9 @@ training_result train_on_streams(training_case const& what) {
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after)
         standin::freeze();
-      runner.step();
+      runner.step(plan_for(what, step, runner));
+      if (!what.turns.empty())
+        result.rows.push_back(rows_of(runner.totals()));
     }
   } catch (std::exception const& failure) {
     result.failure = failure.what();

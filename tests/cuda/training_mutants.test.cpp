@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp.
+// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp or
+// plans.test.cpp.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -59,10 +60,28 @@ std::string check_replicas(training_mutant const& what, training_plan const& pla
   return wrong.empty() ? wrong : "replicas: " + wrong;
 }
 
+std::string check_several(training_mutant const& what, several_plans const& plans) {
+  for (bool const graph : {false, true})
+    for (bool const ranks : {false, true})
+      for (standin::configuration const& how : orders()) {
+        training_case one = plans.what;
+        one.graph = graph;
+        standin::configure(how);
+        auto const result = ranks ? what.on_ranks(one) : what.on_streams(one);
+        auto wrong = verdict(result, plans.expected.stages);
+        if (wrong.empty() && differences(result, plans.expected) > 0)
+          wrong = "wrong totals";
+        if (!wrong.empty())
+          return (ranks ? "several plans on ranks: " : "several plans on streams: ") + wrong;
+      }
+  return {};
+}
+
 } // namespace
 
 TEST_CASE("every bug behind complete gradients is found, and none where there is none") {
   auto const plans = training_plans();
+  auto const several = all_several_plans();
   auto const mutants = all_training_mutants();
   REQUIRE(mutants.size() > 8);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
@@ -74,6 +93,9 @@ TEST_CASE("every bug behind complete gradients is found, and none where there is
       if (!by.empty())
         break;
     }
+    for (several_plans const& each : several)
+      if (by.empty())
+        by = check_several(mutants[i], each);
     CAPTURE(by);
     std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
     CAPTURE(mutants[i].name);

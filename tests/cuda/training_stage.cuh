@@ -110,6 +110,7 @@ struct training_kernel_stage {
   replica_line* replicas = nullptr;
   float* announced = nullptr; //!< on the device: its gradient when it was told that it is complete
   int announcements = 0;
+  int pairs = 0; //!< composite passes that it was the first stage of
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
@@ -140,6 +141,24 @@ struct training_kernel_stage {
     training_stage_detail::backward_weight_kernel<<<1, 1, 0, stream(where)>>>(
       numbers, floats(where.activation), floats(where.weight_input), place(where));
     check_launch();
+  }
+
+  //! Both halves of a composite pass, each on its own stream.
+  void forward_backward(pipelining::composite_half const& forth,
+                        pipelining::composite_half const& back,
+                        training_kernel_stage& other) {
+    ++pairs;
+    forward(forth.where, forth.in, forth.out);
+    other.backward(back.where, back.in, back.out);
+  }
+  void braid(pipelining::pass_kind kind,
+             pipelining::composite_half const& half,
+             pipelining::pass_kind other_kind,
+             pipelining::composite_half const& other_half,
+             training_kernel_stage& other) {
+    ++pairs;
+    run(kind, half);
+    other.run(other_kind, other_half);
   }
 
   //! The gradient that is not tied goes to the replica while other stages still run.
@@ -179,6 +198,15 @@ struct training_kernel_stage {
   }
 
 private:
+  void run(pipelining::pass_kind kind, pipelining::composite_half const& half) {
+    switch (kind) {
+    case pipelining::pass_kind::forward: return forward(half.where, half.in, half.out);
+    case pipelining::pass_kind::backward: return backward(half.where, half.in, half.out);
+    case pipelining::pass_kind::backward_input:
+      return backward_input(half.where, half.in, half.out);
+    default: return backward_weight(half.where);
+    }
+  }
   void note_pass() const {
     if (replicas != nullptr && replicas->reductions > 0)
       ++replicas->passes_after;

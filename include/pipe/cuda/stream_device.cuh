@@ -9,6 +9,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/pass_times.cuh>
 #include <pipe/cuda/ranges.cuh>
+#include <pipe/cuda/shared_device.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
@@ -42,38 +43,42 @@ struct board_options {
   int run_ahead = 0;
   //! Every pass has two events more, which tell when it began and ended.
   bool timed = false;
+  //! The slots have memory of their own, with guards around them.
+  bool guarded = false;
 };
 
-//! @brief The streams, events and memory of one device of a plan, made once.
+//! @brief How one plan lies on the streams and in the memory of one device, and its events, made
+//! once.
 //!
 //! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
-//! An item has an event when another item waits for it. What waits on the host lies in pinned
-//! memory, so that copies keep neither the host nor other streams waiting.
+//! An item has an event when another item waits for it.
 class device_board {
 public:
-  //! @param gpu the CUDA device to make everything on.
-  device_board(plan_view const& work, int device, int gpu, board_options chosen = {})
-      : gpu_(gpu),
+  //! @param shared what other plans of the device use, too; it outlives this.
+  //! @pre nothing runs on it: its memory may grow.
+  device_board(plan_view const& work, int device, shared_device& shared, board_options chosen = {})
+      : shared_(&shared),
         shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
-        memory_(make_memory(work, device, gpu)), host_(make_host_memory(work, device, gpu)),
         ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
-    current_device const scope(gpu);
-    int least = 0;
-    int greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    streams_.emplace_back(least);
+    current_device const scope(gpu());
+    shared.reserve(chosen.guarded ? 0 : work.arena_bytes[device],
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+    if (chosen.guarded)
+      guards_.emplace(work, device);
     auto const steps = work.program_of(device);
     std::size_t last = static_cast<std::size_t>(work.lanes[device] - shared_lanes_);
     for (item const& step : steps)
       last = std::max(last, index_for(step));
-    // Messages go first: the device at the other end waits for them. Copies do so for this one.
-    for (std::size_t index = 1; index <= last; ++index)
-      streams_.emplace_back(greatest);
-    ends_.resize(streams_.size());
+    shared.reserve_streams(last + 1);
+    if (std::any_of(steps.begin(), steps.end(), [](item const& step) {
+          return step.what == operation::run && step.work.overlapped;
+        }))
+      shared.reserve_beside();
+    ends_.resize(last + 1);
     start_.emplace();
     done_.resize(steps.size());
     in_graph_.resize(steps.size());
-    ended_on_.assign(streams_.size(), nothing);
+    ended_on_.assign(last + 1, nothing);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       stream_index_.push_back(static_cast<int>(index_for(steps[i])));
       // The messages of a group end together.
@@ -96,18 +101,16 @@ public:
   }
 
   //! The number of the CUDA device.
-  [[nodiscard]] int gpu() const noexcept { return gpu_; }
+  [[nodiscard]] int gpu() const noexcept { return shared_->gpu(); }
   //! The arena on the device.
   [[nodiscard]] std::byte* memory() const noexcept {
-    return guards_ ? guards_->memory() : memory_->data();
+    return guards_ ? guards_->memory() : shared_->memory();
   }
   //! The arena on the host, pinned; null where nothing waits there.
-  [[nodiscard]] std::byte* host_memory() const noexcept { return host_.data(); }
-  //! @brief The checked mode, from now on. @pre nothing has been enqueued.
-  void guard_slots(plan_view const& work, int device) {
-    current_device const scope(gpu_);
-    memory_.reset();
-    guards_.emplace(work, device);
+  [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
+  //! @brief The slots of the device. @param work, device those of the board.
+  [[nodiscard]] arena slots(plan_view const& work, int device) const noexcept {
+    return {work, device, memory(), host_memory(), guards_ ? guard_bytes : 0};
   }
   //! @brief The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
@@ -117,15 +120,15 @@ public:
   [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
   //! A stream by number; 0 runs the passes.
   [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
-    return streams_[static_cast<std::size_t>(index)].get();
+    return shared_->stream_at(static_cast<std::size_t>(index));
   }
   //! The stream of passes.
   [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
   //! Passes have one, every lane, and every engine that copies.
-  [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
+  [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(ends_.size()); }
   //! The stream that an item belongs on.
   [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
-    return streams_[index_for(step)].get();
+    return shared_->stream_at(index_for(step));
   }
 
   //! @brief All streams wait for what is on the compute stream: the start of an iteration.
@@ -152,6 +155,8 @@ public:
     start_->record(before);
     start_->block(after);
   }
+  //! The stream of second halves of composite passes. @pre the plan has such passes.
+  [[nodiscard]] cudaStream_t beside() const noexcept { return shared_->beside(); }
   //! @brief What follows on `waiting` waits for an item of this device.
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
@@ -214,7 +219,7 @@ private:
   //! Items go in windows; before the host goes on to the next but one, every stream has ended its
   //! last item, or group, of a window, and with it all before.
   void place_fences(std::span<item const> steps, int window) {
-    std::vector<int> last(streams_.size(), nothing); // of each stream, in this window
+    std::vector<int> last(ends_.size(), nothing); // of each stream, in this window
     int const count = static_cast<int>(steps.size());
     for (int i = 0; i < count; ++i) {
       item const& step = steps[static_cast<std::size_t>(i)];
@@ -243,24 +248,12 @@ private:
     return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
   }
 
-  static device_memory make_memory(plan_view const& work, int device, int gpu) {
-    current_device const scope(gpu);
-    return device_memory(work.arena_bytes[device]);
-  }
-  static pinned_memory make_host_memory(plan_view const& work, int device, int gpu) {
-    current_device const scope(gpu);
-    return pinned_memory(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
-  }
-
-  int gpu_;
+  shared_device* shared_;
   int shared_lanes_; // that have no stream of their own
-  std::optional<device_memory> memory_;
-  pinned_memory host_;
   std::optional<device_guards> guards_;
   item_ranges ranges_;
   std::optional<pass_times> times_;
-  std::vector<stream> streams_;
-  std::vector<event> ends_;
+  std::vector<event> ends_; // of the streams
   std::vector<std::optional<event>> done_;
   std::vector<std::optional<event>> in_graph_;
   std::optional<event> start_;
@@ -288,13 +281,7 @@ struct stream_device {
   Transport& transport; //!< what moves the messages
 
   //! The slots in the memory of the device.
-  [[nodiscard]] arena slots() const {
-    return {work,
-            device,
-            board.memory(),
-            board.host_memory(),
-            board.guards() != nullptr ? guard_bytes : 0};
-  }
+  [[nodiscard]] arena slots() const { return board.slots(work, device); }
   //! In the checked mode, poisons what an item is the first to write.
   void poison(item const& step) {
     if (board.guards() != nullptr && step.what != operation::send)
@@ -319,6 +306,38 @@ struct stream_device {
     if (board.guards() != nullptr)
       board.guards()->after(index, its);
     board.complete(index, its);
+  }
+
+  //! @brief Enqueues a composite pass, where its stages can do its halves at once: each has a
+  //! stream, which starts behind all that either of them waits for, and the stream of passes goes on
+  //! behind both.
+  [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
+    if (!runs_as_one(stages, work, pair))
+      return false;
+    open_range const range = board.ranges().open(first);
+    open_range const other_range = board.ranges().open(first + 1);
+    cudaStream_t const on = board.compute();
+    for (int k = 0; k < 2; ++k) {
+      poison(pair[static_cast<std::size_t>(k)]);
+      if (board.times() != nullptr)
+        board.times()->enter(first + k, on);
+    }
+    auto const join = [this, on] { board.start_after(board.beside(), on); };
+    board.start_after(on, board.beside());
+    try {
+      run_composite(stages, slots(), pair, {on, board.beside()}, join);
+    } catch (...) {
+      join(); // the end of the iteration waits for all that was enqueued
+      throw;
+    }
+    for (int k = 0; k < 2; ++k) {
+      if (board.times() != nullptr)
+        board.times()->leave(first + k, on);
+      if (board.guards() != nullptr)
+        board.guards()->after(first + k, on);
+      board.complete(first + k, on);
+    }
+    return true;
   }
 
   //! Enqueues the messages of one group.
