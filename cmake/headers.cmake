@@ -305,6 +305,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/portable/backward_mma.cuh
   attention/portable/forward_mma.cuh
   attention/portable/shared_tile.cuh
+  cuda/device_board.cuh
   cuda/device_guards.cuh
   cuda/error.cuh
   cuda/graph_launcher.cuh
@@ -314,6 +315,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/peer_copies.cuh
   cuda/ranges.cuh
   cuda/shared_device.cuh
+  cuda/step_decisions.cuh
   cuda/stream_device.cuh
   cuda/stream_plan.cuh
   cuda/streams.cuh

@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-DEVICE, COPIES, STREAMS = "stream_device.cuh", "peer_copies.cuh", "streams.cuh"
+DEVICE, COPIES, STREAMS, BOARD = "stream_device.cuh", "peer_copies.cuh", "streams.cuh", "device_board.cuh"
 HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
 GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_ranks.cuh"
@@ -32,10 +32,10 @@ MUTANTS = [
     ("let the compute stream wait in place of the lane", DEVICE,
      "board.wait_for(earlier, board.stream_for(step));", "board.wait_for(earlier, board.compute());"),
     ("note a pass as complete before it runs", DEVICE,
-     "run_item(stages, slots(), step, its);\n    if (board.times() != nullptr)\n"
+     "enqueue(step, its);\n    if (board.times() != nullptr)\n"
      "      board.times()->leave(index, its);\n    if (board.guards() != nullptr)\n"
      "      board.guards()->after(index, its);\n    board.complete(index, its);",
-     "board.complete(index, its);\n    run_item(stages, slots(), step, its);"),
+     "board.complete(index, its);\n    enqueue(step, its);"),
     ("note a pass as complete on another stream", DEVICE, "board.complete(index, its);",
      "board.complete(index, board.stream_at(board.stream_count() - 1));"),
     # With a plus, so that no later edit finds its text in the new one: each would double what stands there.
@@ -69,15 +69,15 @@ MUTANTS = [
     ("note a copy as complete before it is enqueued", DEVICE, "if (to.bytes > 0) //",
      "if (PLANTED)\n      board.complete(index, on);\n    if (to.bytes > 0) //",
      "board.complete(index, on);", "if (!PLANTED)\n      board.complete(index, on);"),
-    ("keep host slots on the device", DEVICE, "host_memory(), guards_",
-     "PLANTED ? memory() : host_memory(), guards_"),
+    ("keep host slots on the device", BOARD, "host_memory(),\n            guards_",
+     "PLANTED ? memory() : host_memory(),\n            guards_"),
     ("keep host slots in pageable memory", HANDLES,
      'check(cudaMallocHost(&memory, static_cast<std::size_t>(bytes)), "cudaMallocHost");',
      "memory = ::operator new(static_cast<std::size_t>(bytes));",
      "(void)cudaFreeHost(data_);", "::operator delete(data_);"),
-    ("skip the fork", DEVICE, "start_->block(stream_at(index));", "(void)index;"),
-    ("skip the join", DEVICE, "end.block(compute());", ""),
-    ("join before the last stream", DEVICE,
+    ("skip the fork", BOARD, "start_->block(stream_at(index));", "(void)index;"),
+    ("skip the join", BOARD, "end.block(compute());", ""),
+    ("join before the last stream", BOARD,
      "void join() {\n    for (int index = 1; index < stream_count(); ++index) {",
      "void join() {\n    for (int index = 1; index + (PLANTED ? 1 : 0) < stream_count(); ++index) {"),
     ("copy before the other end has come", COPIES, "theirs.come->block(mine.lane);", ""),
@@ -87,7 +87,7 @@ MUTANTS = [
     ("copy in the other direction", COPIES,
      "point.receiver.data, point.sender.data, size",
      "PLANTED ? point.sender.data : point.receiver.data, PLANTED ? point.receiver.data : point.sender.data, size"),
-    ("keep half a message of a step that failed", STREAMS, "work.transport->reset();", ""),
+    ("keep half a message of a step that failed", STREAM_PLAN, "transport->reset();", ""),
     ("start devices before the origin", STREAM_PLAN,
      "boards.front().start_after(origin(), board.compute());", "(void)board;"),
     ("end before the other devices", STREAM_PLAN, "board.start_after(board.compute(), origin());", "(void)board;"),
@@ -97,11 +97,11 @@ MUTANTS = [
      "(PLANTED || board.has_room_for(work.position[d]))"),
     ("poison nothing", GUARDS, "fill(start, pipelining::detail::poison_byte, bytes, on);", ""),
     ("take the ends of outputs before they are written", DEVICE,
-     "run_item(stages, slots(), step, its);\n    if (board.times() != nullptr)\n"
+     "enqueue(step, its);\n    if (board.times() != nullptr)\n"
      "      board.times()->leave(index, its);\n    if (board.guards() != nullptr)\n"
      "      board.guards()->after(index, its);",
      "if (board.guards() != nullptr)\n      board.guards()->after(index, its);\n"
-     "    run_item(stages, slots(), step, its);"),
+     "    enqueue(step, its);"),
     ("compare no ends of outputs", GUARDS, "check_ends(on);", ""),
     ("compare no guards", GUARDS, "if (changed != last)", "if (changed != last && !PLANTED)"),
     ("keep what was captured", HANDLES, "cudaError_t const freed = cudaGraphDestroy(captured);",
@@ -178,8 +178,7 @@ MUTANTS = [
     ("do not wait until the first use is launched", MESSAGES, 'settle(waiting, lane, "the first use of a peer");', ""),
     ("wait for the abort far beyond its deadline", GUARD, "auto const latest = Clock::now() + patience;",
      "auto const latest = Clock::now() + (PLANTED ? 20 : 1) * patience;"),
-    ("run ahead without bound", MACHINE, "if (run.board.has_room_for(run.position))",
-     "if (PLANTED || run.board.has_room_for(run.position))"),
+    ("run ahead without bound", MACHINE, "until([&] { return run.board.has_room_for(run.position); });", "(void)0;"),
     ("leave a late step to itself", MACHINE, "messages_.arm(latest_ + options_.abort_deadline / 4);", ""),
     ("destroy a graph without looking", MACHINE, "each->iteration.destroy();", "each->iteration = graph();"),
     ("compare no numbers of steps", HEADER, "if (expected.words[field] !=",

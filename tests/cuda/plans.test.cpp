@@ -124,3 +124,68 @@ TEST_CASE("plans for others are refused, and so are numbers of no plan") {
     "cuda: the plans of a runner keep each stage on the same GPU, but this one places stage 2 "
     "elsewhere; make another runner for it");
 }
+
+namespace {
+
+//! Some devices have stepped when others find out that the step was wrong, or none has.
+void check_early(early_plans const& plans, training_case const& what, bool ranks) {
+  CAPTURE(plans.name);
+  CAPTURE(ranks);
+  auto const result = ranks ? train_on_ranks(what) : train_on_streams(what);
+  CHECK(result.failure == "");
+  CHECK(result.findings == "");
+  for (std::size_t s = 0; s < plans.expected.size(); ++s)
+    CHECK(support::same_bits(result.stages[s], plans.expected[s]));
+  CHECK(result.rolled_back > 0);
+  CHECK(result.made_up > 0);
+  CHECK(result.repeated > 0);
+}
+
+} // namespace
+
+TEST_CASE("steps that are validated afterwards leave the bits of steps that wait") {
+  for (early_plans const& plans : all_early_plans())
+    for (auto const order : {standin::order::lazy, standin::order::eager, standin::order::random})
+      for (bool const ranks : {false, true}) {
+        standin::configure({.execution = order, .seed = 61});
+        check_early(plans, plans.what, ranks);
+        training_case other = plans.what;
+        for (int device = 0; device < other.work.extents.devices && !ranks; ++device)
+          other.gpus.push_back(device);
+        other.checked = other.one_message_stream = ranks;
+        standin::configure({.execution = order, .seed = 62, .resident_nccl_kernels = 1});
+        check_early(plans, other, ranks);
+        standin::report_leaks();
+        CHECK(standin::summary() == "");
+      }
+}
+
+TEST_CASE("a graph cannot ask the host, and a step that is not validated is not passed over") {
+  training_case what = all_early_plans().front().what;
+  what.graph = true;
+  standin::configure({});
+  auto const sentence =
+    "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "
+    "iteration whether the optimizer's step of the one before was right; run without a graph, or "
+    "lower the plan with step_validation::at_once";
+  CHECK(train_on_ranks(what).failure == sentence);
+  standin::configure({});
+  CHECK_THROWS_WITH_AS((void)train_on_streams(what), sentence, std::invalid_argument);
+  what.graph = what.early = false;
+  for (bool const ranks : {false, true}) {
+    what.turns = {0, 0};
+    what.steps = 2;
+    standin::configure({});
+    CHECK((ranks ? train_on_ranks(what) : train_on_streams(what)).failure ==
+          "run: the optimizer's step of the iteration before is not validated yet, and this plan "
+          "would not do it; run the plan that was lowered with step_validation::last before it");
+    what.turns = {1};
+    what.steps = 1;
+    standin::configure({});
+    CHECK(
+      (ranks ? train_on_ranks(what) : train_on_streams(what)).failure ==
+      "run: this plan validates an optimizer's step of the iteration before, but the last step "
+      "that came to its end took none early, or has rows of another size; run the plan that was "
+      "lowered with step_validation::next");
+  }
+}

@@ -4,6 +4,7 @@
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/run/plan_number.hpp>
+#include <pipe/run/post_validated.hpp>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -32,12 +33,13 @@ struct training_memory {
   training_model model{};
 
   //! Adds a stage; without numbers where `own` is false.
-  void add(support::trained const& numbers, int last_stage, bool own) {
-    training_kernel_stage stage{.last_stage = last_stage};
+  void add(support::trained const& numbers, int last_stage, bool own, bool early) {
+    training_kernel_stage stage{.last_stage = last_stage, .plants = early};
     if (own) {
-      memories.emplace_back(static_cast<std::int64_t>(sizeof numbers + sizeof(float)));
+      memories.emplace_back(static_cast<std::int64_t>(2 * sizeof numbers + sizeof(float)));
       stage.numbers = reinterpret_cast<support::trained*>(memories.back().data());
-      stage.announced = reinterpret_cast<float*>(stage.numbers + 1);
+      stage.before = stage.numbers + 1;
+      stage.announced = reinterpret_cast<float*>(stage.numbers + 2);
       pp::cuda::check(cudaMemcpy(stage.numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
                       "cudaMemcpy");
     }
@@ -55,9 +57,16 @@ struct training_memory {
       read(&result.announced[at], model[s].announced, sizeof(float));
       result.announcements[at] = model[s].announcements;
       result.pairs += model[s].pairs;
+      result.rolled_back += model[s].rolled_back;
+      result.made_up += model[s].made_up;
     }
   }
 };
+
+std::vector<support::trained> untrained(training_case const& what) {
+  int const stages = pp::stages(what.work.extents);
+  return what.early ? support::untrained(stages, 64) : support::untrained(stages);
+}
 
 void make_room(training_result& result, int stages) {
   auto const count = static_cast<std::size_t>(stages);
@@ -78,6 +87,20 @@ pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
       (void)runner.replace({each.instead_of}, each.work);
   }
   return {what.turns.empty() ? 0 : what.turns[static_cast<std::size_t>(step)]};
+}
+
+//! Steps early, and validates; at once now and then.
+template <class Runner>
+long train_early(training_case const& what, Runner& runner) {
+  pp::post_validated_numbers const numbers{{0}, {1}, {2}};
+  pp::post_validated_steps early(runner);
+  (void)plan_for(what, 0, runner);
+  for (int step = 0; step < what.steps; ++step) {
+    early.step(numbers);
+    if (step % 5 == 3 || step + 1 == what.steps)
+      early.finish();
+  }
+  return early.repeated();
 }
 
 std::vector<support::training_row> rows_of(pp::totals const& all) {
@@ -126,10 +149,10 @@ void train_rank(training_case const& what,
   if (what.replicas > 1)
     line.emplace(ids[device], replica);
   training_memory memory;
-  auto const numbers = support::untrained(stages);
+  auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
     memory.add(
-      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device);
+      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device, what.early);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }
@@ -147,7 +170,9 @@ void train_rank(training_case const& what,
        .one_message_stream = what.one_message_stream,
        .ranges = what.ranges,
        .checked = what.checked});
-    for (int step = 0; step < what.steps; ++step) {
+    if (what.early)
+      result.repeated = train_early(what, runner);
+    for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after) {
         store.barrier("freeze", extents.devices, std::chrono::seconds(1));
         standin::freeze();
@@ -172,12 +197,12 @@ training_result train_on_streams(training_case const& what) {
   training_result result;
   make_room(result, stages);
   training_memory memory;
-  auto const numbers = support::untrained(stages);
+  auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
     int const device = pp::device_of(extents, s);
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
-    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true);
+    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what.early);
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<training_model, standin::clock> runner(
@@ -185,7 +210,9 @@ training_result train_on_streams(training_case const& what) {
     memory.model,
     {.gpus = what.gpus, .graph = what.graph, .warm_up = 1, .ranges = what.ranges});
   try {
-    for (int step = 0; step < what.steps; ++step) {
+    if (what.early)
+      result.repeated = train_early(what, runner);
+    for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after)
         standin::freeze();
       runner.step(plan_for(what, step, runner));

@@ -13,6 +13,7 @@ import sys
 import mutants
 
 EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "run_item.hpp", "shared_device.cuh"
+DECISIONS, VALIDATE = "step_decisions.cuh", "validate_step.hpp"
 WAIT, POST = "device.wait_for(wait, step);", "device.post(first, group);"
 
 
@@ -60,8 +61,20 @@ MUTANTS = [
      "if (!PLANTED && outgrows(work.view(), plans_))"),
     ("let memory be as large as the first plan wants", SHARED, "if (wanted <= has)",
      "if (PLANTED ? has > 0 : wanted <= has)"),
-    ("tell no totals", mutants.STREAMS, "device_board const& first = now_->boards.front();",
-     "device_board const& first = now_->boards.front();\n    if (PLANTED)\n      return {};"),
+    ("tell no totals", mutants.STREAMS, "bool const at_end = steps_early(now_->view.validation);",
+     "bool const at_end = steps_early(now_->view.validation);\n    if (PLANTED)\n      return {};"),
+    ("decide before the rows have come to the host", mutants.DEVICE, "return its->come();", "return true;"),
+    ("ask for rows that have not come to the device", mutants.DEVICE,
+     "for (int const wait : work.waits_of(step))\n        wait_for(wait, step);", "(void)0;"),
+    ("step early with rows of the iteration before", DECISIONS, "about == subject::early_update && stage < all.rows",
+     "!PLANTED && about == subject::early_update && stage < all.rows"),
+    ("carry no rows over to the next plan", DECISIONS, "if (carried.empty())", "if (PLANTED || carried.empty())"),
+    ("go on with a wrong iteration on streams", mutants.STREAM_PLAN, "!its->wrong()", "(PLANTED || !its->wrong())"),
+    ("go on with a wrong iteration on ranks", mutants.MACHINE, "run.position == behind && begins_again()",
+     "run.position == behind && begins_again() && !PLANTED"),
+    ("leave what was sent early unreceived", mutants.MACHINE, "receive_early(own);", "(void)0;"),
+    ("roll nothing back", VALIDATE, "stage.roll_back(where, stage.accepts(where, known.rows()));",
+     "stage.roll_back(where, false);"),
 ]
 
 

@@ -77,11 +77,24 @@ std::string check_several(training_mutant const& what, several_plans const& plan
   return {};
 }
 
+std::string check_early(training_mutant const& what, early_plans const& plans) {
+  for (bool const ranks : {false, true})
+    for (standin::configuration const& how : orders()) {
+      standin::configure(how);
+      auto const wrong =
+        verdict(ranks ? what.on_ranks(plans.what) : what.on_streams(plans.what), plans.expected);
+      if (!wrong.empty())
+        return (ranks ? "early steps on ranks: " : "early steps on streams: ") + wrong;
+    }
+  return {};
+}
+
 } // namespace
 
 TEST_CASE("every bug behind complete gradients is found, and none where there is none") {
   auto const plans = training_plans();
   auto const several = all_several_plans();
+  auto const early = all_early_plans();
   auto const mutants = all_training_mutants();
   REQUIRE(mutants.size() > 8);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
@@ -96,6 +109,9 @@ TEST_CASE("every bug behind complete gradients is found, and none where there is
     for (several_plans const& each : several)
       if (by.empty())
         by = check_several(mutants[i], each);
+    for (early_plans const& each : early)
+      if (by.empty())
+        by = check_early(mutants[i], each);
     CAPTURE(by);
     std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
     CAPTURE(mutants[i].name);

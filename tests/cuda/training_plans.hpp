@@ -6,6 +6,7 @@
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <string>
 #include <tests/cuda/training.hpp>
+#include <tests/support/early_training.hpp>
 #include <tests/support/paired_weights.hpp>
 #include <tests/support/training.hpp>
 #include <utility>
@@ -148,5 +150,36 @@ inline std::vector<several_plans> all_several_plans() {
        .given = {{pp::lower_evaluation(v, training_sizes)},
                  {pp::lower<pp::one_communicator>(v, training_sizes), 3}},
        .turns = {0, 1, 0, 2, 1, 2, 0, 2}});
+  return all;
+}
+
+//! Plans that step early and validate, and what one device makes of them.
+struct early_plans {
+  std::string name;
+  training_case what;
+  std::vector<support::trained> expected;
+};
+
+//! @brief Devices that end one after the other and all at once, rows that are no neighbours.
+inline std::vector<early_plans> all_early_plans() {
+  namespace pp = pipelining;
+  constexpr int steps = 13;
+  std::vector<early_plans> all;
+  auto const add = [&all]<class Policy>(std::string name, pp::timetable_view table, Policy) {
+    auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
+    int const stages = pp::stages(table.extents);
+    auto expected = support::untrained(stages, 64);
+    support::train_planted(expected, table.extents.microbatches, 0, steps);
+    all.push_back({std::move(name),
+                   {.work = std::move(plans.first),
+                    .given = {{std::move(plans.steady)}, {std::move(plans.last)}},
+                    .early = true,
+                    .steps = steps},
+                   std::move(expected)});
+  };
+  add("ZB-H2 3x6", pp::make_timetable<pp::ZeroBubbleH2>({3, 6}), pp::communicator_per_pair{});
+  add("1F1B 2x4", pp::make_timetable<pp::OneFOneB>({2, 4}), pp::one_communicator{});
+  add(
+    "interleaved 2x4", pp::make_timetable<pp::Interleaved<2>>({2, 4}), pp::communicator_per_edge{});
   return all;
 }

@@ -59,6 +59,9 @@ namespace detail {
 //! and nothing is set up lazily afterwards. One thread enqueues in the order of the plan; no call waits
 //! for another rank without a deadline.
 //!
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host decides
+//! in the middle of an iteration, when the rows of the totals have come to it (step_decisions).
+//!
 //! When a stage throws, CUDA or NCCL reports an error, another rank fails or a deadline passes, the
 //! rank stops enqueuing, tells the others through the store, destroys its graph, aborts its
 //! communicators together and waits for them and its streams with a second deadline. Then `step`
@@ -141,13 +144,15 @@ public:
   //! @brief Runs this rank's passes of a plan once and waits for their end.
   //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
   //! @throws run_error on every rank when one fails; where a stage has thrown, its exception is
-  //! nested; std::invalid_argument for a number that `add` has not given.
+  //! nested; std::invalid_argument for a number that `add` has not given, and for a plan that
+  //! validates a step of the optimizer that was not taken early, or leaves one without.
   //! @pre where communicators of the program are registered, the calling thread is that of the
   //! first step; another one ends the run.
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
   void step(plan_number which = {}) {
     refuse_after_end();
     check_number(which, machine_->plans());
+    machine_->check_turn(static_cast<std::size_t>(which.index));
     try {
       check_thread();
       current_device const scope(options_.gpu);
@@ -158,9 +163,16 @@ public:
     ++steps_;
   }
 
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate. The same on all ranks.
+  [[nodiscard]] bool begins_again() const {
+    return !failed_ && machine_ && machine_->begins_again();
+  }
+
   //! @brief The rows of the totals of the last step, if its plan has any, else none: a copy on the
   //! host, which is there until the next call. None before the first step, after close and after a
-  //! failure.
+  //! failure. Where stages step early the last rank alone has those of all stages.
   //! @throws error when CUDA does.
   [[nodiscard]] pipelining::totals totals() {
     if (failed_ || !machine_ || !machine_->has_run())
@@ -246,7 +258,8 @@ private:
   }
   void check_plan(plan const& work) const {
     check_stages(work.view(), stages_, rank_);
-    refuse_validation(work.view(), "nccl_runner");
+    if (options_.graph)
+      refuse_validation(work.view());
   }
 
   //! Compares a plan with that of rank 0.

@@ -15,8 +15,11 @@
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/step_validation.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
@@ -129,6 +132,9 @@ public:
   //! @brief A plan that was taken.
   [[nodiscard]] plan_view const& view(std::size_t at) const noexcept { return plans_[at]->view; }
 
+  //! @throws std::invalid_argument for a plan that may not follow the last step.
+  void check_turn(std::size_t at) const { carried_.check(plans_[at]->view); }
+
   //! @brief Runs one iteration and waits for its end.
   //! @param at the place of its plan.
   void step(std::size_t at) {
@@ -154,6 +160,8 @@ public:
       trust_messages();
     trust_stages();
     ++running_->steps;
+    if (running_->view.validation != step_validation::at_once)
+      carried_.take(running_->board.slots(running_->view, rank_), begins_again());
     now_.text = "is between two steps";
   }
 
@@ -195,6 +203,11 @@ public:
   //! @brief The rows of the totals of the last step on the host, until the next call.
   [[nodiscard]] totals rows() {
     return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
+  }
+  //! Whether the last step found the optimizer's step of the iteration before wrong.
+  [[nodiscard]] bool begins_again() {
+    step_decisions const* const its = running_ == nullptr ? nullptr : running_->board.decisions();
+    return its != nullptr && its->wrong();
   }
   //! Whether a step of a plan that is still there has ended.
   [[nodiscard]] bool has_run() const noexcept { return running_ != nullptr; }
@@ -332,26 +345,57 @@ private:
     nccl_plan& run = *running_;
     if (run.checks)
       run.checks->begin(origin());
+    bool const validated = run.view.validation != step_validation::at_once;
+    if (validated) {
+      auto const rows = carried_.hand_on(run.view); // other ranks get theirs from the last one
+      run.board.decisions()->begin(run.board.slots(run.view, rank_),
+                                   rank_ + 1 == devices_ ? rows : rows.first(0),
+                                   origin());
+    }
     run.board.fork(captured);
     patience_type const patient = waiting();
     enqueuing_device own{
       {run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
+    auto const until = [&](auto done) {
+      patient.wait("the iteration", [&] {
+        if (done())
+          return true;
+        look();
+        return false;
+      });
+    };
+    auto const steps = run.view.program_of(rank_);
     int const count = run.items();
+    int const behind = behind_validation(run.view, rank_);
     while (run.position < count) {
       messages_.check_guard();
+      item const& next = steps[static_cast<std::size_t>(run.position)];
       if (!captured)
-        patient.wait("the iteration", [&] {
-          if (run.board.has_room_for(run.position))
-            return true;
-          look();
-          return false;
-        });
+        until([&] { return run.board.has_room_for(run.position); });
+      if (validated)
+        until([&] { return own.knows_enough_for(next); });
       run.position = execute_item(run.view, rank_, run.position, own);
       run.launched = captured ? 0 : run.position;
+      if (validated && run.position == behind && begins_again()) {
+        receive_early(own);
+        break;
+      }
     }
     run.board.join();
     if (run.checks)
       run.checks->end(origin());
+  }
+
+  //! Where the iteration begins again, takes what other ranks have sent before they knew it.
+  void receive_early(enqueuing_device& own) {
+    auto const steps = running_->view.program_of(rank_);
+    for (int at = running_->position; at < running_->items();) {
+      int const end = end_of_group(steps, at);
+      if (arrives_early(running_->view, rank_, steps[static_cast<std::size_t>(at)]))
+        own.post(at,
+                 steps.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
+      at = end;
+    }
   }
 
   [[nodiscard]] graph capture() {
@@ -396,6 +440,7 @@ private:
   std::unique_ptr<nccl_plan> coming_;
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
+  carried_totals carried_;
   bool in_launch_ = false;                          // of a graph, by the launcher
   std::vector<std::byte> rows_;                     // of the totals, for who asks
   typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits

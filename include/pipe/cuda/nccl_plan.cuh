@@ -6,12 +6,12 @@
 //! pipelining::cuda::nccl_plan.
 
 #include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/shared_device.cuh>
-#include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/report/describe.hpp>

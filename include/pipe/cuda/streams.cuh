@@ -13,6 +13,8 @@
 #include <pipe/cuda/wait.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/step_validation.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
@@ -81,6 +83,10 @@ struct streams {
 //! behind where the launch does not return before the deadline. Streams, events and memory are made
 //! once, what the plan keeps on the host is pinned; a step allocates nothing.
 //!
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host decides
+//! in the middle of an iteration, when the rows of the totals have come to it (step_decisions). While
+//! one device waits for that the host goes on with the others.
+//!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
 //! an error of CUDA the runner is of no more use; what a device still works on is then never freed,
@@ -139,10 +145,11 @@ public:
   //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error past the deadline, when CUDA reports an error, or when a stage throws while
   //! it enqueues (its exception is nested); std::invalid_argument for a number that `add` has not
-  //! given.
+  //! given, and for a plan that validates a step of the optimizer that was not taken early, or
+  //! leaves one without.
   void step(plan_number which = {}) {
     refuse_after_failure();
-    check_number(which, machine_->plans.size());
+    check_turn(which);
     try {
       launch(which);
     } catch (...) {
@@ -160,7 +167,7 @@ public:
   //! `origin()`.
   //! @throws as `step` does.
   void launch(plan_number which = {}) {
-    check_number(which, machine_->plans.size());
+    check_turn(which);
     now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();
     latest_ = Clock::now() + options_.deadline;
     end_recorded_ = false;
@@ -173,7 +180,15 @@ public:
     } else {
       enqueue(false);
     }
+    if (now_->view.validation != step_validation::at_once)
+      carried_.take(now_->boards.back().slots(now_->view, now_->view.extents.devices - 1),
+                    begins_again());
   }
+
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate.
+  [[nodiscard]] bool begins_again() const { return now_ != nullptr && now_->begins_again(); }
 
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
   [[nodiscard]] cudaStream_t origin() const noexcept {
@@ -186,9 +201,11 @@ public:
   [[nodiscard]] pipelining::totals totals() {
     if (now_ == nullptr || stuck_)
       return {};
-    device_board const& first = now_->boards.front();
-    current_device const scope(first.gpu());
-    return rows_on_host(first.slots(now_->view, 0).all_totals(), first.compute(), rows_);
+    bool const at_end = steps_early(now_->view.validation);
+    int const device = at_end ? now_->view.extents.devices - 1 : 0;
+    device_board const& board = now_->boards[static_cast<std::size_t>(device)];
+    current_device const scope(board.gpu());
+    return rows_on_host(board.slots(now_->view, device).all_totals(), board.compute(), rows_);
   }
 
   //! @brief The passes of the last step with their measured start and end by events, in seconds
@@ -228,9 +245,14 @@ private:
       throw run_error("cuda: an earlier step has failed, and nothing can run after it", nothing);
   }
 
+  void check_turn(plan_number which) const {
+    check_number(which, machine_->plans.size());
+    carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->view);
+  }
   void check_plan(plan const& work) const {
     check_stages(work.view(), stages_);
-    refuse_validation(work.view(), "stream_runner");
+    if (options_.graph)
+      refuse_validation(work.view());
   }
 
   plan_number put(plan work, std::size_t at) {
@@ -279,28 +301,70 @@ private:
   //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
   void enqueue(bool captured) {
     stream_plan& work = *now_;
-    work.transport->reset();
-    work.spread(captured);
-    work.position.assign(work.position.size(), 0);
+    work.begin(carried_.hand_on(work.view), captured);
     current_device current(work.boards.front().gpu());
-    for (int const next : work.order) {
-      auto const d = static_cast<std::size_t>(next);
-      device_board& board = work.boards[d];
-      if (!captured)
-        wait_until([&] { return board.has_room_for(work.position[d]); });
-      try {
-        current.change_to(board.gpu());
-        enqueuing_device own{work.view, next, board, stages_, *work.transport};
-        work.position[d] = execute_item(work.view, next, work.position[d], own);
-      } catch (error const&) {
-        stuck_ = true;
-        raise(next);
-      } catch (...) {
-        work.gather();
-        raise(next);
-      }
-    }
+    auto const go = [&](int device) { enqueue_next(device, captured, current); };
+    if (work.view.validation == step_validation::at_once)
+      std::for_each(work.order.begin(), work.order.end(), go);
+    else
+      enqueue_as_known(current, go);
     work.gather();
+  }
+
+  //! Enqueues what a device is at.
+  void enqueue_next(int device, bool captured, current_device& current) {
+    stream_plan& work = *now_;
+    auto const d = static_cast<std::size_t>(device);
+    device_board& board = work.boards[d];
+    if (!captured)
+      wait_until([&] { return board.has_room_for(work.position[d]); });
+    try {
+      current.change_to(board.gpu());
+      enqueuing_device own = on_streams(device);
+      work.position[d] = execute_item(work.view, device, work.position[d], own);
+    } catch (error const&) {
+      stuck_ = true;
+      raise(device);
+    } catch (...) {
+      work.gather();
+      raise(device);
+    }
+  }
+
+  //! The same order, but for devices at an item about which the host does not know enough: the
+  //! others go on.
+  template <class Go>
+  void enqueue_as_known(current_device& current, Go go) {
+    stream_plan& work = *now_;
+    std::vector<int> at(work.position.size());
+    auto const ended = [&] {
+      for (std::size_t d = 0; d < at.size(); ++d)
+        if (static_cast<std::size_t>(at[d]) < work.view.program_of(static_cast<int>(d)).size())
+          return false;
+      return true;
+    };
+    auto const knows = [&](int device) {
+      auto const d = static_cast<std::size_t>(device);
+      current.change_to(work.boards[d].gpu());
+      enqueuing_device own = on_streams(device);
+      return own.knows_enough_for(
+        work.view.program_of(device)[static_cast<std::size_t>(work.position[d])]);
+    };
+    auto const go_on = [&](int device) {
+      go(device);
+      work.leave_out(device);
+      at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
+    };
+    while (!ended())
+      wait_until([&] { return take_turns(work.view, at, knows, go_on); });
+  }
+
+  [[nodiscard]] enqueuing_device on_streams(int device) {
+    return {now_->view,
+            device,
+            now_->boards[static_cast<std::size_t>(device)],
+            stages_,
+            *now_->transport};
   }
 
   //! Nothing is asked of the GPUs until the launch has returned.
@@ -409,6 +473,7 @@ private:
   streams options_;
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
+  carried_totals carried_;
   stream_plan* now_ = nullptr;                      // the plan of the last step
   std::vector<std::byte> rows_;                     // of the totals, for who asks
   typename Clock::time_point latest_{};             // the end of all waits of the iteration
