@@ -78,18 +78,6 @@ TEST_CASE(
   }
 }
 
-namespace {
-
-//! Composite passes of all devices.
-int pairs_of(pipelining::plan const& work) {
-  return static_cast<int>(
-    std::count_if(work.items.begin(), work.items.end(), [](pipelining::item const& step) {
-      return step.what == pipelining::operation::run && step.work.overlapped;
-    }));
-}
-
-} // namespace
-
 TEST_CASE("the halves of composite passes are enqueued as one, and may run at once") {
   int some = 0;
   for (training_plan const& plan : training_plans())

@@ -42,8 +42,10 @@ std::string check(training_mutant const& what, training_plan const& plan) {
       if (!found.empty())
         return found;
       standin::configure(how);
-      note("streams: ",
-           verdict(what.on_streams({.work = plan.work, .graph = graph}), plan.expected));
+      auto const result = what.on_streams({.work = plan.work, .graph = graph});
+      note("streams: ", verdict(result, plan.expected));
+      if (!graph && result.pairs != 9 * pairs_of(plan.work))
+        note("streams: ", "pairs in turn");
       standin::configure(how);
       note("ranks: ", verdict(what.on_ranks({.work = plan.work, .graph = graph}), plan.expected));
     }

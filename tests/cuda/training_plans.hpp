@@ -16,6 +16,7 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -70,6 +71,14 @@ inline std::vector<training_plan> training_plans() {
   add("weight gradients in pairs 2x3",
       pp::lower(pp::make_timetable<support::paired_weights>({2, 3}), training_sizes));
   return plans;
+}
+
+//! @brief Composite passes of all devices.
+inline int pairs_of(pipelining::plan const& work) {
+  return static_cast<int>(
+    std::count_if(work.items.begin(), work.items.end(), [](pipelining::item const& step) {
+      return step.what == pipelining::operation::run && step.work.overlapped;
+    }));
 }
 
 //! Plans of one runner, and what threads make of them.
