@@ -151,8 +151,10 @@ void train_rank(training_case const& what,
   training_memory memory;
   auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
-    memory.add(
-      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device, what.early);
+    memory.add(numbers[static_cast<std::size_t>(s)],
+               stages - 1,
+               pp::device_of(extents, s) == device,
+               what.early);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }

@@ -114,11 +114,11 @@ struct training_kernel_stage {
   replica_line* replicas = nullptr;
   float* announced = nullptr; //!< on the device: its gradient when it was told that it is complete
   int announcements = 0;
-  bool plants = false; //!< spoils its gradients now and then
+  bool plants = false;                //!< spoils its gradients now and then
   support::trained* before = nullptr; //!< on the device: its numbers before its last step
   int rolled_back = 0;                //!< steps that were undone
   int made_up = 0;                    //!< steps that came late, where there was nothing to undo
-  int pairs = 0; //!< composite passes that it was the first stage of
+  int pairs = 0;                      //!< composite passes that it was the first stage of
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();

@@ -51,16 +51,17 @@ namespace detail {
 //! @brief Runs the programs of one device of plans on the GPU of this process; one process per
 //! device, joined by NCCL.
 //!
-//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
-//! its streams, its memory and the communicators that their policies call the same, and follow each
-//! other without a barrier: `step` says which one runs, the same on all ranks.
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its streams, its memory and the communicators that their policies call the same, and
+//! follow each other without a barrier: `step` says which one runs, the same on all ranks.
 //!
 //! The constructor and `add` are collective: ranks make their communicators and connect every edge,
-//! and nothing is set up lazily afterwards. One thread enqueues in the order of the plan; no call waits
-//! for another rank without a deadline.
+//! and nothing is set up lazily afterwards. One thread enqueues in the order of the plan; no call
+//! waits for another rank without a deadline.
 //!
-//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host decides
-//! in the middle of an iteration, when the rows of the totals have come to it (step_decisions).
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
+//! decides in the middle of an iteration, when the rows of the totals have come to it
+//! (step_decisions).
 //!
 //! When a stage throws, CUDA or NCCL reports an error, another rank fails or a deadline passes, the
 //! rank stops enqueuing, tells the others through the store, destroys its graph, aborts its
@@ -79,7 +80,8 @@ namespace detail {
 template <class Stages, run_store Store = store, class Clock = polling_clock>
 class nccl_runner {
 public:
-  //! @param work the plan that `step()` runs, the same on all ranks. @param stages, line must outlive the runner.
+  //! @param work the plan that `step()` runs, the same on all ranks. @param stages, line must
+  //! outlive the runner.
   //! @param rank the device of the plan that this process is.
   //! @throws std::invalid_argument when stages, rank or environment do not suit, after telling the
   //! other ranks; run_error when a rank fails or is missing.
@@ -280,7 +282,7 @@ private:
     try {
       plan_view const& first = machine_->view(0);
       check_addition(first, work);
-      if (!same_stages(first, work))
+      if (!pipelining::detail::same_stages(first, work))
         throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
                                     "but this one places them elsewhere; make another runner for "
                                     "it");
@@ -341,8 +343,8 @@ private:
   int exceptions_; // in flight when the runner was made
   rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
-  int steps_ = 0; // of all plans
-  int taken_ = 0; // plans so far, those among them that are gone
+  int steps_ = 0;                // of all plans
+  int taken_ = 0;                // plans so far, those among them that are gone
   void const* thread_ = nullptr; // of the first step
   bool failed_ = false;
 };

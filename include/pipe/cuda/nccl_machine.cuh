@@ -96,8 +96,7 @@ class nccl_machine {
 public:
   //! @param now what the rank does outside of the items of its program, for its report.
   //! @pre `options.gpu` is current; the other arguments outlive the machine.
-  nccl_machine(
-    Stages& stages, Store& line, int rank, nccl_ranks const& options, rank_standing& now)
+  nccl_machine(Stages& stages, Store& line, int rank, nccl_ranks const& options, rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr) {}
@@ -348,14 +347,12 @@ private:
     bool const validated = run.view.validation != step_validation::at_once;
     if (validated) {
       auto const rows = carried_.hand_on(run.view); // other ranks get theirs from the last one
-      run.board.decisions()->begin(run.board.slots(run.view, rank_),
-                                   rank_ + 1 == devices_ ? rows : rows.first(0),
-                                   origin());
+      run.board.decisions()->begin(
+        run.board.slots(run.view, rank_), rank_ + 1 == devices_ ? rows : rows.first(0), origin());
     }
     run.board.fork(captured);
     patience_type const patient = waiting();
-    enqueuing_device own{
-      {run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
+    enqueuing_device own{{run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
     auto const until = [&](auto done) {
       patient.wait("the iteration", [&] {
         if (done())
@@ -366,7 +363,7 @@ private:
     };
     auto const steps = run.view.program_of(rank_);
     int const count = run.items();
-    int const behind = behind_validation(run.view, rank_);
+    int const behind = pipelining::detail::behind_validation(run.view, rank_);
     while (run.position < count) {
       messages_.check_guard();
       item const& next = steps[static_cast<std::size_t>(run.position)];
@@ -391,7 +388,8 @@ private:
     auto const steps = running_->view.program_of(rank_);
     for (int at = running_->position; at < running_->items();) {
       int const end = end_of_group(steps, at);
-      if (arrives_early(running_->view, rank_, steps[static_cast<std::size_t>(at)]))
+      if (pipelining::detail::arrives_early(
+            running_->view, rank_, steps[static_cast<std::size_t>(at)]))
         own.post(at,
                  steps.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
       at = end;
@@ -435,7 +433,7 @@ private:
   shared_device shared_;
   event iteration_end_;
   transport messages_;
-  std::vector<std::unique_ptr<nccl_plan>> plans_;   // with graphs, which end before communicators
+  std::vector<std::unique_ptr<nccl_plan>> plans_; // with graphs, which end before communicators
   // Not of a scope: to free its memory is to wait for messages that may never end.
   std::unique_ptr<nccl_plan> coming_;
   nccl_plan* running_ = nullptr;                    // the plan of the last step

@@ -36,14 +36,15 @@ namespace cuda {
 
 //! @brief The lanes of one plan on one rank: what carries their messages.
 struct message_lanes {
-  plan_view work;                         //!< the plan
-  message_checks* checks = nullptr;       //!< makes and compares headers; null where there are none
-  std::vector<communicator*> all = {};     //!< of the plan
+  plan_view work;                      //!< the plan
+  message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
+  std::vector<communicator*> all = {}; //!< of the plan
   std::vector<communicator*> by_lane = {}; //!< [lanes]
 
   //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
-    return checks == nullptr && step.what != operation::run && pipelining::detail::is_broadcast(work.over(), step);
+    return checks == nullptr && step.what != operation::run &&
+           pipelining::detail::is_broadcast(work.over(), step);
   }
   //! What carries the messages between a device and another one.
   [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {
@@ -368,11 +369,8 @@ private:
         "ncclRecv");
   }
 
-  void enqueue_header(message_checks const& checks,
-                      communicator const& lane,
-                      int index,
-                      item step,
-                      cudaStream_t on) {
+  void enqueue_header(
+    message_checks const& checks, communicator const& lane, int index, item step, cudaStream_t on) {
     step.in_bytes = step.out_bytes = sizeof(message_header);
     enqueue(lane, step, false, checks.header_of(index), on);
   }

@@ -80,8 +80,8 @@ struct stream_device {
   }
 
   //! @brief Enqueues a composite pass, where its stages can do its halves at once: each has a
-  //! stream, which starts behind all that either of them waits for, and the stream of passes goes on
-  //! behind both.
+  //! stream, which starts behind all that either of them waits for, and the stream of passes goes
+  //! on behind both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
     if (!runs_as_one(stages, work, pair))
       return false;

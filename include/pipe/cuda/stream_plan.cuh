@@ -94,12 +94,14 @@ struct stream_plan {
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
     step_decisions const* const its = boards[d].decisions();
-    if (its == nullptr || !its->wrong() || position[d] < behind_validation(view, device))
+    if (its == nullptr || !its->wrong() ||
+        position[d] < pipelining::detail::behind_validation(view, device))
       return;
-    ends[d] = behind_validation(view, device);
+    ends[d] = pipelining::detail::behind_validation(view, device);
     auto const steps = view.program_of(device);
     while (static_cast<std::size_t>(position[d]) < steps.size() &&
-           !arrives_early(view, device, steps[static_cast<std::size_t>(position[d])]))
+           !pipelining::detail::arrives_early(
+             view, device, steps[static_cast<std::size_t>(position[d])]))
       position[d] = end_of_group(steps, position[d]);
   }
   //! @brief True when a validation has found the step of the iteration before wrong.

@@ -73,9 +73,9 @@ struct streams {
 //! @brief Runs plans on streams: several devices of one process, or several virtual devices on
 //! one.
 //!
-//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
-//! its streams and its memory, which is as large as the largest of them wants; `step` says which one
-//! runs.
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its streams and its memory, which is as large as the largest of them wants; `step` says
+//! which one runs.
 //!
 //! One thread enqueues everything in one order that all devices' programs are parts of. Before the
 //! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
@@ -83,9 +83,9 @@ struct streams {
 //! behind where the launch does not return before the deadline. Streams, events and memory are made
 //! once, what the plan keeps on the host is pinned; a step allocates nothing.
 //!
-//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host decides
-//! in the middle of an iteration, when the rows of the totals have come to it (step_decisions). While
-//! one device waits for that the host goes on with the others.
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
+//! decides in the middle of an iteration, when the rows of the totals have come to it
+//! (step_decisions). While one device waits for that the host goes on with the others.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
@@ -201,7 +201,7 @@ public:
   [[nodiscard]] pipelining::totals totals() {
     if (now_ == nullptr || stuck_)
       return {};
-    bool const at_end = steps_early(now_->view.validation);
+    bool const at_end = pipelining::detail::steps_early(now_->view.validation);
     int const device = at_end ? now_->view.extents.devices - 1 : 0;
     device_board const& board = now_->boards[static_cast<std::size_t>(device)];
     current_device const scope(board.gpu());
@@ -474,10 +474,10 @@ private:
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   carried_totals carried_;
-  stream_plan* now_ = nullptr;                      // the plan of the last step
-  std::vector<std::byte> rows_;                     // of the totals, for who asks
-  typename Clock::time_point latest_{};             // the end of all waits of the iteration
-  bool end_recorded_ = false;                       // behind all of the iteration
+  stream_plan* now_ = nullptr;          // the plan of the last step
+  std::vector<std::byte> rows_;         // of the totals, for who asks
+  typename Clock::time_point latest_{}; // the end of all waits of the iteration
+  bool end_recorded_ = false;           // behind all of the iteration
   bool stuck_ = false;
 };
 

@@ -41,7 +41,7 @@ public:
   [[nodiscard]] std::span<std::byte const> hand_on(plan_view const& next) {
     pending_ = false;
     return detail::validates(next.validation) ? std::span<std::byte const>(rows_)
-                                      : std::span<std::byte const>();
+                                              : std::span<std::byte const>();
   }
   //! @brief The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
