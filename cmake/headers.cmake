@@ -305,6 +305,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/portable/backward_mma.cuh
   attention/portable/forward_mma.cuh
   attention/portable/shared_tile.cuh
+  cuda/device_board.cuh
   cuda/device_guards.cuh
   cuda/error.cuh
   cuda/graph_launcher.cuh
@@ -313,7 +314,10 @@ set(PIPELINING_CUDA_HEADERS
   cuda/pass_times.cuh
   cuda/peer_copies.cuh
   cuda/ranges.cuh
+  cuda/shared_device.cuh
+  cuda/step_decisions.cuh
   cuda/stream_device.cuh
+  cuda/stream_plan.cuh
   cuda/streams.cuh
   cuda/wait.cuh
   cuda.cuh
@@ -330,5 +334,6 @@ set(PIPELINING_NCCL_HEADERS
   cuda/nccl_failure.cuh
   cuda/nccl_machine.cuh
   cuda/nccl_messages.cuh
+  cuda/nccl_plan.cuh
   cuda/nccl_ranks.cuh
 )

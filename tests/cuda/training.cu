@@ -3,6 +3,8 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/run/plan_number.hpp>
+#include <pipe/run/post_validated.hpp>
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -31,12 +33,13 @@ struct training_memory {
   training_model model{};
 
   //! Adds a stage; without numbers where `own` is false.
-  void add(support::trained const& numbers, int last_stage, bool own) {
-    training_kernel_stage stage{.last_stage = last_stage};
+  void add(support::trained const& numbers, int last_stage, bool own, bool early) {
+    training_kernel_stage stage{.last_stage = last_stage, .plants = early};
     if (own) {
-      memories.emplace_back(static_cast<std::int64_t>(sizeof numbers + sizeof(float)));
+      memories.emplace_back(static_cast<std::int64_t>(2 * sizeof numbers + sizeof(float)));
       stage.numbers = reinterpret_cast<support::trained*>(memories.back().data());
-      stage.announced = reinterpret_cast<float*>(stage.numbers + 1);
+      stage.before = stage.numbers + 1;
+      stage.announced = reinterpret_cast<float*>(stage.numbers + 2);
       pp::cuda::check(cudaMemcpy(stage.numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
                       "cudaMemcpy");
     }
@@ -53,15 +56,58 @@ struct training_memory {
       read(&result.stages[at], model[s].numbers, sizeof(support::trained));
       read(&result.announced[at], model[s].announced, sizeof(float));
       result.announcements[at] = model[s].announcements;
+      result.pairs += model[s].pairs;
+      result.rolled_back += model[s].rolled_back;
+      result.made_up += model[s].made_up;
     }
   }
 };
+
+std::vector<support::trained> untrained(training_case const& what) {
+  int const stages = pp::stages(what.work.extents);
+  return what.early ? support::untrained(stages, 64) : support::untrained(stages);
+}
 
 void make_room(training_result& result, int stages) {
   auto const count = static_cast<std::size_t>(stages);
   result.stages.resize(count);
   result.announced.resize(count);
   result.announcements.resize(count);
+}
+
+//! Gives a runner the plans that come before a step, and says which one the step is to run.
+template <class Runner>
+pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
+  for (given_plan const& each : what.given) {
+    if (each.before_step != step)
+      continue;
+    if (each.instead_of < 0)
+      (void)runner.add(each.work);
+    else
+      (void)runner.replace({each.instead_of}, each.work);
+  }
+  return {what.turns.empty() ? 0 : what.turns[static_cast<std::size_t>(step)]};
+}
+
+//! Steps early, and validates; at once now and then.
+template <class Runner>
+long train_early(training_case const& what, Runner& runner) {
+  pp::post_validated_numbers const numbers{{0}, {1}, {2}};
+  pp::post_validated_steps early(runner);
+  (void)plan_for(what, 0, runner);
+  for (int step = 0; step < what.steps; ++step) {
+    early.step(numbers);
+    if (step % 5 == 3 || step + 1 == what.steps)
+      early.finish();
+  }
+  return early.repeated();
+}
+
+std::vector<support::training_row> rows_of(pp::totals const& all) {
+  std::vector<support::training_row> rows;
+  for (int stage = 0; stage < all.rows; ++stage)
+    rows.push_back(all.row<support::training_row>(stage)[0]);
+  return rows;
 }
 
 //! The line of a rank to its replica, made and ended together with it.
@@ -103,10 +149,12 @@ void train_rank(training_case const& what,
   if (what.replicas > 1)
     line.emplace(ids[device], replica);
   training_memory memory;
-  auto const numbers = support::untrained(stages);
+  auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
-    memory.add(
-      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device);
+    memory.add(numbers[static_cast<std::size_t>(s)],
+               stages - 1,
+               pp::device_of(extents, s) == device,
+               what.early);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }
@@ -124,12 +172,16 @@ void train_rank(training_case const& what,
        .one_message_stream = what.one_message_stream,
        .ranges = what.ranges,
        .checked = what.checked});
-    for (int step = 0; step < what.steps; ++step) {
+    if (what.early)
+      result.repeated = train_early(what, runner);
+    for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after) {
         store.barrier("freeze", extents.devices, std::chrono::seconds(1));
         standin::freeze();
       }
-      runner.step();
+      runner.step(plan_for(what, step, runner));
+      if (!what.turns.empty() && rank == 0)
+        result.rows.push_back(rows_of(runner.totals()));
     }
     store.barrier("ended", extents.devices, std::chrono::seconds(1));
     result.findings = standin::summary();
@@ -147,12 +199,12 @@ training_result train_on_streams(training_case const& what) {
   training_result result;
   make_room(result, stages);
   training_memory memory;
-  auto const numbers = support::untrained(stages);
+  auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
     int const device = pp::device_of(extents, s);
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
-    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true);
+    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what.early);
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<training_model, standin::clock> runner(
@@ -160,10 +212,14 @@ training_result train_on_streams(training_case const& what) {
     memory.model,
     {.gpus = what.gpus, .graph = what.graph, .warm_up = 1, .ranges = what.ranges});
   try {
-    for (int step = 0; step < what.steps; ++step) {
+    if (what.early)
+      result.repeated = train_early(what, runner);
+    for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after)
         standin::freeze();
-      runner.step();
+      runner.step(plan_for(what, step, runner));
+      if (!what.turns.empty())
+        result.rows.push_back(rows_of(runner.totals()));
     }
   } catch (std::exception const& failure) {
     result.failure = failure.what();

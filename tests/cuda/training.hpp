@@ -10,8 +10,18 @@
 #include <tests/support/training.hpp>
 #include <vector>
 
+//! A plan that the runner is given between two steps.
+struct given_plan {
+  pipelining::plan work{};
+  int before_step = 0;
+  int instead_of = -1; //!< the number of another; -1: a further one
+};
+
 struct training_case {
   pipelining::plan work{};
+  std::vector<given_plan> given{}; //!< further ones
+  std::vector<int> turns{};        //!< the number of the plan of each step; empty: the first one
+  bool early = false; //!< plans 0, 1 and 2 step early and validate; `finish` now and then
   bool graph = false;
   bool one_message_stream = false; //!< of ranks
   bool checked = false;            //!< of ranks
@@ -26,6 +36,12 @@ struct training_result {
   std::vector<support::trained> stages{}; //!< [replicas][stages]
   std::vector<float> announced{};   //!< [replicas][stages], gradients told to be complete last
   std::vector<int> announcements{}; //!< [replicas][stages], how often the host told so
+  int pairs = 0;                    //!< composite passes that the host has enqueued as one
+  int rolled_back = 0;              //!< steps of stages that were undone
+  int made_up = 0;                  //!< steps of stages that came late
+  long repeated = 0;                //!< iterations that began again
+  //! [steps][stages], the totals behind each step; of ranks, those of rank 0.
+  std::vector<std::vector<support::training_row>> rows{};
   std::string failure{};
   std::string findings{};         //!< of the stand-in after the last step
   int passes_after_reduction = 0; //!< enqueued after the first reduction of their step, all ranks

@@ -78,6 +78,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the halves of composite passes are enqueued as one, and may run at once") {
+  int some = 0;
+  for (training_plan const& plan : training_plans())
+    for (bool const ranks : {false, true}) {
+      CAPTURE(plan.name);
+      CAPTURE(ranks);
+      standin::configure({.execution = standin::order::random, .seed = 36});
+      training_case const what{.work = plan.work, .steps = 2};
+      auto const result = ranks ? train_on_ranks(what) : train_on_streams(what);
+      CHECK(result.failure == "");
+      CHECK(result.pairs == 2 * pairs_of(plan.work));
+      some += result.pairs;
+    }
+  CHECK(some > 40);
+}
+
 TEST_CASE("hooks set nothing up after the warm-up, and devices may be several") {
   for (training_plan const& plan : training_plans())
     for (bool const graph : {false, true}) {

@@ -12,7 +12,8 @@ import sys
 
 import mutants
 
-EXECUTE, RUN_ITEM = mutants.EXECUTE, "run_item.hpp"
+EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "run_item.hpp", "shared_device.cuh"
+DECISIONS, VALIDATE = "step_decisions.cuh", "validate_step.hpp"
 WAIT, POST = "device.wait_for(wait, step);", "device.post(first, group);"
 
 
@@ -41,6 +42,39 @@ MUTANTS = [
     ("add a gradient to itself", RUN_ITEM, "memory.tied_gradient(1)", "memory.tied_gradient(PLANTED ? 0 : 1)"),
     ("leave the optimizer of the first stage out", RUN_ITEM, "if (step.about == subject::update)",
      "if (step.about == subject::update && (!PLANTED || where.stage > 0))"),
+    ("start the second half of a pair before what it waits for", mutants.DEVICE,
+     "board.start_after(on, board.beside());", "(void)0;"),
+    ("go on before the second half of a pair has ended", mutants.DEVICE,
+     "auto const join = [this, on] { board.start_after(board.beside(), on); };",
+     "auto const join = [this, on] {\n      if (!PLANTED || board.guards() != nullptr)\n"
+     "        board.start_after(board.beside(), on);\n    };"),
+    ("tell no stage of gradients that a pair completes", RUN_ITEM, "detail::announce(other, second, on.first);",
+     "(void)0;"),
+    ("tell of gradients on the stream of one half", RUN_ITEM, "where.stream = stream;", "(void)stream;"),
+    ("run pairs in turn", RUN_ITEM, "if (pair.size() != 2)", "if (PLANTED || pair.size() != 2)"),
+    ("run the first plan of streams whatever is asked for", mutants.STREAMS,
+     "now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();", "now_ = machine_->plans.front().get();"),
+    ("run the first plan of ranks whatever is asked for", mutants.MACHINE, "running_ = plans_[at].get();",
+     "running_ = plans_.front().get();"),
+    ("keep graphs of streams whose memory has moved", mutants.STREAMS, "each->iteration = graph();", "(void)each;"),
+    ("keep graphs of ranks whose memory has moved", mutants.MACHINE, "if (outgrows(work.view(), plans_))",
+     "if (!PLANTED && outgrows(work.view(), plans_))"),
+    ("let memory be as large as the first plan wants", SHARED, "if (wanted <= has)",
+     "if (PLANTED ? has > 0 : wanted <= has)"),
+    ("tell no totals", mutants.STREAMS, "bool const at_end = pipelining::detail::steps_early(now_->view.validation);",
+     "bool const at_end = pipelining::detail::steps_early(now_->view.validation);\n    if (PLANTED)\n      return {};"),
+    ("decide before the rows have come to the host", mutants.DEVICE, "return its->come();", "return true;"),
+    ("ask for rows that have not come to the device", mutants.DEVICE,
+     "for (int const wait : work.waits_of(step))\n        wait_for(wait, step);", "(void)0;"),
+    ("step early with rows of the iteration before", DECISIONS, "about == subject::early_update && stage < all.rows",
+     "!PLANTED && about == subject::early_update && stage < all.rows"),
+    ("carry no rows over to the next plan", DECISIONS, "if (carried.empty())", "if (PLANTED || carried.empty())"),
+    ("go on with a wrong iteration on streams", mutants.STREAM_PLAN, "!its->wrong()", "(PLANTED || !its->wrong())"),
+    ("go on with a wrong iteration on ranks", mutants.MACHINE, "run.position == behind && begins_again()",
+     "run.position == behind && begins_again() && !PLANTED"),
+    ("leave what was sent early unreceived", mutants.MACHINE, "receive_early(own);", "(void)0;"),
+    ("roll nothing back", VALIDATE, "stage.roll_back(where, stage.accepts(where, known.rows()));",
+     "stage.roll_back(where, false);"),
 ]
 
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp.
+// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp or
+// plans.test.cpp.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -41,8 +42,10 @@ std::string check(training_mutant const& what, training_plan const& plan) {
       if (!found.empty())
         return found;
       standin::configure(how);
-      note("streams: ",
-           verdict(what.on_streams({.work = plan.work, .graph = graph}), plan.expected));
+      auto const result = what.on_streams({.work = plan.work, .graph = graph});
+      note("streams: ", verdict(result, plan.expected));
+      if (!graph && result.pairs != 9 * pairs_of(plan.work))
+        note("streams: ", "pairs in turn");
       standin::configure(how);
       note("ranks: ", verdict(what.on_ranks({.work = plan.work, .graph = graph}), plan.expected));
     }
@@ -59,10 +62,41 @@ std::string check_replicas(training_mutant const& what, training_plan const& pla
   return wrong.empty() ? wrong : "replicas: " + wrong;
 }
 
+std::string check_several(training_mutant const& what, several_plans const& plans) {
+  for (bool const graph : {false, true})
+    for (bool const ranks : {false, true})
+      for (standin::configuration const& how : orders()) {
+        training_case one = plans.what;
+        one.graph = graph;
+        standin::configure(how);
+        auto const result = ranks ? what.on_ranks(one) : what.on_streams(one);
+        auto wrong = verdict(result, plans.expected.stages);
+        if (wrong.empty() && differences(result, plans.expected) > 0)
+          wrong = "wrong totals";
+        if (!wrong.empty())
+          return (ranks ? "several plans on ranks: " : "several plans on streams: ") + wrong;
+      }
+  return {};
+}
+
+std::string check_early(training_mutant const& what, early_plans const& plans) {
+  for (bool const ranks : {false, true})
+    for (standin::configuration const& how : orders()) {
+      standin::configure(how);
+      auto const wrong =
+        verdict(ranks ? what.on_ranks(plans.what) : what.on_streams(plans.what), plans.expected);
+      if (!wrong.empty())
+        return (ranks ? "early steps on ranks: " : "early steps on streams: ") + wrong;
+    }
+  return {};
+}
+
 } // namespace
 
 TEST_CASE("every bug behind complete gradients is found, and none where there is none") {
   auto const plans = training_plans();
+  auto const several = all_several_plans();
+  auto const early = all_early_plans();
   auto const mutants = all_training_mutants();
   REQUIRE(mutants.size() > 8);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
@@ -74,6 +108,12 @@ TEST_CASE("every bug behind complete gradients is found, and none where there is
       if (!by.empty())
         break;
     }
+    for (several_plans const& each : several)
+      if (by.empty())
+        by = check_several(mutants[i], each);
+    for (early_plans const& each : early)
+      if (by.empty())
+        by = check_early(mutants[i], each);
     CAPTURE(by);
     std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
     CAPTURE(mutants[i].name);

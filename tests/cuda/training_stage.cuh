@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <tests/support/early_training.hpp>
 #include <tests/support/training.hpp>
 
 namespace training_stage_detail {
@@ -70,6 +71,9 @@ static __global__ void row_kernel(trained const* s, training_row* row, bool firs
   *row = support::row_of(*s, first);
 }
 
+static __global__ void plant_kernel(trained* s, int stage, int stages, int step) {
+  support::plant(*s, stage, stages, step);
+}
 static __global__ void step_kernel(trained* s, support::training_rows rows) {
   support::step_of(*s, rows);
 }
@@ -110,6 +114,11 @@ struct training_kernel_stage {
   replica_line* replicas = nullptr;
   float* announced = nullptr; //!< on the device: its gradient when it was told that it is complete
   int announcements = 0;
+  bool plants = false;                //!< spoils its gradients now and then
+  support::trained* before = nullptr; //!< on the device: its numbers before its last step
+  int rolled_back = 0;                //!< steps that were undone
+  int made_up = 0;                    //!< steps that came late, where there was nothing to undo
+  int pairs = 0;                      //!< composite passes that it was the first stage of
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
@@ -142,8 +151,31 @@ struct training_kernel_stage {
     check_launch();
   }
 
+  //! Both halves of a composite pass, each on its own stream.
+  void forward_backward(pipelining::composite_half const& forth,
+                        pipelining::composite_half const& back,
+                        training_kernel_stage& other) {
+    ++pairs;
+    forward(forth.where, forth.in, forth.out);
+    other.backward(back.where, back.in, back.out);
+  }
+  void braid(pipelining::pass_kind kind,
+             pipelining::composite_half const& half,
+             pipelining::pass_kind other_kind,
+             pipelining::composite_half const& other_half,
+             training_kernel_stage& other) {
+    ++pairs;
+    run(kind, half);
+    other.run(other_kind, other_half);
+  }
+
   //! The gradient that is not tied goes to the replica while other stages still run.
   void gradients_ready(pipelining::context const& where) {
+    if (plants) {
+      training_stage_detail::plant_kernel<<<1, 1, 0, stream(where)>>>(
+        numbers, where.stage, last_stage + 1, announcements);
+      check_launch();
+    }
     ++announcements;
     pipelining::cuda::check(
       cudaMemcpyAsync(
@@ -173,12 +205,35 @@ struct training_kernel_stage {
   void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
     if (replicas != nullptr)
       replicas->reductions = 0;
+    copy(before, numbers, stream(where));
     training_stage_detail::step_kernel<<<1, 1, 0, stream(where)>>>(
       numbers, support::training_rows{all.data, all.stride, all.rows});
     check_launch();
   }
 
+  [[nodiscard]] bool accepts(pipelining::context const&, pipelining::totals const& all) const {
+    return support::accepts_rows(all);
+  }
+  void roll_back(pipelining::context const& where, bool stepped) {
+    ++(stepped ? rolled_back : made_up);
+    if (stepped)
+      copy(numbers, before, stream(where));
+  }
+
 private:
+  static void copy(support::trained* to, support::trained const* from, cudaStream_t on) {
+    pipelining::cuda::check(cudaMemcpyAsync(to, from, sizeof *to, cudaMemcpyDeviceToDevice, on),
+                            "cudaMemcpyAsync");
+  }
+  void run(pipelining::pass_kind kind, pipelining::composite_half const& half) {
+    switch (kind) {
+    case pipelining::pass_kind::forward: return forward(half.where, half.in, half.out);
+    case pipelining::pass_kind::backward: return backward(half.where, half.in, half.out);
+    case pipelining::pass_kind::backward_input:
+      return backward_input(half.where, half.in, half.out);
+    default: return backward_weight(half.where);
+    }
+  }
   void note_pass() const {
     if (replicas != nullptr && replicas->reductions > 0)
       ++replicas->passes_after;

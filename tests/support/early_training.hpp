@@ -5,10 +5,10 @@
 //! @brief Stages of the small model that take their optimizer's steps early, for tests of their
 //! validation.
 
+#include <pipe/config.hpp>
 #include <pipe/run/context.hpp>
 
 #include <cstddef>
-#include <limits>
 #include <vector>
 
 #include "tests/support/training.hpp"
@@ -17,10 +17,10 @@ namespace support {
 
 //! Spoils complete gradients now and then, on different stages: some devices have stepped when
 //! others find out, or none has.
-inline void plant(trained& s, int stage, int stages, int step) {
+PIPELINING_HOST_DEVICE inline void plant(trained& s, int stage, int stages, int step) {
   int const at = step % 11;
   if ((at == 2 && stage + 1 == stages) || (at == 6 && stage == stages / 2))
-    s.gradient = std::numeric_limits<float>::infinity();
+    s.gradient = __builtin_huge_valf();
   if (((at == 4 || at == 5) && stage + 1 == stages) || (at == 9 && stage == 0))
     s.gradient += 16 * s.scale; // to be clipped
 }
@@ -36,6 +36,17 @@ train_planted(std::vector<trained>& model, int microbatches, int first_step, int
   }
 }
 
+//! No overflow, and nothing to clip.
+[[nodiscard]] inline bool accepts_rows(pipelining::totals const& all) {
+  float squared = 0;
+  int overflows = 0;
+  for (int stage = 0; stage < all.rows; ++stage) {
+    squared += all.row<training_row>(stage)[0].squared_norm;
+    overflows += all.row<training_row>(stage)[0].overflow;
+  }
+  return overflows == 0 && !(squared > 1.0F);
+}
+
 //! Keeps a copy of its numbers from before its last step.
 struct early_training_stage : training_stage {
   trained before{};
@@ -48,15 +59,8 @@ struct early_training_stage : training_stage {
     training_stage::gradients_ready(where);
   }
 
-  //! No overflow, and nothing to clip.
   [[nodiscard]] bool accepts(pipelining::context const&, pipelining::totals const& all) const {
-    float squared = 0;
-    int overflows = 0;
-    for (int stage = 0; stage < all.rows; ++stage) {
-      squared += all.row<training_row>(stage)[0].squared_norm;
-      overflows += all.row<training_row>(stage)[0].overflow;
-    }
-    return overflows == 0 && !(squared > 1.0F);
+    return accepts_rows(all);
   }
   void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
     before = numbers;

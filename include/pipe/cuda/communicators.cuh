@@ -111,6 +111,14 @@ public:
   [[nodiscard]] std::string const& label() const noexcept { return label_; }
   //! The devices that share it.
   [[nodiscard]] communicator_members const& members() const noexcept { return members_; }
+  //! @brief True when messages have not gone to a peer, or come from it, before; they have then.
+  [[nodiscard]] bool is_new_to(int peer, bool sends) {
+    std::pair const use(peer, sends);
+    if (std::find(used_.begin(), used_.end(), use) != used_.end())
+      return false;
+    used_.push_back(use);
+    return true;
+  }
   //! @brief Its place under guard.
   [[nodiscard]] std::size_t place() const noexcept { return place_; }
   //! Notes that place.
@@ -121,6 +129,7 @@ private:
   std::string label_;
   ncclComm_t handle_ = nullptr;
   std::size_t place_ = 0;
+  std::vector<std::pair<int, bool>> used_; // peers, and whether it sends to them
 };
 
 } // namespace cuda

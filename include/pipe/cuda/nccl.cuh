@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief A plan on processes with one GPU each. Header for pipelining::cuda::nccl_runner. Needs
+//! @brief Plans on processes with one GPU each. Header for pipelining::cuda::nccl_runner. Needs
 //! <nccl.h>; link `pipelining::nccl`.
 
 #include <pipe/config.hpp>
@@ -14,11 +14,14 @@
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/failure_origin.hpp>
+#include <pipe/run/plan_agreement.hpp>
+#include <pipe/run/plan_number.hpp>
 #include <pipe/run/store.hpp>
 
 #include <cuda_runtime_api.h>
@@ -45,12 +48,20 @@ namespace detail {
 
 } // namespace detail
 
-//! @brief Runs the program of one device of a plan on the GPU of this process; one process per
+//! @brief Runs the programs of one device of plans on the GPU of this process; one process per
 //! device, joined by NCCL.
 //!
-//! The constructor is collective: ranks make their communicators and connect every edge, and
-//! nothing is set up lazily afterwards. One thread enqueues in the order of the plan; no call waits
-//! for another rank without a deadline.
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its streams, its memory and the communicators that their policies call the same, and
+//! follow each other without a barrier: `step` says which one runs, the same on all ranks.
+//!
+//! The constructor and `add` are collective: ranks make their communicators and connect every edge,
+//! and nothing is set up lazily afterwards. One thread enqueues in the order of the plan; no call
+//! waits for another rank without a deadline.
+//!
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
+//! decides in the middle of an iteration, when the rows of the totals have come to it
+//! (step_decisions).
 //!
 //! When a stage throws, CUDA or NCCL reports an error, another rank fails or a deadline passes, the
 //! rank stops enqueuing, tells the others through the store, destroys its graph, aborts its
@@ -69,26 +80,20 @@ namespace detail {
 template <class Stages, run_store Store = store, class Clock = polling_clock>
 class nccl_runner {
 public:
-  //! @param work the plan, the same on all ranks. @param stages, line must outlive the runner.
+  //! @param work the plan that `step()` runs, the same on all ranks. @param stages, line must
+  //! outlive the runner.
   //! @param rank the device of the plan that this process is.
   //! @throws std::invalid_argument when stages, rank or environment do not suit, after telling the
   //! other ranks; run_error when a rank fails or is missing.
   nccl_runner(plan work, Stages& stages, Store& line, int rank, nccl_ranks options = {})
-      : plan_(std::move(work)), view_(plan_.view()), line_(line), rank_(rank),
-        options_(std::move(options)), exceptions_(std::uncaught_exceptions()) {
+      : stages_(stages), line_(line), rank_(rank), options_(std::move(options)),
+        exceptions_(std::uncaught_exceptions()) {
     try {
-      check_options(stages);
-      if (rank > 0)
-        now_ = {"compares its plan with that of rank 0", {0}};
-      agree_on_plan(line_,
-                    view_,
-                    rank_,
-                    (options_.checked ? "checked " : "") + options_.elements,
-                    options_.name,
-                    options_.deadline);
+      check_options(work);
+      agree(work);
       current_device const scope(options_.gpu);
-      machine_ = std::make_unique<machine>(view_, stages, line_, rank_, options_, now_);
-      machine_->connect();
+      machine_ = std::make_unique<machine>(stages_, line_, rank_, options_, now_);
+      machine_->take(std::move(work), 0, taken_++);
     } catch (std::logic_error const& unfit) {
       tell_standing(line_, options_.name, rank_, {"has not begun", {}, failure_cause::own});
       line_.abort("rank " + std::to_string(rank_) + " could not begin: " + unfit.what());
@@ -116,25 +121,66 @@ public:
     }
   }
 
-  //! @brief Runs this rank's passes of the plan once and waits for their end.
+  //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
+  //! plans in the same order.
+  //!
+  //! Between steps: memory grows here where the plan wants more, and then buffers lie elsewhere
+  //! than before, and graphs are captured anew; `totals` and `trace` are gone.
+  //! @return its number, 1 for the first one that is added.
+  //! @throws std::invalid_argument when the plan has other devices or stages than the first one, or
+  //! other places for them, or does not suit the stages, and the run has ended then; run_error when
+  //! a rank fails, is missing or has another plan.
+  plan_number add(plan work) { return put(std::move(work), machine_ ? machine_->plans() : 0); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
+  //! is. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    refuse_after_end();
+    check_number(which, machine_->plans());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
+  }
+
+  //! @brief Runs this rank's passes of a plan once and waits for their end.
+  //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
   //! @throws run_error on every rank when one fails; where a stage has thrown, its exception is
-  //! nested.
+  //! nested; std::invalid_argument for a number that `add` has not given, and for a plan that
+  //! validates a step of the optimizer that was not taken early, or leaves one without.
   //! @pre where communicators of the program are registered, the calling thread is that of the
   //! first step; another one ends the run.
   //! @sync returns when this rank's streams have ended the iteration; others may still run.
-  void step() {
-    if (failed_ || !machine_)
-      throw run_error("nccl: rank " + std::to_string(rank_) +
-                        " cannot run another step after one that failed, or after close()",
-                      rank_);
+  void step(plan_number which = {}) {
+    refuse_after_end();
+    check_number(which, machine_->plans());
+    machine_->check_turn(static_cast<std::size_t>(which.index));
     try {
       check_thread();
       current_device const scope(options_.gpu);
-      machine_->step(steps_);
+      machine_->step(static_cast<std::size_t>(which.index));
     } catch (...) {
       end_run("failed");
     }
     ++steps_;
+  }
+
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate. The same on all ranks.
+  [[nodiscard]] bool begins_again() const {
+    return !failed_ && machine_ && machine_->begins_again();
+  }
+
+  //! @brief The rows of the totals of the last step, if its plan has any, else none: a copy on the
+  //! host, which is there until the next call. None before the first step, after close and after a
+  //! failure. Where stages step early the last rank alone has those of all stages.
+  //! @throws error when CUDA does.
+  [[nodiscard]] pipelining::totals totals() {
+    if (failed_ || !machine_ || !machine_->has_run())
+      return {};
+    current_device const scope(options_.gpu);
+    return machine_->rows();
   }
 
   //! @brief The passes of all ranks in the last step with their measured start and end by events,
@@ -142,12 +188,12 @@ public:
   //! @throws std::logic_error without nccl_ranks::timed, before the first step, after close and after
   //! a failure; run_error when a rank fails or is missing.
   [[nodiscard]] dynamic_timetable trace() {
-    if (!options_.timed || steps_ == 0 || failed_ || !machine_)
+    if (!options_.timed || failed_ || !machine_ || !machine_->has_run())
       throw std::logic_error("nccl: there is no trace; set nccl_ranks::timed on all ranks, run a "
                              "step, and ask before close()");
     try {
       current_device const scope(options_.gpu);
-      return machine_->trace(plan_, steps_);
+      return machine_->trace(steps_);
     } catch (...) {
       end_run("could not gather the trace");
     }
@@ -191,19 +237,70 @@ public:
 private:
   using machine = nccl_machine<Stages, Store, Clock>;
 
-  void check_options(Stages& stages) const {
-    if (rank_ < 0 || rank_ >= view_.extents.devices)
-      throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
+  void refuse_after_end() const {
+    if (failed_ || !machine_)
+      throw run_error("nccl: rank " + std::to_string(rank_) +
+                        " cannot run another step after one that failed, or after close()",
+                      rank_);
+  }
+
+  void check_options(plan const& work) const {
+    int const devices = work.extents.devices;
+    if (rank_ < 0 || rank_ >= devices)
+      throw std::invalid_argument("nccl: the plan has " + std::to_string(devices) +
                                   " devices, but this is rank " + std::to_string(rank_) +
                                   "; start one process per device");
     if (!options_.world_ranks.empty() &&
-        options_.world_ranks.size() != static_cast<std::size_t>(view_.extents.devices))
-      throw std::invalid_argument("nccl: the plan has " + std::to_string(view_.extents.devices) +
+        options_.world_ranks.size() != static_cast<std::size_t>(devices))
+      throw std::invalid_argument("nccl: the plan has " + std::to_string(devices) +
                                   " devices, but nccl_ranks::world_ranks names " +
                                   std::to_string(options_.world_ranks.size()) + " ranks");
-    check_stages(view_, stages, rank_);
-    refuse_validation(view_, "nccl_runner");
+    check_plan(work);
     detail::check_environment();
+  }
+  void check_plan(plan const& work) const {
+    check_stages(work.view(), stages_, rank_);
+    if (options_.graph)
+      refuse_validation(work.view());
+  }
+
+  //! Compares a plan with that of rank 0.
+  void agree(plan const& work) {
+    if (rank_ > 0)
+      now_ = {"compares its plan with that of rank 0", {0}};
+    agree_on_plan(line_,
+                  work.view(),
+                  rank_,
+                  (options_.checked ? "checked " : "") + options_.elements,
+                  options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_)),
+                  options_.deadline);
+  }
+
+  plan_number put(plan work, std::size_t at) {
+    refuse_after_end();
+    now_ = {"adds a plan", {}};
+    try {
+      plan_view const& first = machine_->view(0);
+      check_addition(first, work);
+      if (!pipelining::detail::same_stages(first, work))
+        throw std::invalid_argument("nccl: the plans of a runner keep each stage on the same rank, "
+                                    "but this one places them elsewhere; make another runner for "
+                                    "it");
+      check_plan(work);
+      agree(work);
+      current_device const scope(options_.gpu);
+      machine_->take(std::move(work), at, taken_++);
+    } catch (std::invalid_argument const&) {
+      try {
+        end_run("could not add a plan");
+      } catch (run_error const&) { // told to the other ranks; here the sentence says more
+      }
+      throw;
+    } catch (...) {
+      end_run("could not add a plan");
+    }
+    now_ = {"is between two steps", {}};
+    return {static_cast<int>(at)};
   }
 
   //! Two threads have no order, in which kernels of two communicators could wait for each other.
@@ -239,15 +336,15 @@ private:
     throw failure;
   }
 
-  plan plan_;
-  plan_view view_;
+  Stages& stages_;
   Store& line_;
   int rank_;
   nccl_ranks options_;
   int exceptions_; // in flight when the runner was made
   rank_standing now_{"has not begun", {}};
   std::unique_ptr<machine> machine_;
-  int steps_ = 0;
+  int steps_ = 0;                // of all plans
+  int taken_ = 0;                // plans so far, those among them that are gone
   void const* thread_ = nullptr; // of the first step
   bool failed_ = false;
 };

@@ -8,15 +8,18 @@
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
+#include <pipe/cuda/nccl_plan.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/patience.cuh>
 #include <pipe/cuda/ranges.cuh>
+#include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
+#include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/step_validation.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
@@ -73,6 +76,7 @@ private:
 //! The device side of the executor loop with the patience that posting needs.
 template <class Stages, class Transport, class Patience>
 struct nccl_device : stream_device<Stages, Transport> {
+  message_lanes const& lanes;
   Patience const& waiting;
 
   void post(int first, std::span<item const> group) {
@@ -85,61 +89,62 @@ struct nccl_device : stream_device<Stages, Transport> {
 
 } // namespace detail
 
-//! @brief The streams, memory, communicators and graph of one rank. Its calls throw; what becomes
+//! @brief The streams, memory, communicators and plans of one rank. Its calls throw; what becomes
 //! of a failure is the runner's.
-//!
-//! Destroyed from the end: the graph before the communicators, which wait for the graphs that use
-//! them.
 template <class Stages, run_store Store, class Clock>
 class nccl_machine {
 public:
   //! @param now what the rank does outside of the items of its program, for its report.
   //! @pre `options.gpu` is current; the other arguments outlive the machine.
-  nccl_machine(plan_view const& work,
-               Stages& stages,
-               Store& line,
-               int rank,
-               nccl_ranks const& options,
-               rank_standing& now)
-      : work_(work), stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
-        board_(work,
-               rank,
-               options.gpu,
-               {one_stream(),
-                options.watched,
-                options.watched && options.graph,
-                options.ranges,
-                options.run_ahead,
-                options.timed}),
-        checks_(options.checked
-                  ? std::make_unique<message_checks>(work, rank, detail::kernels_for_checks())
-                  : nullptr),
-        messages_(work, rank, checks_.get()),
+  nccl_machine(Stages& stages, Store& line, int rank, nccl_ranks const& options, rank_standing& now)
+      : stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
+        shared_(options.gpu), messages_(rank),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
 
-  //! @brief Makes the communicators and uses every edge once. Collective.
-  void connect() {
-    if (options_.guarded)
-      board_.guard_slots(work_, rank_);
-    messages_.make(waiting(), options_);
-    if (work_.lanes[rank_] > 0)
-      messages_.connect(waiting(), board_.stream_at(1));
-    meet("connected");
+  //! @brief Takes a plan: makes the communicators that it lacks, and uses every edge once that no
+  //! plan before has had. Collective.
+  //! @param at the place of another plan, which is gone then, or behind all.
+  //! @param number of the plan among those that were taken.
+  //! @pre no step runs.
+  void take(plan work, std::size_t at, int number) {
+    running_ = nullptr;
+    devices_ = work.extents.devices;
+    if (outgrows(work.view(), plans_)) // what is in graphs moves
+      for (auto const& each : plans_)
+        each->iteration.destroy();
+    coming_ = std::make_unique<nccl_plan>(std::move(work), rank_, number, shared_, options_);
+    messages_.make(waiting(), options_, coming_->lanes, number);
+    if (coming_->view.lanes[rank_] > 0)
+      messages_.connect(waiting(), coming_->lanes, coming_->board.stream_at(1));
+    meet("connected" + (number == 0 ? std::string() : " for plan " + std::to_string(number)));
+    if (at == plans_.size())
+      plans_.emplace_back();
+    else
+      plans_[at]->iteration.destroy();
+    plans_[at] = std::move(coming_);
   }
+  //! Plans that were taken and are there.
+  [[nodiscard]] std::size_t plans() const noexcept { return plans_.size(); }
+  //! @brief A plan that was taken.
+  [[nodiscard]] plan_view const& view(std::size_t at) const noexcept { return plans_[at]->view; }
+
+  //! @throws std::invalid_argument for a plan that may not follow the last step.
+  void check_turn(std::size_t at) const { carried_.check(plans_[at]->view); }
 
   //! @brief Runs one iteration and waits for its end.
-  //! @param earlier how many there were before.
-  void step(int earlier) {
+  //! @param at the place of its plan.
+  void step(std::size_t at) {
     now_.text.clear();
-    position_ = launched_ = 0;
-    board_.restart();
+    running_ = plans_[at].get();
+    running_->position = running_->launched = 0;
+    running_->board.restart();
     latest_ = Clock::now() + options_.deadline;
     // Later than this rank itself would end the step, if it is not in a call that does not return.
     messages_.arm(latest_ + options_.abort_deadline / 4);
-    launch(earlier);
+    launch();
     waiting().wait("the iteration", [&] {
       if (launched() && iteration_end_.happened())
         return true;
@@ -150,9 +155,12 @@ public:
     messages_.look();
     latest_ = Clock::time_point::max();
     now_.waits_for.clear();
-    if (checks_)
+    if (running_->checks)
       trust_messages();
     trust_stages();
+    ++running_->steps;
+    if (running_->view.validation != step_validation::at_once)
+      carried_.take(running_->board.slots(running_->view, rank_), begins_again());
     now_.text = "is between two steps";
   }
 
@@ -161,15 +169,17 @@ public:
     // Ending a communicator waits for nobody, but a rank in its last step still needs it.
     meet("at the end of its last step");
     now_.text = "closes its communicators";
-    iteration_.destroy();
+    for (auto const& each : plans_)
+      each->iteration.destroy();
     messages_.close(waiting());
   }
 
   //! @brief The times of the passes of all ranks, in seconds since each rank's iteration began.
   //! Collective.
-  //! @param number of the iteration, which has ended.
-  [[nodiscard]] dynamic_timetable trace(plan const& ran, int number) {
-    pass_times const& own = *board_.times();
+  //! @param number of the iteration, which has ended, among all.
+  [[nodiscard]] dynamic_timetable trace(int number) {
+    plan const& ran = running_->work;
+    pass_times const& own = *running_->board.times();
     std::string text;
     static_cast<void>(trace_of(ran, [&](int device, std::size_t item, bool end) {
       if (device == rank_)
@@ -179,7 +189,7 @@ public:
     std::string const key = options_.name + "/times of step " + std::to_string(number) + '/';
     line_.set(key + std::to_string(rank_), text);
     std::vector<detail::number_reader> of;
-    for (int other = 0; other < work_.extents.devices; ++other) {
+    for (int other = 0; other < devices_; ++other) {
       now_ = {"waits for the times of rank " + std::to_string(other), {other}};
       of.emplace_back(line_.get(key + std::to_string(other), options_.deadline));
     }
@@ -189,14 +199,29 @@ public:
     });
   }
 
+  //! @brief The rows of the totals of the last step on the host, until the next call.
+  [[nodiscard]] totals rows() {
+    return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
+  }
+  //! Whether the last step found the optimizer's step of the iteration before wrong.
+  [[nodiscard]] bool begins_again() {
+    step_decisions const* const its = running_ == nullptr ? nullptr : running_->board.decisions();
+    return its != nullptr && its->wrong();
+  }
+  //! Whether a step of a plan that is still there has ended.
+  [[nodiscard]] bool has_run() const noexcept { return running_ != nullptr; }
+
   //! The stream of passes, from which a captured graph forks.
-  [[nodiscard]] cudaStream_t origin() const noexcept { return board_.compute(); }
+  [[nodiscard]] cudaStream_t origin() const noexcept { return shared_.stream_at(0); }
 
   //! @brief Where this rank stands, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
   [[nodiscard]] rank_standing standing(bool threw) {
-    rank_standing found = now_.text.empty() ? standing_in_program(threw) : now_;
+    bool const in_program = now_.text.empty() && running_ != nullptr;
+    rank_standing found = !in_program  ? now_
+                          : in_launch_ ? running_->standing_in_launch()
+                                       : running_->standing(threw);
     std::vector<int> const& suspects = messages_.suspects();
     found.waits_for.insert(found.waits_for.end(), suspects.begin(), suspects.end());
     return found;
@@ -213,11 +238,12 @@ public:
         messages_.start_abort();
       bool const launched = !launcher_ || launcher_->end(end);
       if (launched)
-        iteration_ = graph();
+        for (auto const& each : plans_)
+          each->iteration = graph();
       if (!messages_.abort(end - Clock::now()) || !launched)
         return false;
-      for (int index = 0; index < board_.stream_count(); ++index)
-        while (cudaStreamQuery(board_.stream_at(index)) == cudaErrorNotReady) {
+      for (std::size_t index = 0; index < shared_.streams(); ++index)
+        while (cudaStreamQuery(shared_.stream_at(index)) == cudaErrorNotReady) {
           if (Clock::now() >= end)
             return false;
           Clock::sleep_for(std::chrono::microseconds(100));
@@ -245,7 +271,7 @@ private:
       return false;
     in_launch_ = false;
     launcher_->check();
-    position_ = launched_ = static_cast<int>(work_.program_of(rank_).size());
+    running_->position = running_->launched = running_->items();
     return true;
   }
 
@@ -253,96 +279,35 @@ private:
   //! more, so its events are asked while it works.
   void look() {
     messages_.look();
-    board_.look(launched_);
-  }
-
-  [[nodiscard]] rank_standing standing_in_program(bool threw) {
-    if (in_launch_)
-      return standing_in_launch();
-    bool lost = false;
-    try {
-      board_.look(launched_);
-    } catch (error const&) {
-      lost = true;
-    }
-    auto const steps = work_.program_of(rank_);
-    int const count = static_cast<int>(steps.size());
-    int const unfinished = std::min(board_.first_unfinished(), position_);
-    auto const named = [&](int at) { return item_in_words(at); };
-    std::string text;
-    if (threw && position_ < count)
-      text = "was to enqueue" + named(position_) + (lost ? ", and " : "");
-    if (lost)
-      text += "has lost its GPU";
-    if (text.empty() || (lost && unfinished < launched_)) {
-      text += lost ? ", which " : "";
-      if (unfinished == count)
-        text += options_.watched ? "has ended all items of its program"
-                                 : "is somewhere in its iteration, which is not watched";
-      else
-        text += (unfinished < launched_ ? "has not ended" : "was to enqueue") + named(unfinished);
-    }
-    int const at = threw && position_ < count ? position_ : unfinished;
-    if (at < count && steps[static_cast<std::size_t>(at)].what != operation::run)
-      return {text, {steps[static_cast<std::size_t>(at)].peer}};
-    return {text, {}};
-  }
-
-  //! The GPU is not asked, so the rank may be at any item, and wait for any of its peers.
-  [[nodiscard]] rank_standing standing_in_launch() const {
-    rank_standing found{"is in the launch of its graph, at" + item_in_words(0) + ", or behind it",
-                        {}};
-    for (item const& step : work_.program_of(rank_))
-      if (step.what != operation::run &&
-          std::find(found.waits_for.begin(), found.waits_for.end(), step.peer) ==
-            found.waits_for.end())
-        found.waits_for.push_back(step.peer);
-    return found;
-  }
-
-  [[nodiscard]] std::string item_in_words(int at) const {
-    auto const steps = work_.program_of(rank_);
-    return " item " + std::to_string(at) + " of " + std::to_string(steps.size()) + ": " +
-           describe(steps[static_cast<std::size_t>(at)], work_.extents.chunks > 1);
+    running_->board.look(running_->launched);
   }
 
   //! Ends the run if a message of the step that has ended was not as expected.
   void trust_messages() {
-    std::optional<message_checks::mismatch> const found = checks_->first_mismatch();
+    std::optional<message_checks::mismatch> const found = running_->checks->first_mismatch();
     if (!found)
       return;
-    now_.text = "has found it at" + item_in_words(found->item_index);
+    now_.text = "has found it at" + running_->item_in_words(found->item_index);
     throw detail::stop{found->text};
   }
 
   //! In the checked mode, ends the run if a stage has written beside its slots.
   void trust_stages() {
-    if (board_.guards() == nullptr)
+    if (running_->board.guards() == nullptr)
       return;
     try {
-      board_.guards()->check_all(origin());
+      running_->board.guards()->check_all(origin());
     } catch (guard_error const& found) {
       now_.text = "has ended the step";
       throw detail::stop{found.what()};
     }
   }
 
-  //! @throws std::invalid_argument where not even one lane fits beside the program's kernels.
-  [[nodiscard]] bool one_stream() const {
-    int processors = 0;
-    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options_.gpu),
-          "cudaDeviceGetAttribute");
-    detail::check_room(options_, work_.lanes[rank_], processors);
-    int const blocks = work_.lanes[rank_] * detail::most_blocks(options_.max_blocks) +
-                       detail::registered_blocks(options_);
-    return options_.one_message_stream || options_.graph || blocks > processors;
-  }
-
   //! Waits until all ranks have come to the same point, which each comes to once.
   void meet(std::string const& where) {
     std::string const key = options_.name + '/' + where + '/';
     line_.set(key + std::to_string(rank_), "here");
-    for (int other = 0; other < work_.extents.devices; ++other) {
+    for (int other = 0; other < devices_; ++other) {
       if (other == rank_)
         continue;
       now_ = {"waits for rank " + std::to_string(other) + " to be " + where, {other}};
@@ -353,44 +318,82 @@ private:
     now_.text.clear();
   }
 
-  void launch(int earlier) {
-    if (!options_.graph || earlier < options_.warm_up) {
+  void launch() {
+    nccl_plan& run = *running_;
+    if (!options_.graph || run.steps < options_.warm_up) {
       enqueue(false);
       iteration_end_.record(origin());
       return;
     }
-    if (!iteration_) {
+    if (!run.iteration) {
       // A captured message needs its other end captured too.
-      meet("ready to capture");
-      iteration_ = capture();
-      meet("ready to launch");
+      std::string const which =
+        run.number + run.captures == 0
+          ? ""
+          : " graph " + std::to_string(run.captures) + " of plan " + std::to_string(run.number);
+      ++run.captures;
+      meet("ready to capture" + which);
+      run.iteration = capture();
+      meet("ready to launch" + which);
     }
     in_launch_ = true;
-    launcher_->begin(iteration_, origin(), iteration_end_);
+    launcher_->begin(run.iteration, origin(), iteration_end_);
   }
 
   void enqueue(bool captured) {
-    if (checks_)
-      checks_->begin(origin());
-    board_.fork(captured);
-    patience_type const patient = waiting();
-    enqueuing_device own{{work_, rank_, board_, stages_, messages_}, patient};
-    int const count = static_cast<int>(work_.program_of(rank_).size());
-    while (position_ < count) {
-      messages_.check_guard();
-      if (!captured)
-        patient.wait("the iteration", [&] {
-          if (board_.has_room_for(position_))
-            return true;
-          look();
-          return false;
-        });
-      position_ = execute_item(work_, rank_, position_, own);
-      launched_ = captured ? 0 : position_;
+    nccl_plan& run = *running_;
+    if (run.checks)
+      run.checks->begin(origin());
+    bool const validated = run.view.validation != step_validation::at_once;
+    if (validated) {
+      auto const rows = carried_.hand_on(run.view); // other ranks get theirs from the last one
+      run.board.decisions()->begin(
+        run.board.slots(run.view, rank_), rank_ + 1 == devices_ ? rows : rows.first(0), origin());
     }
-    board_.join();
-    if (checks_)
-      checks_->end(origin());
+    run.board.fork(captured);
+    patience_type const patient = waiting();
+    enqueuing_device own{{run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
+    auto const until = [&](auto done) {
+      patient.wait("the iteration", [&] {
+        if (done())
+          return true;
+        look();
+        return false;
+      });
+    };
+    auto const steps = run.view.program_of(rank_);
+    int const count = run.items();
+    int const behind = pipelining::detail::behind_validation(run.view, rank_);
+    while (run.position < count) {
+      messages_.check_guard();
+      item const& next = steps[static_cast<std::size_t>(run.position)];
+      if (!captured)
+        until([&] { return run.board.has_room_for(run.position); });
+      if (validated)
+        until([&] { return own.knows_enough_for(next); });
+      run.position = execute_item(run.view, rank_, run.position, own);
+      run.launched = captured ? 0 : run.position;
+      if (validated && run.position == behind && begins_again()) {
+        receive_early(own);
+        break;
+      }
+    }
+    run.board.join();
+    if (run.checks)
+      run.checks->end(origin());
+  }
+
+  //! Where the iteration begins again, takes what other ranks have sent before they knew it.
+  void receive_early(enqueuing_device& own) {
+    auto const steps = running_->view.program_of(rank_);
+    for (int at = running_->position; at < running_->items();) {
+      int const end = end_of_group(steps, at);
+      if (pipelining::detail::arrives_early(
+            running_->view, rank_, steps[static_cast<std::size_t>(at)]))
+        own.post(at,
+                 steps.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
+      at = end;
+    }
   }
 
   [[nodiscard]] graph capture() {
@@ -409,7 +412,7 @@ private:
       } catch (detail::stop const&) { // the guard ends them
       }
       try {
-        board_.join();
+        running_->board.join();
       } catch (error const&) { // then the capture cannot end well either
       }
       if (cudaStreamEndCapture(origin(), &made) == cudaSuccess)
@@ -421,22 +424,24 @@ private:
     return graph(made);
   }
 
-  plan_view work_;
   Stages& stages_;
   Store& line_;
   int rank_;
+  int devices_ = 0;
   nccl_ranks const& options_;
   rank_standing& now_;
-  device_board board_;
+  shared_device shared_;
   event iteration_end_;
-  std::unique_ptr<message_checks> checks_;
   transport messages_;
-  graph iteration_;
+  std::vector<std::unique_ptr<nccl_plan>> plans_; // with graphs, which end before communicators
+  // Not of a scope: to free its memory is to wait for messages that may never end.
+  std::unique_ptr<nccl_plan> coming_;
+  nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
+  carried_totals carried_;
   bool in_launch_ = false;                          // of a graph, by the launcher
+  std::vector<std::byte> rows_;                     // of the totals, for who asks
   typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits
-  int position_ = 0;                                             // the item to enqueue next
-  int launched_ = 0; // the items that are on the streams
 };
 
 } // namespace cuda

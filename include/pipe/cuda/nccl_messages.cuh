@@ -34,8 +34,30 @@
 namespace pipelining::inline v0_2 {
 namespace cuda {
 
+//! @brief The lanes of one plan on one rank: what carries their messages.
+struct message_lanes {
+  plan_view work;                      //!< the plan
+  message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
+  std::vector<communicator*> all = {}; //!< of the plan
+  std::vector<communicator*> by_lane = {}; //!< [lanes]
+
+  //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
+  [[nodiscard]] bool spreads(item const& step) const {
+    return checks == nullptr && step.what != operation::run &&
+           pipelining::detail::is_broadcast(work.over(), step);
+  }
+  //! What carries the messages between a device and another one.
+  [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {
+    std::int64_t const key = sends ? work.key(device, peer) : work.key(peer, device);
+    std::size_t at = 0;
+    while (all[at]->members().key != key)
+      ++at;
+    return *all[at];
+  }
+};
+
 //! @brief The communicators of one rank: made and connected in rounds before the first step, ended
-//! together.
+//! together. Plans share those that have the same members and the same name by the policy.
 //!
 //! No call of NCCL blocks the host: each is followed by a wait with a deadline that another rank's
 //! failure ends. Those that end communicators do block; a communicator_guard makes them.
@@ -45,27 +67,37 @@ public:
   using patience_type = patience<Store, Clock>; //!< How this waits for other ranks.
   using guard_type = communicator_guard<Clock>; //!< What ends them.
 
-  //! @param checks makes and compares the headers of messages; null where they have none.
-  nccl_messages(plan_view const& work, int device, message_checks* checks)
-      : work_(work), device_(device), checks_(checks) {}
+  //! @param device the rank.
+  explicit nccl_messages(int device) : device_(device) {}
 
-  //! @brief Makes the communicators, in the order that all ranks share; the lowest member makes the
-  //! id of each and hands it out through the store.
-  void make(patience_type const& waiting, nccl_ranks const& options) {
-    for (communicator_members& each : communicators_of(work_))
-      if (each.has(device_)) {
-        std::string label = options.name + "/communicator/" + std::to_string(each.key);
+  //! @brief Makes the communicators of a plan that there are not yet, in the order that all ranks
+  //! share; the lowest member makes the id of each and hands it out through the store.
+  //! @param number of the plan among those that the runner has taken.
+  void
+  make(patience_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
+    std::vector<communicator*> fresh;
+    for (communicator_members& each : communicators_of(lanes.work)) {
+      if (!each.has(device_))
+        continue;
+      communicator* known = made_for(each);
+      if (known == nullptr) {
+        std::string label = options.name + "/communicator/" + std::to_string(each.key) +
+                            (number == 0 ? "" : " of plan " + std::to_string(number));
         all_.push_back(std::make_unique<communicator>(std::move(each), std::move(label)));
+        fresh.push_back(known = all_.back().get());
       }
-    if (!all_.empty() || !options.communicators.empty())
+      lanes.all.push_back(known);
+    }
+    if (!guard_ && (!all_.empty() || !options.communicators.empty())) {
       guard_ = std::make_unique<guard_type>(options.gpu, options.abort_deadline);
-    for (registered_communicator const& each : options.communicators)
-      guard_->add(each.handle, true);
+      for (registered_communicator const& each : options.communicators)
+        guard_->add(each.handle, true);
+    }
     // All ids at once, so that nobody waits for one that is made behind another communicator.
-    for (auto const& each : all_)
+    for (communicator const* each : fresh)
       if (each->members().devices.front() == device_)
         publish_id(waiting, each->label());
-    for (auto const& each : all_) {
+    for (communicator* each : fresh) {
       int const first = each->members().devices.front();
       waiting.now = {"waits for rank " + std::to_string(first) + " to name communicator " +
                        std::to_string(each->members().key),
@@ -80,16 +112,17 @@ public:
       }
       settle(waiting, *each, "ncclCommInitRankConfig");
     }
-    by_lane_.assign(static_cast<std::size_t>(work_.lanes[device_]), nullptr);
-    for (item const& step : work_.program_of(device_))
+    lanes.by_lane.assign(static_cast<std::size_t>(lanes.work.lanes[device_]), nullptr);
+    for (item const& step : lanes.work.program_of(device_))
       if (step.what != operation::run)
-        by_lane_[static_cast<std::size_t>(step.lane)] =
-          &carrying(step.what == operation::send, step.peer);
+        lanes.by_lane[lane_of(step)] =
+          &lanes.carrying(device_, step.what == operation::send, step.peer);
   }
 
-  //! @brief Exchanges a few bytes over every edge in both of its directions, in the rounds of the
-  //! plan: NCCL connects at the first use of a peer, and that must not happen inside a step.
-  void connect(patience_type const& waiting, cudaStream_t on) {
+  //! @brief Exchanges a few bytes over every edge of a plan in both of its directions that no plan
+  //! before has had, in the rounds of the plan: NCCL connects at the first use of a peer, and that
+  //! must not happen inside a step.
+  void connect(patience_type const& waiting, message_lanes const& lanes, cudaStream_t on) {
     // Not of this scope: freeing memory waits for the messages that use it, also for those that
     // never end because a rank has failed.
     few_bytes_.emplace(2 * first_bytes);
@@ -101,29 +134,35 @@ public:
         return arrived.happened();
       });
     };
-    for (device_pair const& pair : connect_rounds(work_)) {
+    for (device_pair const& pair : connect_rounds(lanes.work)) {
       if (pair.one != device_ && pair.other != device_)
         continue;
       bool const lower = pair.one == device_;
       int const peer = lower ? pair.other : pair.one;
+      auto const carrying = [&](bool sends) -> communicator& {
+        return lanes.carrying(device_, sends, peer);
+      };
       waiting.now = {"connects to rank " + std::to_string(peer), {peer}};
-      bool const sends = lower ? pair.up : pair.down;
-      bool const receives = lower ? pair.down : pair.up;
-      if (sends && receives && &carrying(true, peer) == &carrying(false, peer)) {
-        first_use(waiting, peer, true, true, on);
+      bool const sends = (lower ? pair.up : pair.down) && carrying(true).is_new_to(peer, true);
+      bool const receives = (lower ? pair.down : pair.up) && carrying(false).is_new_to(peer, false);
+      if (sends && receives && &carrying(true) == &carrying(false)) {
+        first_use(waiting, carrying(true), peer, true, true, on);
       } else {
         // The lower device's direction first, at both ends.
         for (bool const upward : {true, false})
-          if (upward ? pair.up : pair.down)
-            first_use(waiting, peer, upward == lower, upward != lower, on);
+          if (bool const mine = upward == lower; mine ? sends : receives)
+            first_use(waiting, carrying(mine), peer, mine, !mine, on);
       }
       arrive("the first message between two ranks");
     }
-    for (item const& step : work_.program_of(device_))
-      if (spreads(step)) {
-        waiting.now = together("connects communicator ", *by_lane_[lane_of(step)]);
-        first_broadcast(waiting, *by_lane_[lane_of(step)], on);
-        arrive("the first broadcast");
+    for (item const& step : lanes.work.program_of(device_))
+      if (lanes.spreads(step)) {
+        communicator& its = *lanes.by_lane[lane_of(step)];
+        if (its.is_new_to(everyone, true)) {
+          waiting.now = together("connects communicator ", its);
+          first_broadcast(waiting, its, on);
+          arrive("the first broadcast");
+        }
         break;
       }
     few_bytes_.reset();
@@ -133,14 +172,17 @@ public:
   //! with its header behind it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
-    communicator& lane = *by_lane_[static_cast<std::size_t>(group.front().lane)];
+    message_lanes const& lanes = own.lanes;
+    message_checks* const checks = lanes.checks;
+    communicator& lane = *lanes.by_lane[lane_of(group.front())];
     cudaStream_t const on = own.board.stream_for(group.front());
-    if (spreads(group.front()))
+    bool const spread = lanes.spreads(group.front());
+    if (spread)
       group = group.first(1);
-    bool const several = group.size() > 1 || checks_ != nullptr;
-    if (checks_ != nullptr)
+    bool const several = group.size() > 1 || checks != nullptr;
+    if (checks != nullptr)
       for_each_message(
-        operation::send, first, group, [&](int index) { checks_->seal(index, own.slots(), on); });
+        operation::send, first, group, [&](int index) { checks->seal(index, own.slots(), on); });
     watch(lane, [&] {
       typename guard_type::use const held(*guard_);
       begin_call(lane);
@@ -148,9 +190,9 @@ public:
         check(ncclGroupStart(), "ncclGroupStart");
       try {
         for (item const& step : group) {
-          enqueue(lane, step, own.slots().message(step).data, on);
-          if (checks_ != nullptr)
-            enqueue_header(lane, first + static_cast<int>(&step - group.data()), step, on);
+          enqueue(lane, step, spread, own.slots().message(step).data, on);
+          if (checks != nullptr)
+            enqueue_header(*checks, lane, first + static_cast<int>(&step - group.data()), step, on);
         }
       } catch (...) {
         if (several)
@@ -161,9 +203,9 @@ public:
         check(ncclGroupEnd(), "ncclGroupEnd");
     });
     settle(own.waiting, lane, "a group of messages");
-    if (checks_ != nullptr)
+    if (checks != nullptr)
       for_each_message(operation::receive, first, group, [&](int index) {
-        checks_->compare(index, own.slots(), on);
+        checks->compare(index, own.slots(), on);
       });
     for (std::size_t k = 0; k < group.size(); ++k)
       own.board.complete(first + static_cast<int>(k), on);
@@ -237,16 +279,17 @@ public:
 
 private:
   static constexpr std::int64_t first_bytes = 256;
+  static constexpr int everyone = nothing; // the peer of a broadcast
 
   //! From now until it is found settled, a call of the communicator is in progress.
   void begin_call(communicator const& one) { guard_->entry_at(one.place()).settled = false; }
 
-  [[nodiscard]] communicator& carrying(bool sends, int peer) const {
-    std::int64_t const key = sends ? work_.key(device_, peer) : work_.key(peer, device_);
-    std::size_t at = 0;
-    while (all_[at]->members().key != key)
-      ++at;
-    return *all_[at];
+  //! The communicator with these members and this key, if there is one.
+  [[nodiscard]] communicator* made_for(communicator_members const& wanted) const {
+    for (auto const& each : all_)
+      if (each->members().key == wanted.key && each->members().devices == wanted.devices)
+        return each.get();
+    return nullptr;
   }
 
   //! What this rank does together with the other members of a communicator.
@@ -300,14 +343,13 @@ private:
   [[nodiscard]] static std::size_t lane_of(item const& step) {
     return static_cast<std::size_t>(step.lane);
   }
-  //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
-  [[nodiscard]] bool spreads(item const& step) const {
-    return checks_ == nullptr && step.what != operation::run && detail::is_broadcast(work_.over(), step);
-  }
-
-  void
-  enqueue(communicator const& lane, item const& step, std::byte* data, cudaStream_t on) const {
-    if (spreads(step)) {
+  //! @param spread as one end of a broadcast.
+  void enqueue(communicator const& lane,
+               item const& step,
+               bool spread,
+               std::byte* data,
+               cudaStream_t on) const {
+    if (spread) {
       bool const gives = step.what == operation::send;
       std::int64_t const bytes = gives ? step.in_bytes : step.out_bytes;
       int const root = lane.members().rank_of(gives ? device_ : step.peer);
@@ -327,9 +369,10 @@ private:
         "ncclRecv");
   }
 
-  void enqueue_header(communicator const& lane, int index, item step, cudaStream_t on) {
+  void enqueue_header(
+    message_checks const& checks, communicator const& lane, int index, item step, cudaStream_t on) {
     step.in_bytes = step.out_bytes = sizeof(message_header);
-    enqueue(lane, step, checks_->header_of(index), on);
+    enqueue(lane, step, false, checks.header_of(index), on);
   }
   template <class Calls>
   static void
@@ -339,9 +382,12 @@ private:
         calls(first + static_cast<int>(k));
   }
 
-  void
-  first_use(patience_type const& waiting, int peer, bool sends, bool receives, cudaStream_t on) {
-    communicator const& lane = carrying(sends, peer);
+  void first_use(patience_type const& waiting,
+                 communicator const& lane,
+                 int peer,
+                 bool sends,
+                 bool receives,
+                 cudaStream_t on) {
     int const other = lane.members().rank_of(peer);
     watch(lane, [&] {
       typename guard_type::use const held(*guard_);
@@ -376,12 +422,9 @@ private:
     settle(waiting, lane, "the first broadcast");
   }
 
-  plan_view work_;
   int device_;
-  message_checks* checks_;
   std::vector<std::unique_ptr<communicator>> all_;
   std::unique_ptr<guard_type> guard_; // none where there are no communicators
-  std::vector<communicator*> by_lane_;
   std::vector<int> suspects_;
   std::optional<device_memory> few_bytes_;
 };

@@ -6,8 +6,8 @@
 //! pipelining::cuda::peer_copies.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>

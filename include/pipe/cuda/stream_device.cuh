@@ -5,272 +5,22 @@
 //! @brief One device's side of the executor loop on CUDA streams. Header for
 //! pipelining::cuda::stream_device.
 
-#include <pipe/cuda/device_guards.cuh>
-#include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/pass_times.cuh>
+#include <pipe/cuda/device_board.cuh>
+#include <pipe/cuda/error.cuh>
 #include <pipe/cuda/ranges.cuh>
+#include <pipe/cuda/step_decisions.cuh>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/run_item.hpp>
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <span>
-#include <vector>
 
 namespace pipelining::inline v0_2 {
 namespace cuda {
-
-//! @brief How a device lays its plan out on streams.
-struct board_options {
-  //! All messages go through one stream, in the order of the program, instead of one stream per
-  //! lane.
-  bool one_message_stream = false;
-  //! Every pass and every group of messages has an event, not only those that others wait for: a
-  //! report can name the item at which the device stands.
-  bool watched = false;
-  //! The same inside graphs, where it takes an event and a node for each.
-  bool watched_in_graph = false;
-  //! Every pass, group of messages and hook is a range of NVTX.
-  bool ranges = true;
-  //! Items that may be on the streams before the host waits for the first of them; 0: any number.
-  int run_ahead = 0;
-  //! Every pass has two events more, which tell when it began and ended.
-  bool timed = false;
-};
-
-//! @brief The streams, events and memory of one device of a plan, made once.
-//!
-//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
-//! An item has an event when another item waits for it. What waits on the host lies in pinned
-//! memory, so that copies keep neither the host nor other streams waiting.
-class device_board {
-public:
-  //! @param gpu the CUDA device to make everything on.
-  device_board(plan_view const& work, int device, int gpu, board_options chosen = {})
-      : gpu_(gpu),
-        shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
-        memory_(make_memory(work, device, gpu)), host_(make_host_memory(work, device, gpu)),
-        ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
-    current_device const scope(gpu);
-    int least = 0;
-    int greatest = 0;
-    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    streams_.emplace_back(least);
-    auto const steps = work.program_of(device);
-    std::size_t last = static_cast<std::size_t>(work.lanes[device] - shared_lanes_);
-    for (item const& step : steps)
-      last = std::max(last, index_for(step));
-    // Messages go first: the device at the other end waits for them. Copies do so for this one.
-    for (std::size_t index = 1; index <= last; ++index)
-      streams_.emplace_back(greatest);
-    ends_.resize(streams_.size());
-    start_.emplace();
-    done_.resize(steps.size());
-    in_graph_.resize(steps.size());
-    ended_on_.assign(streams_.size(), nothing);
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      stream_index_.push_back(static_cast<int>(index_for(steps[i])));
-      // The messages of a group end together.
-      if (i > 0 && steps[i].what != operation::run && steps[i - 1].what != operation::run &&
-          steps[i].group == steps[i - 1].group)
-        continue;
-      if (chosen.watched)
-        done_[i].emplace();
-      if (chosen.watched_in_graph)
-        in_graph_[i].emplace();
-    }
-    for (item const& step : steps)
-      for (int const wait : work.waits_of(step))
-        if (!done_[static_cast<std::size_t>(wait)])
-          done_[static_cast<std::size_t>(wait)].emplace();
-    if (chosen.timed)
-      times_.emplace(work, device);
-    if (chosen.run_ahead > 0)
-      place_fences(steps, std::max(1, chosen.run_ahead / 2));
-  }
-
-  //! The number of the CUDA device.
-  [[nodiscard]] int gpu() const noexcept { return gpu_; }
-  //! The arena on the device.
-  [[nodiscard]] std::byte* memory() const noexcept {
-    return guards_ ? guards_->memory() : memory_->data();
-  }
-  //! The arena on the host, pinned; null where nothing waits there.
-  [[nodiscard]] std::byte* host_memory() const noexcept { return host_.data(); }
-  //! @brief The checked mode, from now on. @pre nothing has been enqueued.
-  void guard_slots(plan_view const& work, int device) {
-    current_device const scope(gpu_);
-    memory_.reset();
-    guards_.emplace(work, device);
-  }
-  //! @brief The guards of the checked mode, or null.
-  [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
-  //! @brief When passes began and ended, or null where nobody asks for it.
-  [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
-  //! What profilers see of each item.
-  [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
-  //! A stream by number; 0 runs the passes.
-  [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
-    return streams_[static_cast<std::size_t>(index)].get();
-  }
-  //! The stream of passes.
-  [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
-  //! Passes have one, every lane, and every engine that copies.
-  [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(streams_.size()); }
-  //! The stream that an item belongs on.
-  [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
-    return streams_[index_for(step)].get();
-  }
-
-  //! @brief All streams wait for what is on the compute stream: the start of an iteration.
-  //! @param captured the iteration goes into a graph.
-  void fork(bool captured = false) {
-    captured_ = captured;
-    restart();
-    if (times_)
-      times_->begin(compute(), captured);
-    start_->record(compute());
-    for (int index = 1; index < stream_count(); ++index)
-      start_->block(stream_at(index));
-  }
-  //! @brief The compute stream waits for all others: the end of an iteration.
-  void join() {
-    for (int index = 1; index < stream_count(); ++index) {
-      event& end = ends_[static_cast<std::size_t>(index)];
-      end.record(stream_at(index));
-      end.block(compute());
-    }
-  }
-  //! @brief What follows on `after` waits for what is on `before`, a stream of this device, now.
-  void start_after(cudaStream_t before, cudaStream_t after) {
-    start_->record(before);
-    start_->block(after);
-  }
-  //! @brief What follows on `waiting` waits for an item of this device.
-  void wait_for(int item_index, cudaStream_t waiting) const {
-    done_[static_cast<std::size_t>(item_index)]->block(waiting);
-  }
-  //! @brief Notes that an item is complete when its stream has come this far, if any item or
-  //! report asks for it.
-  void complete(int item_index, cudaStream_t on) {
-    auto const i = static_cast<std::size_t>(item_index);
-    if (done_[i])
-      done_[i]->record(on);
-    if (captured_ && in_graph_[i])
-      in_graph_[i]->record_in_graph(on);
-  }
-
-  //! @brief The next iteration has not begun: nothing of it is complete.
-  void restart() noexcept {
-    ended_ = 0;
-    next_fence_ = 0;
-    ended_on_.assign(ended_on_.size(), nothing);
-  }
-  //! @brief True when the host may enqueue the item: no more than board_options::run_ahead items
-  //! are on the streams. Asks the streams once in half as many items, each for its last one.
-  //! @pre not in a capture. @throws error when the device reports one.
-  [[nodiscard]] bool has_room_for(int item_index) {
-    while (next_fence_ < fences_.size() && fences_[next_fence_].before <= item_index) {
-      int const last = fences_[next_fence_].ended;
-      auto const at = static_cast<std::size_t>(last);
-      if (last >= ended_ && !done_[at]->happened()) // if a look has not found it complete
-        return false;
-      ended_on_[static_cast<std::size_t>(stream_index_[at])] = last;
-      ++next_fence_;
-    }
-    return true;
-  }
-  //! @brief Looks how far the device has come; `first_unfinished` remembers it.
-  //! @param end the items before it are enqueued, or launched with their graph.
-  //! @throws error when the device reports one.
-  void look(int end) {
-    auto const& events = captured_ ? in_graph_ : done_;
-    for (; ended_ < end; ++ended_) {
-      auto const at = static_cast<std::size_t>(ended_);
-      if (ended_ <= ended_on_[static_cast<std::size_t>(stream_index_[at])])
-        continue; // it need not be asked again
-      auto const& done = events[at];
-      if (done && !done->happened())
-        return;
-    }
-  }
-  //! @brief The first item that was not complete when the device was last looked at; `end` of that
-  //! look if all were. Items without an event count as complete with those behind them.
-  [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
-
-private:
-  //! Before an item is enqueued another one must have ended.
-  struct fence {
-    int before;
-    int ended;
-  };
-
-  //! Items go in windows; before the host goes on to the next but one, every stream has ended its
-  //! last item, or group, of a window, and with it all before.
-  void place_fences(std::span<item const> steps, int window) {
-    std::vector<int> last(streams_.size(), nothing); // of each stream, in this window
-    int const count = static_cast<int>(steps.size());
-    for (int i = 0; i < count; ++i) {
-      item const& step = steps[static_cast<std::size_t>(i)];
-      // The messages of a group end together, with the first one's event.
-      if (step.what == operation::run || i == 0 ||
-          steps[static_cast<std::size_t>(i - 1)].what == operation::run ||
-          steps[static_cast<std::size_t>(i - 1)].group != step.group)
-        last[index_for(step)] = i;
-      if ((i + 1) % window != 0)
-        continue;
-      for (int& item : last) {
-        if (item == nothing || i + 1 + window >= count)
-          continue;
-        fences_.push_back({i + 1 + window, item});
-        if (!done_[static_cast<std::size_t>(item)])
-          done_[static_cast<std::size_t>(item)].emplace();
-        item = nothing;
-      }
-    }
-  }
-
-  [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
-    int const own = stream_of(step);
-    if (runs_beside(step))
-      return static_cast<std::size_t>(own - shared_lanes_);
-    return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
-  }
-
-  static device_memory make_memory(plan_view const& work, int device, int gpu) {
-    current_device const scope(gpu);
-    return device_memory(work.arena_bytes[device]);
-  }
-  static pinned_memory make_host_memory(plan_view const& work, int device, int gpu) {
-    current_device const scope(gpu);
-    return pinned_memory(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
-  }
-
-  int gpu_;
-  int shared_lanes_; // that have no stream of their own
-  std::optional<device_memory> memory_;
-  pinned_memory host_;
-  std::optional<device_guards> guards_;
-  item_ranges ranges_;
-  std::optional<pass_times> times_;
-  std::vector<stream> streams_;
-  std::vector<event> ends_;
-  std::vector<std::optional<event>> done_;
-  std::vector<std::optional<event>> in_graph_;
-  std::optional<event> start_;
-  std::vector<int> stream_index_; // of each item
-  std::vector<int> ended_on_;     // the last item of each stream that a fence has found complete
-  std::vector<fence> fences_;
-  std::size_t next_fence_ = 0;
-  bool captured_ = false; // the iteration is in a graph, and the other events cannot be asked
-  int ended_ = 0;         // items known to be complete
-};
 
 //! @brief What the executor loop drives: passes on the compute stream, messages through a transport
 //! on their lanes, copies on the streams of their engines.
@@ -288,13 +38,7 @@ struct stream_device {
   Transport& transport; //!< what moves the messages
 
   //! The slots in the memory of the device.
-  [[nodiscard]] arena slots() const {
-    return {work,
-            device,
-            board.memory(),
-            board.host_memory(),
-            board.guards() != nullptr ? guard_bytes : 0};
-  }
+  [[nodiscard]] arena slots() const { return board.slots(work, device); }
   //! In the checked mode, poisons what an item is the first to write.
   void poison(item const& step) {
     if (board.guards() != nullptr && step.what != operation::send)
@@ -303,6 +47,20 @@ struct stream_device {
 
   //! Makes the stream of `step` wait for an earlier item.
   void wait_for(int earlier, item const& step) { board.wait_for(earlier, board.stream_for(step)); }
+
+  //! @brief True when the host knows what it must to enqueue an item: where it decides about a step
+  //! of the optimizer, the rows of the totals, for which this asks.
+  [[nodiscard]] bool knows_enough_for(item const& step) {
+    step_decisions* const its = board.decisions();
+    if (its == nullptr || !its->decides(step))
+      return true;
+    if (!its->asked(step.about)) {
+      for (int const wait : work.waits_of(step))
+        wait_for(wait, step);
+      its->ask(slots(), step.about, board.compute());
+    }
+    return its->come();
+  }
 
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
@@ -313,12 +71,44 @@ struct stream_device {
     poison(step);
     if (board.times() != nullptr)
       board.times()->enter(index, its);
-    run_item(stages, slots(), step, its);
+    enqueue(step, its);
     if (board.times() != nullptr)
       board.times()->leave(index, its);
     if (board.guards() != nullptr)
       board.guards()->after(index, its);
     board.complete(index, its);
+  }
+
+  //! @brief Enqueues a composite pass, where its stages can do its halves at once: each has a
+  //! stream, which starts behind all that either of them waits for, and the stream of passes goes
+  //! on behind both.
+  [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
+    if (!runs_as_one(stages, work, pair))
+      return false;
+    open_range const range = board.ranges().open(first);
+    open_range const other_range = board.ranges().open(first + 1);
+    cudaStream_t const on = board.compute();
+    for (int k = 0; k < 2; ++k) {
+      poison(pair[static_cast<std::size_t>(k)]);
+      if (board.times() != nullptr)
+        board.times()->enter(first + k, on);
+    }
+    auto const join = [this, on] { board.start_after(board.beside(), on); };
+    board.start_after(on, board.beside());
+    try {
+      run_composite(stages, slots(), pair, {on, board.beside()}, join);
+    } catch (...) {
+      join(); // the end of the iteration waits for all that was enqueued
+      throw;
+    }
+    for (int k = 0; k < 2; ++k) {
+      if (board.times() != nullptr)
+        board.times()->leave(first + k, on);
+      if (board.guards() != nullptr)
+        board.guards()->after(first + k, on);
+      board.complete(first + k, on);
+    }
+    return true;
   }
 
   //! Enqueues the messages of one group.
@@ -333,6 +123,12 @@ struct stream_device {
   void finish() { board.join(); }
 
 private:
+  //! What the stage enqueues of a pass or a hook.
+  void enqueue(item const& step, cudaStream_t on) {
+    if (!run_item(stages, slots(), step, on))
+      board.decisions()->find_wrong();
+  }
+
   //! Copies a slot between the device and the host.
   void copy(int index, item const& step) {
     cudaStream_t const on = board.stream_for(step);

@@ -2,21 +2,24 @@
 #pragma once
 
 //! @file
-//! @brief A plan on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
+//! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/peer_copies.cuh>
+#include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
+#include <pipe/cuda/stream_plan.cuh>
 #include <pipe/cuda/wait.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/step_validation.hpp>
+#include <pipe/run/carried_totals.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/plan_number.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -67,14 +70,22 @@ struct streams {
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
-//! @brief Runs a plan on streams: several devices of one process, or several virtual devices on
+//! @brief Runs plans on streams: several devices of one process, or several virtual devices on
 //! one.
+//!
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its streams and its memory, which is as large as the largest of them wants; `step` says
+//! which one runs.
 //!
 //! One thread enqueues everything in one order that all devices' programs are parts of. Before the
 //! end of the iteration the host waits only for items `streams::run_ahead` places back, so that it
 //! does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is left
 //! behind where the launch does not return before the deadline. Streams, events and memory are made
 //! once, what the plan keeps on the host is pinned; a step allocates nothing.
+//!
+//! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
+//! decides in the middle of an iteration, when the rows of the totals have come to it
+//! (step_decisions). While one device waits for that the host goes on with the others.
 //!
 //! A stage enqueues on the stream of its context only, does not synchronise and allocates nothing
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
@@ -83,33 +94,27 @@ struct streams {
 template <class Stages, class Clock = polling_clock>
 class stream_runner {
 public:
+  //! @param work the plan that `step()` runs. @param stages must outlive the runner.
   //! @throws std::invalid_argument when the stages do not suit the plan; error when CUDA does.
   stream_runner(plan work, Stages& stages, streams options = {})
-      : plan_(std::move(work)), view_(plan_.view()), stages_(stages), options_(std::move(options)) {
-    check_stages(view_, stages_);
-    refuse_validation(view_, "stream_runner");
-    auto const devices = static_cast<std::size_t>(view_.extents.devices);
+      : stages_(stages), options_(std::move(options)), machine_(std::make_unique<machinery>()) {
+    auto const devices = static_cast<std::size_t>(work.extents.devices);
+    check_plan(work);
     if (options_.gpus.empty())
       options_.gpus.assign(devices, 0);
     if (options_.gpus.size() != devices)
       throw std::invalid_argument("cuda: the plan has " + std::to_string(devices) +
                                   " devices, but " + std::to_string(options_.gpus.size()) +
                                   " CUDA devices were named");
-    machine_ = std::make_unique<machinery>(view_,
-                                           options_.gpus,
-                                           board_options{false,
-                                                         options_.watched,
-                                                         options_.watched && options_.graph,
-                                                         options_.ranges,
-                                                         options_.run_ahead,
-                                                         options_.timed});
-    if (options_.guarded)
-      for (std::size_t d = 0; d < devices; ++d)
-        machine_->boards[d].guard_slots(view_, static_cast<int>(d));
+    for (int const gpu : options_.gpus)
+      machine_->devices.push_back(std::make_unique<shared_device>(gpu));
+    {
+      current_device const scope(options_.gpus.front()); // it is recorded on streams of that GPU
+      machine_->iteration_end.emplace();
+    }
     if (options_.graph)
-      launcher_ = std::make_unique<graph_launcher<Clock>>(machine_->boards.front().gpu());
-    order_ = drained_order(view_);
-    position_.resize(devices);
+      launcher_ = std::make_unique<graph_launcher<Clock>>(options_.gpus.front());
+    machine_->plans.push_back(made(std::move(work)));
   }
   stream_runner(stream_runner const&) = delete;
   stream_runner& operator=(stream_runner const&) = delete;
@@ -118,14 +123,35 @@ public:
       (void)machine_.release();
   }
 
-  //! @brief Runs every pass of the plan once and waits for its end.
+  //! @brief Takes a further plan, which `step(number)` runs.
+  //!
+  //! Between steps that have ended: memory grows here where the plan wants more, and then buffers
+  //! lie elsewhere than before, and graphs are captured anew; `totals` and `trace` are gone.
+  //! @return its number, 1 for the first one that is added.
+  //! @throws std::invalid_argument when the plan has other numbers of devices or stages than the
+  //! first one, has a stage on another GPU, or as the constructor does; run_error after a failure.
+  plan_number add(plan work) { return put(std::move(work), machine_->plans.size()); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    check_number(which, machine_->plans.size());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
+  }
+
+  //! @brief Runs every pass of a plan once and waits for its end.
+  //! @param which of the plans; the first one unless told otherwise.
   //! @throws run_error past the deadline, when CUDA reports an error, or when a stage throws while
-  //! it enqueues (its exception is nested).
-  void step() {
-    if (stuck_)
-      throw run_error("cuda: an earlier step has failed, and nothing can run after it", nothing);
+  //! it enqueues (its exception is nested); std::invalid_argument for a number that `add` has not
+  //! given, and for a plan that validates a step of the optimizer that was not taken early, or
+  //! leaves one without.
+  void step(plan_number which = {}) {
+    refuse_after_failure();
+    check_turn(which);
     try {
-      launch();
+      launch(which);
     } catch (...) {
       // What was enqueued before ends by itself, and touches the stages' memory until then.
       if (!stuck_)
@@ -134,27 +160,53 @@ public:
     }
     wait_for_end();
     check_guards();
-    ++steps_;
+    ++now_->steps;
   }
 
   //! @brief Enqueues one iteration without waiting for its end; the stream to wait on is
   //! `origin()`.
-  void launch() {
+  //! @throws as `step` does.
+  void launch(plan_number which = {}) {
+    check_turn(which);
+    now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();
     latest_ = Clock::now() + options_.deadline;
     end_recorded_ = false;
-    if (options_.graph && steps_ >= options_.warm_up) {
-      if (!machine_->iteration)
-        machine_->iteration = capture();
-      for (device_board& board : machine_->boards)
+    if (options_.graph && now_->steps >= options_.warm_up) {
+      if (!now_->iteration)
+        now_->iteration = capture();
+      for (device_board& board : now_->boards)
         board.restart();
       launch_graph();
     } else {
       enqueue(false);
     }
+    if (now_->view.validation != step_validation::at_once)
+      carried_.take(now_->boards.back().slots(now_->view, now_->view.extents.devices - 1),
+                    begins_again());
   }
 
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate.
+  [[nodiscard]] bool begins_again() const { return now_ != nullptr && now_->begins_again(); }
+
   //! @brief The stream on which an iteration starts and ends: the compute stream of device 0.
-  [[nodiscard]] cudaStream_t origin() const noexcept { return machine_->boards.front().compute(); }
+  [[nodiscard]] cudaStream_t origin() const noexcept {
+    return machine_->devices.front()->stream_at(0);
+  }
+
+  //! @brief The rows of the totals of the last step, if its plan has any, else none: a copy on the
+  //! host, which is there until the next call.
+  //! @pre the step has ended. @throws error when CUDA does.
+  [[nodiscard]] pipelining::totals totals() {
+    if (now_ == nullptr || stuck_)
+      return {};
+    bool const at_end = pipelining::detail::steps_early(now_->view.validation);
+    int const device = at_end ? now_->view.extents.devices - 1 : 0;
+    device_board const& board = now_->boards[static_cast<std::size_t>(device)];
+    current_device const scope(board.gpu());
+    return rows_on_host(board.slots(now_->view, device).all_totals(), board.compute(), rows_);
+  }
 
   //! @brief The passes of the last step with their measured start and end by events, in seconds
   //! since the start of the step. Each GPU has a clock of its own; all begin with the step, to
@@ -162,11 +214,11 @@ public:
   //! @pre the step has ended. @throws std::logic_error without streams::timed or before the first
   //! step; error when CUDA does.
   [[nodiscard]] dynamic_timetable trace() {
-    if (!options_.timed || steps_ == 0)
+    if (!options_.timed || now_ == nullptr || now_->steps == 0)
       throw std::logic_error("cuda: there is no trace; set streams::timed and run a step");
-    return trace_of(plan_, [&](int device, std::size_t item, bool end) {
-      device_board& board = machine_->boards[static_cast<std::size_t>(device)];
-      device_board& first = machine_->boards.front();
+    return trace_of(now_->work, [&](int device, std::size_t item, bool end) {
+      device_board& board = now_->boards[static_cast<std::size_t>(device)];
+      device_board& first = now_->boards.front();
       pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
       return board.times()->seconds(item, end, clock);
     });
@@ -174,7 +226,7 @@ public:
 
   //! @brief Pairs of GPUs without access to each other: the host copies what they send.
   [[nodiscard]] std::vector<std::pair<int, int>> const& through_host() const noexcept {
-    return machine_->transport->through_host();
+    return machine_->through_host;
   }
 
 private:
@@ -182,71 +234,153 @@ private:
 
   // Everything of CUDA. Destroyed from the end: no graph outlives what it uses.
   struct machinery {
-    std::vector<device_board> boards;
-    std::optional<peer_copies> transport;
-    event iteration_end;
-    graph iteration;
-
-    machinery(plan_view const& work, std::vector<int> const& gpus, board_options chosen)
-        : iteration_end(event_of(gpus.front())) {
-      boards.reserve(gpus.size());
-      for (std::size_t device = 0; device < gpus.size(); ++device) {
-        board_options own = chosen;
-        auto const sharers = static_cast<int>(std::count(gpus.begin(), gpus.end(), gpus[device]));
-        if (own.run_ahead > 0)
-          own.run_ahead = std::max(2, own.run_ahead / sharers);
-        boards.emplace_back(work, static_cast<int>(device), gpus[device], own);
-      }
-      transport.emplace(work, std::span(boards));
-    }
+    std::vector<std::unique_ptr<shared_device>> devices; // [P]
+    std::optional<event> iteration_end;
+    std::vector<std::pair<int, int>> through_host;
+    std::vector<std::unique_ptr<stream_plan>> plans;
   };
 
-  //! An event is recorded on streams of its own GPU only.
-  static event event_of(int gpu) {
-    current_device const scope(gpu);
-    return {};
+  void refuse_after_failure() const {
+    if (stuck_)
+      throw run_error("cuda: an earlier step has failed, and nothing can run after it", nothing);
+  }
+
+  void check_turn(plan_number which) const {
+    check_number(which, machine_->plans.size());
+    carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->view);
+  }
+  void check_plan(plan const& work) const {
+    check_stages(work.view(), stages_);
+    if (options_.graph)
+      refuse_validation(work.view());
+  }
+
+  plan_number put(plan work, std::size_t at) {
+    refuse_after_failure();
+    plan_view const& first = machine_->plans.front()->view;
+    check_addition(first, work);
+    for (int stage = 0; stage < stages(first.extents); ++stage)
+      if (gpu_of(first, stage) != gpu_of(work.view(), stage))
+        throw std::invalid_argument("cuda: the plans of a runner keep each stage on the same GPU, "
+                                    "but this one places stage " +
+                                    std::to_string(stage) +
+                                    " elsewhere; make another runner for it");
+    check_plan(work);
+    now_ = nullptr;
+    if (outgrows(work.view(), machine_->plans)) // what is in graphs moves
+      for (auto const& each : machine_->plans)
+        each->iteration = graph();
+    auto added = made(std::move(work));
+    if (at == machine_->plans.size())
+      machine_->plans.emplace_back();
+    machine_->plans[at] = std::move(added);
+    return {static_cast<int>(at)};
+  }
+
+  [[nodiscard]] int gpu_of(plan_view const& work, int stage) const {
+    return options_.gpus[static_cast<std::size_t>(device_of(work, stage))];
+  }
+
+  [[nodiscard]] std::unique_ptr<stream_plan> made(plan work) {
+    auto result = std::make_unique<stream_plan>(std::move(work),
+                                                machine_->devices,
+                                                board_options{false,
+                                                              options_.watched,
+                                                              options_.watched && options_.graph,
+                                                              options_.ranges,
+                                                              options_.run_ahead,
+                                                              options_.timed,
+                                                              options_.guarded});
+    auto& known = machine_->through_host;
+    for (auto const& pair : result->transport->through_host())
+      if (std::find(known.begin(), known.end(), pair) == known.end())
+        known.push_back(pair);
+    return result;
   }
 
   //! Enqueues all items. Also where a stage throws, the origin ends behind all that was enqueued.
   void enqueue(bool captured) {
-    machine_->transport->reset();
-    spread(captured);
-    position_.assign(position_.size(), 0);
-    current_device current(machine_->boards.front().gpu());
-    for (int const next : order_) {
-      auto const d = static_cast<std::size_t>(next);
-      device_board& board = machine_->boards[d];
-      if (!captured)
-        wait_until([&] { return board.has_room_for(position_[d]); });
-      try {
-        current.change_to(board.gpu());
-        enqueuing_device own{view_, next, board, stages_, *machine_->transport};
-        position_[d] = execute_item(view_, next, position_[d], own);
-      } catch (error const&) {
-        stuck_ = true;
-        raise(next);
-      } catch (...) {
-        gather();
-        raise(next);
-      }
+    stream_plan& work = *now_;
+    work.begin(carried_.hand_on(work.view), captured);
+    current_device current(work.boards.front().gpu());
+    auto const go = [&](int device) { enqueue_next(device, captured, current); };
+    if (work.view.validation == step_validation::at_once)
+      std::for_each(work.order.begin(), work.order.end(), go);
+    else
+      enqueue_as_known(current, go);
+    work.gather();
+  }
+
+  //! Enqueues what a device is at.
+  void enqueue_next(int device, bool captured, current_device& current) {
+    stream_plan& work = *now_;
+    auto const d = static_cast<std::size_t>(device);
+    device_board& board = work.boards[d];
+    if (!captured)
+      wait_until([&] { return board.has_room_for(work.position[d]); });
+    try {
+      current.change_to(board.gpu());
+      enqueuing_device own = on_streams(device);
+      work.position[d] = execute_item(work.view, device, work.position[d], own);
+    } catch (error const&) {
+      stuck_ = true;
+      raise(device);
+    } catch (...) {
+      work.gather();
+      raise(device);
     }
-    gather();
+  }
+
+  //! The same order, but for devices at an item about which the host does not know enough: the
+  //! others go on.
+  template <class Go>
+  void enqueue_as_known(current_device& current, Go go) {
+    stream_plan& work = *now_;
+    std::vector<int> at(work.position.size());
+    auto const ended = [&] {
+      for (std::size_t d = 0; d < at.size(); ++d)
+        if (static_cast<std::size_t>(at[d]) < work.view.program_of(static_cast<int>(d)).size())
+          return false;
+      return true;
+    };
+    auto const knows = [&](int device) {
+      auto const d = static_cast<std::size_t>(device);
+      current.change_to(work.boards[d].gpu());
+      enqueuing_device own = on_streams(device);
+      return own.knows_enough_for(
+        work.view.program_of(device)[static_cast<std::size_t>(work.position[d])]);
+    };
+    auto const go_on = [&](int device) {
+      go(device);
+      work.leave_out(device);
+      at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
+    };
+    while (!ended())
+      wait_until([&] { return take_turns(work.view, at, knows, go_on); });
+  }
+
+  [[nodiscard]] enqueuing_device on_streams(int device) {
+    return {now_->view,
+            device,
+            now_->boards[static_cast<std::size_t>(device)],
+            stages_,
+            *now_->transport};
   }
 
   //! Nothing is asked of the GPUs until the launch has returned.
   void launch_graph() {
-    position_.assign(position_.size(), 0);
-    launcher_->begin(machine_->iteration, origin(), machine_->iteration_end);
+    now_->position.assign(now_->position.size(), 0);
+    launcher_->begin(now_->iteration, origin(), *machine_->iteration_end);
     wait_until([&] { return launcher_->idle(); });
     launcher_->check();
     end_recorded_ = true;
-    for (std::size_t d = 0; d < position_.size(); ++d)
-      position_[d] = static_cast<int>(view_.program_of(static_cast<int>(d)).size());
+    for (std::size_t d = 0; d < now_->position.size(); ++d)
+      now_->position[d] = static_cast<int>(now_->view.program_of(static_cast<int>(d)).size());
   }
 
   void check_guards() {
-    for (std::size_t d = 0; d < machine_->boards.size(); ++d) {
-      device_board& board = machine_->boards[d];
+    for (std::size_t d = 0; d < now_->boards.size(); ++d) {
+      device_board& board = now_->boards[d];
       if (board.guards() == nullptr)
         continue;
       current_device const scope(board.gpu());
@@ -261,9 +395,9 @@ private:
   void wait_for_end() {
     wait_until([&] {
       if (!end_recorded_)
-        machine_->iteration_end.record(origin());
+        machine_->iteration_end->record(origin());
       end_recorded_ = true;
-      return machine_->iteration_end.happened();
+      return machine_->iteration_end->happened();
     });
   }
 
@@ -271,16 +405,11 @@ private:
   template <class Done>
   void wait_until(Done done) {
     try {
-      auto const look = [&] {
-        // Once a GPU is lost it tells nothing any more: its events are asked while it works.
-        for (std::size_t d = 0; d < position_.size(); ++d)
-          machine_->boards[d].look(position_[d]);
-      };
-      if (poll_until<Clock>(latest_, done, look))
+      if (poll_until<Clock>(latest_, done, [&] { now_->look(); }))
         return;
     } catch (error const& cause) {
       stuck_ = true;
-      int const first = first_unfinished();
+      int const first = now_->first_unfinished();
       std::throw_with_nested(run_error(
         std::string("cuda: the iteration has failed: ") + cause.what() + standings(), first));
     }
@@ -296,36 +425,25 @@ private:
       cause = thrown.what();
     } catch (...) {
     }
-    int const at = position_[static_cast<std::size_t>(device)];
-    item const& step = view_.program_of(device)[static_cast<std::size_t>(at)];
+    int const at = now_->position[static_cast<std::size_t>(device)];
     std::throw_with_nested(run_error("cuda: device " + std::to_string(device) +
-                                       " failed when it was to " +
-                                       describe(step, view_.extents.chunks > 1) + ": " + cause,
+                                       " failed when it was to " + now_->in_words(device, at) +
+                                       ": " + cause,
                                      device));
   }
 
   [[noreturn]] void fail_at_deadline() {
     stuck_ = true;
     throw run_error("cuda: the iteration has not ended before its deadline" + standings(),
-                    first_unfinished());
+                    now_->first_unfinished());
   }
 
-  //! A line for every device that has not ended, as far as was known when it last said so.
   [[nodiscard]] std::string standings() const {
     std::string text;
     if (launcher_ && !launcher_->idle())
       text = "\n  the launch of its graph has not returned: the GPU has not begun it, or takes no "
              "more of it";
-    for (int device = 0; device < view_.extents.devices; ++device) {
-      auto const d = static_cast<std::size_t>(device);
-      int const at = machine_->boards[d].first_unfinished();
-      if (at < position_[d])
-        text += "\n  device " + std::to_string(device) + " has not ended item " +
-                std::to_string(at) + " of " + std::to_string(view_.program_of(device).size()) +
-                ": " +
-                describe(view_.program_of(device)[static_cast<std::size_t>(at)],
-                         view_.extents.chunks > 1);
-    }
+    text += now_->standings();
     if (text.empty())
       text = options_.watched ? "\n  all devices have ended all items"
                               : "\n  where devices stand is not watched";
@@ -333,30 +451,6 @@ private:
       text += "\n  messages between GPUs " + std::to_string(one) + " and " + std::to_string(other) +
               " go through the host: they have no access to each other";
     return text;
-  }
-  //! The first device that has not ended, or `nothing`.
-  [[nodiscard]] int first_unfinished() const {
-    for (std::size_t d = 0; d < position_.size(); ++d)
-      if (machine_->boards[d].first_unfinished() < position_[d])
-        return static_cast<int>(d);
-    return nothing;
-  }
-
-  //! All streams of all devices start after what is on the origin.
-  void spread(bool captured) {
-    for (device_board& board : machine_->boards) {
-      if (&board != &machine_->boards.front())
-        machine_->boards.front().start_after(origin(), board.compute());
-      board.fork(captured);
-    }
-  }
-  //! The origin goes on after all streams of all devices.
-  void gather() {
-    for (device_board& board : machine_->boards) {
-      board.join();
-      if (&board != &machine_->boards.front())
-        board.start_after(board.compute(), origin());
-    }
   }
 
   [[nodiscard]] graph capture() {
@@ -375,17 +469,15 @@ private:
     return graph(captured);
   }
 
-  plan plan_;
-  plan_view view_;
   Stages& stages_;
   streams options_;
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
-  std::vector<int> order_;              // which device enqueues next
-  std::vector<int> position_;           // the item that each device is at
+  carried_totals carried_;
+  stream_plan* now_ = nullptr;          // the plan of the last step
+  std::vector<std::byte> rows_;         // of the totals, for who asks
   typename Clock::time_point latest_{}; // the end of all waits of the iteration
-  int steps_ = 0;
-  bool end_recorded_ = false; // behind all of the iteration
+  bool end_recorded_ = false;           // behind all of the iteration
   bool stuck_ = false;
 };
 

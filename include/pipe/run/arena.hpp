@@ -25,6 +25,8 @@ struct arena {
   //! Bytes in front of the first slot of `memory` and behind each of its slots, a multiple of
   //! slot_alignment; the rows of the totals count as one slot. 0: slots touch each other.
   std::int64_t guard = 0;
+  //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
+  std::byte const* host_rows = nullptr;
 
   //! @brief What the memory must hold.
   [[nodiscard]] std::int64_t bytes() const noexcept {
@@ -95,6 +97,14 @@ struct arena {
       return {};
     slot_layout const& layout = work.layout(device, slot_class::totals);
     return {memory + place({slot_class::totals, 0}), work.totals_bytes, layout.bytes, layout.count};
+  }
+
+  //! @brief The same where the host can read them.
+  [[nodiscard]] totals readable_totals() const noexcept {
+    totals all = all_totals();
+    if (host_rows != nullptr)
+      all.data = host_rows;
+    return all;
   }
 
   //! @brief Copies a slot between the device and the host, where both are memory of this process.

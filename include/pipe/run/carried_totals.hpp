@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -35,11 +36,18 @@ public:
         "that came to its end took none early, or has rows of another size; run the plan that was "
         "lowered with step_validation::next");
   }
-  //! @brief When the memory is the plan's. @param now its slots on the last device.
-  void put(arena const& now) {
+  //! @brief When the memory is the plan's.
+  //! @return what its totals on the last device are to hold; empty where it validates nothing.
+  [[nodiscard]] std::span<std::byte const> hand_on(plan_view const& next) {
     pending_ = false;
-    if (detail::validates(now.work.validation) && !rows_.empty())
-      std::memcpy(now.memory + now.place({slot_class::totals, 0}), rows_.data(), rows_.size());
+    return detail::validates(next.validation) ? std::span<std::byte const>(rows_)
+                                              : std::span<std::byte const>();
+  }
+  //! @brief The same, into memory of the host. @param now its slots on the last device.
+  void put(arena const& now) {
+    std::span<std::byte const> const rows = hand_on(now.work);
+    if (!rows.empty())
+      std::memcpy(now.memory + now.place({slot_class::totals, 0}), rows.data(), rows.size());
   }
   //! @brief When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.
@@ -48,7 +56,7 @@ public:
       return;
     pending_ = true;
     bytes_ = now.work.totals_bytes;
-    totals const rows = now.all_totals();
+    totals const rows = now.readable_totals();
     rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
   }
   //! @brief Whether a step waits for its validation.

@@ -97,15 +97,52 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   }
 }
 
-//! @brief Refuses plans that decide on the host, in the middle of an iteration, whether it goes on.
-//! @param runner what it is called in the sentence.
+//! @brief Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
+//! for runners that launch an iteration as a whole.
 //! @throws std::invalid_argument
-inline void refuse_validation(plan_view const& work, char const* runner) {
+inline void refuse_validation(plan_view const& work) {
   if (work.validation != step_validation::at_once)
     throw std::invalid_argument(
-      std::string("run: ") + runner +
-      " enqueues whole iterations, and cannot begin one again where the optimizer's step of the "
-      "one before was wrong; lower the plan with step_validation::at_once");
+      "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "
+      "iteration whether the optimizer's step of the one before was right; run without a graph, or "
+      "lower the plan with step_validation::at_once");
+}
+
+//! @brief Takes every device as far as its next pass, and behind that; the ends of a group of
+//! messages one right after the other.
+//!
+//! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass
+//! that it stands at now. @param go called with each device that moves. @return whether any
+//! has.
+//! @throws what the functions throw.
+template <class MayRun, class Go>
+bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go go) {
+  bool moved = false;
+  std::vector<int> others;
+  for (int device = 0; device < work.extents.devices; ++device) {
+    int& next = at[static_cast<std::size_t>(device)];
+    auto const steps = work.program_of(device);
+    bool ran = false;
+    while (static_cast<std::size_t>(next) < steps.size()) {
+      if (steps[static_cast<std::size_t>(next)].what == operation::run) {
+        if (ran || !may_run(device))
+          break;
+        ran = true;
+        next = end_of_group(steps, next);
+      } else {
+        others.clear();
+        if (!detail::meet_at_messages(
+              work, at.data(), device, [&others](int other) { others.push_back(other); }))
+          break;
+      }
+      go(device);
+      for (int const other : others)
+        go(other);
+      others.clear();
+      moved = true;
+    }
+  }
+  return moved;
 }
 
 //! @brief One order of all items of all devices in which the ends of a group come one right after
@@ -119,33 +156,8 @@ inline void refuse_validation(plan_view const& work, char const* runner) {
 [[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
   std::vector<int> order;
   std::vector<int> at(static_cast<std::size_t>(work.extents.devices));
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (int device = 0; device < work.extents.devices; ++device) {
-      int& next = at[static_cast<std::size_t>(device)];
-      auto const steps = work.program_of(device);
-      bool ran = false;
-      while (static_cast<std::size_t>(next) < steps.size()) {
-        item const& step = steps[static_cast<std::size_t>(next)];
-        if (step.what == operation::run) {
-          if (ran)
-            break;
-          ran = true;
-          order.push_back(device);
-          next = end_of_group(steps, next);
-          moved = true;
-          continue;
-        }
-        std::size_t const turn = order.size();
-        order.push_back(device);
-        if (!detail::meet_at_messages(
-              work, at.data(), device, [&order](int other) { order.push_back(other); })) {
-          order.resize(turn);
-          break;
-        }
-        moved = true;
-      }
-    }
+  while (take_turns(
+    work, at, [](int) { return true; }, [&order](int device) { order.push_back(device); })) {
   }
   return order;
 }

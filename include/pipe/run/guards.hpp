@@ -258,18 +258,20 @@ bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
   return goes_on;
 }
 
-//! @brief Runs a composite pass as run_composite does, and looks after its memory where guards are
-//! on.
-//! @return as run_composite. @throws guard_error, and what the stage throws.
+//! @brief Runs a composite pass as run_composite does, where its stages can, and looks after its
+//! memory where guards are on.
+//! @return false where they cannot: nothing has run then. @throws guard_error, and what the stage
+//! throws.
 template <class Stages>
 bool run_guarded(Stages& stages,
                  arena const& memory,
                  slot_guards& guards,
                  std::span<item const> pair) {
+  if (!runs_as_one(stages, memory.work, pair))
+    return false;
   for (item const& step : pair)
     guards.before(step);
-  if (!run_composite(stages, memory, pair))
-    return false;
+  run_composite(stages, memory, pair, {}, [] {});
   for (item const& step : pair)
     guards.after(step);
   return true;

@@ -51,7 +51,8 @@ concept can_update = requires(Stage& stage, context const& where, totals const& 
 //! optimizer needs no more of the totals than that nothing stands against it: no overflow, no
 //! coefficient below 1. It says so of the rows of some stages (the others are zeros), so rows that
 //! it does not accept must not become acceptable when rows of further stages join them: squares add
-//! up. Stages must agree, and the answer depend on the totals alone.
+//! up. Stages must agree, and the answer depend on the totals alone. The host decides, so that its
+//! totals lie on the host on a GPU, too; `optimizer_step` reads them where the stage runs.
 //!
 //! `stage.roll_back(context, stepped)`: the totals of all stages have not been accepted, and the
 //! iteration that has begun begins again. Forgets the forward passes that have run since; where

@@ -44,9 +44,9 @@ replace(Runner& runner, post_validated_numbers const& which, post_validated_plan
 //!
 //! Before anyone else looks at the weights (an evaluation, a checkpoint, the end) call `finish`.
 //! Until then the weights may be those of a step that is still to be rolled back, and runners
-//! refuse other plans. On MPI every rank makes one and makes the same calls.
+//! refuse other plans. Over MPI and NCCL every rank makes one and makes the same calls.
 //!
-//! @tparam Runner thread_runner or mpi_runner.
+//! @tparam Runner thread_runner, mpi_runner, cuda::stream_runner or cuda::nccl_runner.
 template <class Runner>
 class post_validated_steps {
 public:

@@ -99,34 +99,48 @@ struct half_of_pair {
   composite_half given;
 };
 
+//! Tells a stage of its gradients behind a half. @param stream on which both halves have ended.
 template <class Stage>
-void announce(Stage& stage, half_of_pair const& half) {
+void announce(Stage& stage, half_of_pair const& half, void* stream) {
   if constexpr (can_announce_gradients<Stage>)
-    if (half.step.completes_stage)
-      stage.gradients_ready(half.given.where);
+    if (half.step.completes_stage) {
+      context where = half.given.where;
+      where.stream = stream;
+      stage.gradients_ready(where);
+    }
 }
 
-//! Both halves of a composite pass, where the stages can. @param whole a forward pass and a
-//! backward pass with both gradients, in this order
-template <class Stage, class Other>
-bool run_halves(
-  Stage& stage, Other& other, bool whole, half_of_pair const& first, half_of_pair const& second) {
-  bool ran = false;
-  if constexpr (can_overlap<Stage, Other>)
-    if (whole) {
-      stage.forward_backward(first.given, second.given, other);
-      ran = true;
-    }
-  if constexpr (can_braid<Stage, Other>)
-    if (!ran) {
-      stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
-      ran = true;
-    }
-  if (ran) {
-    announce(stage, first);
-    announce(other, second);
+//! A composite pass, its forward pass first if it has one.
+struct ordered_pair {
+  item const& first;
+  item const& second;
+  bool whole; // a forward pass and a backward pass with both gradients
+
+  ordered_pair(plan_view const& work, std::span<item const> pair)
+      : ordered_pair(work,
+                     pair,
+                     calls(work, pair[0]) != stage_call::forward &&
+                       calls(work, pair[1]) == stage_call::forward) {}
+
+private:
+  ordered_pair(plan_view const& work, std::span<item const> pair, bool forward_behind)
+      : first(pair[forward_behind ? 1 : 0]), second(pair[forward_behind ? 0 : 1]),
+        whole(calls(work, first) == stage_call::forward &&
+              calls(work, second) == stage_call::backward) {}
+  static stage_call calls(plan_view const& work, item const& step) {
+    return (*work.declared)[step.work.kind].calls;
   }
-  return ran;
+};
+
+//! Runs both halves of a composite pass. @pre the stages can.
+template <class Stage, class Other>
+void run_halves(
+  Stage& stage, Other& other, bool whole, half_of_pair const& first, half_of_pair const& second) {
+  if constexpr (can_overlap<Stage, Other>)
+    if (whole)
+      return stage.forward_backward(first.given, second.given, other);
+  if constexpr (can_braid<Stage, Other>)
+    stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
 }
 
 } // namespace detail
@@ -167,40 +181,58 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
   return goes_on;
 }
 
-//! @brief Runs a composite pass, where its stages can do its halves at once, and tells stages when
-//! their weight gradients are complete.
-//!
-//! @param pair the two items, in either order. @param stream as for run_item.
-//! @return false where they cannot: nothing has run then.
-//! @throws what the stage throws.
+//! @brief True when the stages of a composite pass can do its halves at once.
+//! @param pair the two items, in either order.
 template <class Stages>
-bool run_composite(Stages& stages,
-                   arena const& memory,
-                   std::span<item const> pair,
-                   void* stream = nullptr) {
-  auto const call = [&](item const& step) {
-    return (*memory.work.declared)[step.work.kind].calls;
-  };
+[[nodiscard]] bool runs_as_one(Stages& stages, plan_view const& work, std::span<item const> pair) {
   if (pair.size() != 2)
     return false;
-  bool const forward_behind =
-    call(pair[0]) != stage_call::forward && call(pair[1]) == stage_call::forward;
-  item const& first = pair[forward_behind ? 1 : 0];
-  item const& second = pair[forward_behind ? 0 : 1];
-  bool const whole = call(first) == stage_call::forward && call(second) == stage_call::backward;
-  detail::handed const given_first(memory, first, stream);
-  detail::handed const given_second(memory, second, stream);
+  detail::ordered_pair const halves(work, pair);
+  bool can = false;
+  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
+    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
+      can = (can_overlap<Stage, Other> && halves.whole) || can_braid<Stage, Other>;
+    });
+  });
+  return can;
+}
+
+//! @brief The CUDA streams of the halves of a composite pass; null where they run on the calling
+//! thread.
+struct pair_streams {
+  void* first = nullptr;  //!< of the forward pass, or of the first half where there is none
+  void* second = nullptr; //!< of the other half
+};
+
+//! @brief Runs a composite pass, and tells stages when their weight gradients are complete.
+//!
+//! @param pair the two items, in either order.
+//! @param join called when both halves have run, or are enqueued; what follows on the first stream
+//! must then follow both.
+//! @pre runs_as_one.
+//! @throws what the stage throws.
+template <class Stages, class Join>
+void run_composite(Stages& stages,
+                   arena const& memory,
+                   std::span<item const> pair,
+                   pair_streams const& on,
+                   Join join) {
+  detail::ordered_pair const halves(memory.work, pair);
+  detail::handed const given_first(memory, halves.first, on.first);
+  detail::handed const given_second(memory, halves.second, on.second);
   auto const half_of = [](item const& step, detail::handed const& given) -> detail::half_of_pair {
     return {step, {given.where(), given.in(), given.out()}};
   };
-  bool ran = false;
-  (void)visit_stage(stages, first.work.stage, [&]<class Stage>(Stage& stage) {
-    (void)visit_stage(stages, second.work.stage, [&]<class Other>(Other& other) {
-      ran = detail::run_halves(
-        stage, other, whole, half_of(first, given_first), half_of(second, given_second));
+  detail::half_of_pair const first = half_of(halves.first, given_first);
+  detail::half_of_pair const second = half_of(halves.second, given_second);
+  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
+    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
+      detail::run_halves(stage, other, halves.whole, first, second);
+      join();
+      detail::announce(stage, first, on.first);
+      detail::announce(other, second, on.first);
     });
   });
-  return ran;
 }
 
 } // namespace pipelining::inline v0_2

@@ -24,7 +24,7 @@ namespace pipelining::inline v0_2 {
 class early_totals {
 public:
   //! @param memory of a device that has the rows of the stages of the devices up to it.
-  explicit early_totals(arena const& memory) : all_(memory.all_totals()) {
+  explicit early_totals(arena const& memory) : all_(memory.readable_totals()) {
     auto const stride = static_cast<std::size_t>(all_.stride);
     rows_.resize(stride * static_cast<std::size_t>(all_.rows));
     for (int stage = 0; stage < all_.rows; ++stage)
@@ -46,12 +46,13 @@ private:
 };
 
 //! @brief Steps where the rows so far say that the step is right, unless later ones tell otherwise.
+//! The host decides; what a GPU steps with lies in its memory, where missing rows are zeros.
 //! @throws what the stage throws.
 template <can_step_early Stage>
 void step_early(Stage& stage, arena const& memory, context const& where) {
   early_totals const known(memory);
   if (stage.accepts(where, known.rows()))
-    stage.optimizer_step(where, known.rows());
+    stage.optimizer_step(where, memory.host_rows == nullptr ? known.rows() : memory.all_totals());
 }
 
 //! @brief Looks at the step with all rows, and makes it right.
@@ -59,12 +60,11 @@ void step_early(Stage& stage, arena const& memory, context const& where) {
 //! @throws what the stage throws.
 template <can_step_early Stage>
 [[nodiscard]] bool validate_step(Stage& stage, arena const& memory, context const& where) {
-  totals const all = memory.all_totals();
-  if (stage.accepts(where, all))
+  if (stage.accepts(where, memory.readable_totals()))
     return true;
   early_totals const known(memory);
   stage.roll_back(where, stage.accepts(where, known.rows()));
-  stage.optimizer_step(where, all);
+  stage.optimizer_step(where, memory.all_totals());
   return false;
 }
 

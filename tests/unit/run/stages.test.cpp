@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/paired_weights.hpp>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -194,6 +195,7 @@ namespace {
 struct overlapping_stage : stage {
   int pairs = 0;
   int ready = 0;
+  std::uint64_t announced = 0; // gradient
   bool throws = false;
   void forward_backward(pp::composite_half const& forward,
                         pp::composite_half const& backward,
@@ -205,7 +207,10 @@ struct overlapping_stage : stage {
     CHECK(forward.where.stage + backward.where.stage >= 0);
     ++pairs;
   }
-  void gradients_ready(pp::context const&) { ++ready; }
+  void gradients_ready(pp::context const&) {
+    ++ready;
+    announced = gradient;
+  }
 };
 
 //! Runs all pairs at once, those of a forward and a whole backward pass by a call of their own.
@@ -216,7 +221,7 @@ struct braiding_stage : overlapping_stage {
              pp::pass_kind other_kind,
              pp::composite_half const& other_half,
              braiding_stage& other) {
-    CHECK((kind == pp::pass_kind::forward && other_kind != pp::pass_kind::backward));
+    CHECK((kind != pp::pass_kind::forward || other_kind != pp::pass_kind::backward));
     other.run(other_kind, other_half); // neither needs what the other makes
     run(kind, half);
     ++braids;
@@ -255,6 +260,7 @@ void check_pairs(int stages, pp::dynamic_timetable const& table) {
       if constexpr (std::is_same_v<Stage, braiding_stage>)
         ran += model[s].braids;
       CHECK(model[s].ready == 1);
+      CHECK(model[s].announced == model[s].gradient);
     }
     CHECK(ran == pairs);
     CHECK(pp::verify(runner.trace()));
@@ -275,6 +281,16 @@ TEST_CASE("a stage that has forward_backward runs composite passes at once") {
 
 TEST_CASE("a stage that has braid runs composite passes of any two kinds at once") {
   check_pairs<braiding_stage>(8, pp::make_timetable(pp::STP<>{}, {4, 13}));
+}
+
+TEST_CASE("a stage is told of gradients that a composite pass completes, once and behind it") {
+  auto const table = pp::make_timetable(support::paired_weights{}, {2, 3});
+  pp::plan const lowered = pp::lower(table, words);
+  int completing = 0;
+  for (pp::item const& step : lowered.items)
+    completing += step.completes_stage && step.work.overlapped ? 1 : 0;
+  CHECK(completing == 2);
+  check_pairs<braiding_stage>(4, table);
 }
 
 TEST_CASE("a composite pass that throws is named") {

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How a plan lies on one GPU. Header for pipelining::cuda::device_board.
+
+#include <pipe/cuda/device_guards.cuh>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/pass_times.cuh>
+#include <pipe/cuda/ranges.cuh>
+#include <pipe/cuda/shared_device.cuh>
+#include <pipe/cuda/step_decisions.cuh>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/waits.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+namespace cuda {
+
+//! @brief How a device lays its plan out on streams.
+struct board_options {
+  //! All messages go through one stream, in the order of the program, instead of one stream per
+  //! lane.
+  bool one_message_stream = false;
+  //! Every pass and every group of messages has an event, not only those that others wait for: a
+  //! report can name the item at which the device stands.
+  bool watched = false;
+  //! The same inside graphs, where it takes an event and a node for each.
+  bool watched_in_graph = false;
+  //! Every pass, group of messages and hook is a range of NVTX.
+  bool ranges = true;
+  //! Items that may be on the streams before the host waits for the first of them; 0: any number.
+  int run_ahead = 0;
+  //! Every pass has two events more, which tell when it began and ended.
+  bool timed = false;
+  //! The slots have memory of their own, with guards around them.
+  bool guarded = false;
+};
+
+//! @brief How one plan lies on the streams and in the memory of one device, and its events, made
+//! once.
+//!
+//! Stream 0 computes, stream l + 1 carries lane l, and each engine that copies has one behind them.
+//! An item has an event when another item waits for it.
+class device_board {
+public:
+  //! @param shared what other plans of the device use, too; it outlives this.
+  //! @pre nothing runs on it: its memory may grow.
+  device_board(plan_view const& work, int device, shared_device& shared, board_options chosen = {})
+      : shared_(&shared),
+        shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
+        ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
+    current_device const scope(gpu());
+    shared.reserve(chosen.guarded ? 0 : work.arena_bytes[device],
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+    if (chosen.guarded)
+      guards_.emplace(work, device);
+    if (work.validation != step_validation::at_once)
+      decisions_.emplace(work, device);
+    auto const steps = work.program_of(device);
+    std::size_t last = static_cast<std::size_t>(work.lanes[device] - shared_lanes_);
+    for (item const& step : steps)
+      last = std::max(last, index_for(step));
+    shared.reserve_streams(last + 1);
+    if (std::any_of(steps.begin(), steps.end(), [](item const& step) {
+          return step.what == operation::run && step.work.overlapped;
+        }))
+      shared.reserve_beside();
+    ends_.resize(last + 1);
+    start_.emplace();
+    done_.resize(steps.size());
+    in_graph_.resize(steps.size());
+    ended_on_.assign(last + 1, nothing);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      stream_index_.push_back(static_cast<int>(index_for(steps[i])));
+      // The messages of a group end together.
+      if (i > 0 && steps[i].what != operation::run && steps[i - 1].what != operation::run &&
+          steps[i].group == steps[i - 1].group)
+        continue;
+      if (chosen.watched)
+        done_[i].emplace();
+      if (chosen.watched_in_graph)
+        in_graph_[i].emplace();
+    }
+    for (item const& step : steps)
+      for (int const wait : work.waits_of(step))
+        if (!done_[static_cast<std::size_t>(wait)])
+          done_[static_cast<std::size_t>(wait)].emplace();
+    if (chosen.timed)
+      times_.emplace(work, device);
+    if (chosen.run_ahead > 0)
+      place_fences(steps, std::max(1, chosen.run_ahead / 2));
+  }
+
+  //! The number of the CUDA device.
+  [[nodiscard]] int gpu() const noexcept { return shared_->gpu(); }
+  //! The arena on the device.
+  [[nodiscard]] std::byte* memory() const noexcept {
+    return guards_ ? guards_->memory() : shared_->memory();
+  }
+  //! The arena on the host, pinned; null where nothing waits there.
+  [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
+  //! @brief The slots of the device. @param work, device those of the board.
+  [[nodiscard]] arena slots(plan_view const& work, int device) const noexcept {
+    return {work,
+            device,
+            memory(),
+            host_memory(),
+            guards_ ? guard_bytes : 0,
+            decisions_ ? decisions_->rows() : nullptr};
+  }
+  //! @brief What the host knows to decide about steps of the optimizer, or null where it need not.
+  [[nodiscard]] step_decisions* decisions() noexcept { return decisions_ ? &*decisions_ : nullptr; }
+  //! @brief The guards of the checked mode, or null.
+  [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
+  //! @brief When passes began and ended, or null where nobody asks for it.
+  [[nodiscard]] pass_times* times() noexcept { return times_ ? &*times_ : nullptr; }
+  //! What profilers see of each item.
+  [[nodiscard]] item_ranges const& ranges() const noexcept { return ranges_; }
+  //! A stream by number; 0 runs the passes.
+  [[nodiscard]] cudaStream_t stream_at(int index) const noexcept {
+    return shared_->stream_at(static_cast<std::size_t>(index));
+  }
+  //! The stream of passes.
+  [[nodiscard]] cudaStream_t compute() const noexcept { return stream_at(0); }
+  //! Passes have one, every lane, and every engine that copies.
+  [[nodiscard]] int stream_count() const noexcept { return static_cast<int>(ends_.size()); }
+  //! The stream that an item belongs on.
+  [[nodiscard]] cudaStream_t stream_for(item const& step) const noexcept {
+    return shared_->stream_at(index_for(step));
+  }
+
+  //! @brief All streams wait for what is on the compute stream: the start of an iteration.
+  //! @param captured the iteration goes into a graph.
+  void fork(bool captured = false) {
+    captured_ = captured;
+    restart();
+    if (times_)
+      times_->begin(compute(), captured);
+    start_->record(compute());
+    for (int index = 1; index < stream_count(); ++index)
+      start_->block(stream_at(index));
+  }
+  //! @brief The compute stream waits for all others: the end of an iteration.
+  void join() {
+    for (int index = 1; index < stream_count(); ++index) {
+      event& end = ends_[static_cast<std::size_t>(index)];
+      end.record(stream_at(index));
+      end.block(compute());
+    }
+  }
+  //! @brief What follows on `after` waits for what is on `before`, a stream of this device, now.
+  void start_after(cudaStream_t before, cudaStream_t after) {
+    start_->record(before);
+    start_->block(after);
+  }
+  //! The stream of second halves of composite passes. @pre the plan has such passes.
+  [[nodiscard]] cudaStream_t beside() const noexcept { return shared_->beside(); }
+  //! @brief What follows on `waiting` waits for an item of this device.
+  void wait_for(int item_index, cudaStream_t waiting) const {
+    done_[static_cast<std::size_t>(item_index)]->block(waiting);
+  }
+  //! @brief Notes that an item is complete when its stream has come this far, if any item or
+  //! report asks for it.
+  void complete(int item_index, cudaStream_t on) {
+    auto const i = static_cast<std::size_t>(item_index);
+    if (done_[i])
+      done_[i]->record(on);
+    if (captured_ && in_graph_[i])
+      in_graph_[i]->record_in_graph(on);
+  }
+
+  //! @brief The next iteration has not begun: nothing of it is complete.
+  void restart() noexcept {
+    ended_ = 0;
+    next_fence_ = 0;
+    ended_on_.assign(ended_on_.size(), nothing);
+  }
+  //! @brief True when the host may enqueue the item: no more than board_options::run_ahead items
+  //! are on the streams. Asks the streams once in half as many items, each for its last one.
+  //! @pre not in a capture. @throws error when the device reports one.
+  [[nodiscard]] bool has_room_for(int item_index) {
+    while (next_fence_ < fences_.size() && fences_[next_fence_].before <= item_index) {
+      int const last = fences_[next_fence_].ended;
+      auto const at = static_cast<std::size_t>(last);
+      if (last >= ended_ && !done_[at]->happened()) // if a look has not found it complete
+        return false;
+      ended_on_[static_cast<std::size_t>(stream_index_[at])] = last;
+      ++next_fence_;
+    }
+    return true;
+  }
+  //! @brief Looks how far the device has come; `first_unfinished` remembers it.
+  //! @param end the items before it are enqueued, or launched with their graph.
+  //! @throws error when the device reports one.
+  void look(int end) {
+    auto const& events = captured_ ? in_graph_ : done_;
+    for (; ended_ < end; ++ended_) {
+      auto const at = static_cast<std::size_t>(ended_);
+      if (ended_ <= ended_on_[static_cast<std::size_t>(stream_index_[at])])
+        continue; // it need not be asked again
+      auto const& done = events[at];
+      if (done && !done->happened())
+        return;
+    }
+  }
+  //! @brief The first item that was not complete when the device was last looked at; `end` of that
+  //! look if all were. Items without an event count as complete with those behind them.
+  [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
+
+private:
+  //! Before an item is enqueued another one must have ended.
+  struct fence {
+    int before;
+    int ended;
+  };
+
+  //! Items go in windows; before the host goes on to the next but one, every stream has ended its
+  //! last item, or group, of a window, and with it all before.
+  void place_fences(std::span<item const> steps, int window) {
+    std::vector<int> last(ends_.size(), nothing); // of each stream, in this window
+    int const count = static_cast<int>(steps.size());
+    for (int i = 0; i < count; ++i) {
+      item const& step = steps[static_cast<std::size_t>(i)];
+      // The messages of a group end together, with the first one's event.
+      if (step.what == operation::run || i == 0 ||
+          steps[static_cast<std::size_t>(i - 1)].what == operation::run ||
+          steps[static_cast<std::size_t>(i - 1)].group != step.group)
+        last[index_for(step)] = i;
+      if ((i + 1) % window != 0)
+        continue;
+      for (int& item : last) {
+        if (item == nothing || i + 1 + window >= count)
+          continue;
+        fences_.push_back({i + 1 + window, item});
+        if (!done_[static_cast<std::size_t>(item)])
+          done_[static_cast<std::size_t>(item)].emplace();
+        item = nothing;
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t index_for(item const& step) const noexcept {
+    int const own = stream_of(step);
+    if (runs_beside(step))
+      return static_cast<std::size_t>(own - shared_lanes_);
+    return static_cast<std::size_t>(shared_lanes_ > 0 ? std::min(own, 1) : own);
+  }
+
+  shared_device* shared_;
+  int shared_lanes_; // that have no stream of their own
+  std::optional<device_guards> guards_;
+  std::optional<step_decisions> decisions_;
+  item_ranges ranges_;
+  std::optional<pass_times> times_;
+  std::vector<event> ends_; // of the streams
+  std::vector<std::optional<event>> done_;
+  std::vector<std::optional<event>> in_graph_;
+  std::optional<event> start_;
+  std::vector<int> stream_index_; // of each item
+  std::vector<int> ended_on_;     // the last item of each stream that a fence has found complete
+  std::vector<fence> fences_;
+  std::size_t next_fence_ = 0;
+  bool captured_ = false; // the iteration is in a graph, and the other events cannot be asked
+  int ended_ = 0;         // items known to be complete
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_2

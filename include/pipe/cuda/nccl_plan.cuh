@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What one plan of a runner for NCCL has on its rank. Header for
+//! pipelining::cuda::nccl_plan.
+
+#include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/device_board.cuh>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/message_header.cuh>
+#include <pipe/cuda/nccl_messages.cuh>
+#include <pipe/cuda/nccl_ranks.cuh>
+#include <pipe/cuda/shared_device.cuh>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/report/describe.hpp>
+#include <pipe/run/failure_origin.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace pipelining::inline v0_2 {
+namespace cuda {
+
+namespace detail {
+
+//! Whether all messages of a rank are to go through one stream.
+//! @throws std::invalid_argument where not even one lane fits beside the program's kernels.
+[[nodiscard]] inline bool one_stream(nccl_ranks const& options, int lanes) {
+  int processors = 0;
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, options.gpu),
+        "cudaDeviceGetAttribute");
+  check_room(options, lanes, processors);
+  int const blocks = lanes * most_blocks(options.max_blocks) + registered_blocks(options);
+  return options.one_message_stream || options.graph || blocks > processors;
+}
+
+} // namespace detail
+
+//! @brief A plan, the places of its items on the streams of a rank, and how far it has come.
+//!
+//! The graph is destroyed before the communicators, which wait for the graphs that use them.
+struct nccl_plan {
+  plan work;                              //!< the plan
+  plan_view view;                         //!< of it
+  int rank;                               //!< the device of the plan that runs here
+  int number;                             //!< among all that the runner has taken
+  bool watched;                           //!< nccl_ranks::watched
+  device_board board;                     //!< of the rank
+  std::unique_ptr<message_checks> checks; //!< of its messages, if they have headers
+  message_lanes lanes;                    //!< what carries its messages
+  graph iteration{};                      //!< the whole iteration, once it is captured
+  int steps = 0;                          //!< that have ended
+  int captures = 0;                       //!< graphs so far
+  int position = 0;                       //!< the item to enqueue next
+  int launched = 0;                       //!< the items that are on the streams
+
+  //! @param shared outlives this; its memory may grow. @pre nothing is on its streams, and its GPU
+  //! is current.
+  //! @throws std::invalid_argument as one_stream; error
+  nccl_plan(plan lowered, int own, int taken, shared_device& shared, nccl_ranks const& options)
+      : work(std::move(lowered)), view(work.view()), rank(own), number(taken),
+        watched(options.watched), board(view,
+                                        rank,
+                                        shared,
+                                        {detail::one_stream(options, view.lanes[rank]),
+                                         options.watched,
+                                         options.watched && options.graph,
+                                         options.ranges,
+                                         options.run_ahead,
+                                         options.timed,
+                                         options.guarded}),
+        checks(options.checked
+                 ? std::make_unique<message_checks>(view, rank, detail::kernels_for_checks())
+                 : nullptr),
+        lanes{view, checks.get()} {}
+  nccl_plan(nccl_plan const&) = delete;
+  nccl_plan& operator=(nccl_plan const&) = delete;
+  ~nccl_plan() = default;
+
+  //! The items of this rank.
+  [[nodiscard]] int items() const noexcept {
+    return static_cast<int>(view.program_of(rank).size());
+  }
+
+  //! @brief Where this rank stands in its program, for a report.
+  //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
+  //! is the one that the GPU has not ended.
+  [[nodiscard]] rank_standing standing(bool threw) {
+    bool lost = false;
+    try {
+      board.look(launched);
+    } catch (error const&) {
+      lost = true;
+    }
+    auto const steps_here = view.program_of(rank);
+    int const count = items();
+    int const unfinished = std::min(board.first_unfinished(), position);
+    auto const named = [&](int at) { return item_in_words(at); };
+    std::string text;
+    if (threw && position < count)
+      text = "was to enqueue" + named(position) + (lost ? ", and " : "");
+    if (lost)
+      text += "has lost its GPU";
+    if (text.empty() || (lost && unfinished < launched)) {
+      text += lost ? ", which " : "";
+      if (unfinished == count)
+        text += watched ? "has ended all items of its program"
+                        : "is somewhere in its iteration, which is not watched";
+      else
+        text += (unfinished < launched ? "has not ended" : "was to enqueue") + named(unfinished);
+    }
+    int const at = threw && position < count ? position : unfinished;
+    if (at < count && steps_here[static_cast<std::size_t>(at)].what != operation::run)
+      return {text, {steps_here[static_cast<std::size_t>(at)].peer}};
+    return {text, {}};
+  }
+
+  //! @brief The same while its graph is in its launch: the GPU is not asked, so the rank may be at
+  //! any item, and wait for any of its peers.
+  [[nodiscard]] rank_standing standing_in_launch() const {
+    rank_standing found{"is in the launch of its graph, at" + item_in_words(0) + ", or behind it",
+                        {}};
+    for (item const& step : view.program_of(rank))
+      if (step.what != operation::run &&
+          std::find(found.waits_for.begin(), found.waits_for.end(), step.peer) ==
+            found.waits_for.end())
+        found.waits_for.push_back(step.peer);
+    return found;
+  }
+
+  //! @brief " item 3 of 40: " and what it does.
+  [[nodiscard]] std::string item_in_words(int at) const {
+    return " item " + std::to_string(at) + " of " + std::to_string(items()) + ": " +
+           describe(view.program_of(rank)[static_cast<std::size_t>(at)], view.extents.chunks > 1);
+  }
+};
+
+} // namespace cuda
+} // namespace pipelining::inline v0_2
