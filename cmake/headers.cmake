@@ -23,6 +23,7 @@ set(PIPELINING_HEADERS_CORE
   core/sort_stably.hpp
   core/stage_graph.hpp
   core/training.hpp
+  core/training_flows.hpp
   core/training_kinds.hpp
 )
 

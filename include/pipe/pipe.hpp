@@ -22,6 +22,7 @@
 #include <pipe/core/sort_stably.hpp>
 #include <pipe/core/stage_graph.hpp>
 #include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/core/training_kinds.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/csv.hpp>

@@ -54,6 +54,15 @@ struct flow_word {
     for (std::size_t i = 0; i < Size; ++i)
       text[i] = literal[i];
   }
+  //! What another text holds, and an end to it. @pre together at most 27 letters
+  [[nodiscard]] static constexpr flow_word of(char const* word, char const* end = "") noexcept {
+    flow_word result;
+    int at = 0;
+    for (char const* const part : {word, end})
+      for (int i = 0; part[i] != '\0'; ++i)
+        result.text[at++] = part[i];
+    return result;
+  }
   //! For calls that want C strings.
   [[nodiscard]] constexpr char const* c_str() const noexcept { return text; }
   friend constexpr bool operator==(flow_word const&, flow_word const&) = default;
@@ -220,6 +229,12 @@ struct flow {
   for (effect const& one : effects)
     result.effects[result.effect_count++] = one;
   return result;
+}
+
+//! @brief The same with the letter and the word of a kind of training.
+[[nodiscard]] constexpr kind_of_pass
+declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  return declare_kind(letter(named), flow_word::of(word(named)), on, calls, effects);
 }
 
 } // namespace pipelining::inline v0_2

@@ -41,8 +41,8 @@ public:
       flow_.kinds[i] = of.kinds[i];
   }
   [[nodiscard]] constexpr flow run() {
-    std::uint8_t const in_use = add_visits("", pass_kind::request_weights, "NAUX");
-    add_visits("_again", pass_kind::request_weights_again, "PJVY");
+    std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
+    add_visits("_again", pass_kind::request_weights_again);
     std::uint8_t const collecting = add_gradients();
     add_kept();
     for (kind_of_pass& kind : flow_.kinds) {
@@ -69,62 +69,41 @@ private:
       throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
     to.effects[to.effect_count++] = one;
   }
-  constexpr void add(int number,
-                     char letter,
-                     flow_word const& word,
-                     engine on,
-                     stage_call calls,
-                     std::initializer_list<effect> effects) {
-    if (flow_.kinds[number].exists())
+  constexpr void
+  add(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+    if (flow_[named].exists())
       throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
-    flow_.kinds[number] = declare_kind(letter, word, on, calls, effects);
+    flow_.kinds[index_of(named)] = declare_kind(named, on, calls, effects);
   }
   //! A datum of a pool whose slots, if any, are of a class.
   [[nodiscard]] static constexpr datum
   datum_in(slot_class of, flow_word const& word, residence lives) noexcept {
     return {word, pool(of), pool(of), lives};
   }
-  [[nodiscard]] static constexpr flow_word joined(char const* word, char const* end) noexcept {
-    flow_word result;
-    int at = 0;
-    for (char const* const part : {word, end})
-      for (int i = 0; part[i] != '\0'; ++i)
-        result.text[at++] = part[i];
-    return result;
-  }
 
   //! The four kinds of a visit. @return what passes need: that weights are in use
-  constexpr std::uint8_t add_visits(char const* end, pass_kind first, char const* letters) {
+  constexpr std::uint8_t add_visits(char const* end, pass_kind first) {
     constexpr residence nowhere = residence::nowhere;
     constexpr slot_class weights = slot_class::weights;
-    auto const named = [end](char const* word) { return joined(word, end); };
+    auto const named = [end](char const* word) { return flow_word::of(word, end); };
     std::uint8_t const asked = add(datum_in(weights, named("weights_request"), nowhere));
     std::uint8_t const whole = add(datum_in(weights, named("weights"), residence::device));
     flow_.data[asked].pool = 0; // only what is in use counts as being there
     std::uint8_t const in_use = add(datum_in(weights, named("weights_in_use"), nowhere));
     std::uint8_t const done = add({named("weights_released"), 0, 0, nowhere});
-    int const number = index_of(first);
-    add(number,
-        letters[0],
-        named("request_weights"),
-        engine::compute,
-        stage_call::copy,
-        {{does::makes, asked}});
-    add(number + 1,
-        letters[1],
-        named("gather_weights"),
+    auto const at = [first](int number) {
+      return static_cast<pass_kind>(index_of(first) + number);
+    };
+    add(at(0), engine::compute, stage_call::copy, {{does::makes, asked}});
+    add(at(1),
         engine::network,
         stage_call::gather_weights,
         {{does::reads, asked}, {does::makes, whole}});
-    add(number + 2,
-        letters[2],
-        named("use_weights"),
+    add(at(2),
         engine::compute,
         stage_call::use_weights,
         {{does::reads, whole}, {does::makes, in_use}});
-    add(number + 3,
-        letters[3],
-        named("release_weights"),
+    add(at(3),
         engine::compute,
         stage_call::copy,
         {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
@@ -140,21 +119,15 @@ private:
     std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
     std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
     std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
-    add(index_of(pass_kind::collect_gradients),
-        'C',
-        "collect_gradients",
+    add(pass_kind::collect_gradients,
         engine::compute,
         stage_call::collect_gradients,
         {{does::makes, whole}, {does::makes, collecting}});
-    add(index_of(pass_kind::request_scatter),
-        'D',
-        "request_scatter",
+    add(pass_kind::request_scatter,
         engine::compute,
         stage_call::copy,
         {{does::frees, collecting}, {does::makes, asked}});
-    add(index_of(pass_kind::scatter_gradients),
-        'Z',
-        "scatter_gradients",
+    add(pass_kind::scatter_gradients,
         engine::network,
         stage_call::scatter_gradients,
         {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
@@ -166,9 +139,7 @@ private:
     constexpr residence nowhere = residence::nowhere;
     std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
     std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
-    add(index_of(pass_kind::keep_weights),
-        'M',
-        "keep_weights",
+    add(pass_kind::keep_weights,
         engine::compute,
         stage_call::copy,
         {{does::makes, weights}, {does::makes, sums}});

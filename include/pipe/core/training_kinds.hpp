@@ -91,13 +91,11 @@ inline constexpr effect extends_gradients{
   does::adds_to, their_gradients, of_stage::own, chunk_order::descending};
 
 inline constexpr kind_of_pass forward_kind = declare_kind(
-  'F',
-  "forward",
+  pass_kind::forward,
   engine::compute,
   stage_call::forward,
   {reads_input, {does::makes, kept_activation}, extends_sequence, {does::makes, made_output}});
-inline constexpr kind_of_pass backward_kind = declare_kind('B',
-                                                           "backward",
+inline constexpr kind_of_pass backward_kind = declare_kind(pass_kind::backward,
                                                            engine::compute,
                                                            stage_call::backward,
                                                            {reads_gradient,
@@ -107,8 +105,7 @@ inline constexpr kind_of_pass backward_kind = declare_kind('B',
                                                             {does::frees, their_gradients},
                                                             {does::makes, made_gradient},
                                                             {does::makes, weight_gradient}});
-inline constexpr kind_of_pass backward_input_kind = declare_kind('I',
-                                                                 "backward_input",
+inline constexpr kind_of_pass backward_input_kind = declare_kind(pass_kind::backward_input,
                                                                  engine::compute,
                                                                  stage_call::backward_input,
                                                                  {reads_gradient,
@@ -118,16 +115,14 @@ inline constexpr kind_of_pass backward_input_kind = declare_kind('I',
                                                                   {does::frees, their_gradients},
                                                                   {does::makes, kept_for_weights},
                                                                   {does::makes, made_gradient}});
-inline constexpr kind_of_pass backward_weight_kind = declare_kind('W',
-                                                                  "backward_weight",
+inline constexpr kind_of_pass backward_weight_kind = declare_kind(pass_kind::backward_weight,
                                                                   engine::compute,
                                                                   stage_call::backward_weight,
                                                                   {{does::frees, kept_activation},
                                                                    {does::frees, kept_for_weights},
                                                                    {does::makes, weight_gradient}});
 inline constexpr kind_of_pass checkpointed_forward_kind =
-  declare_kind('K',
-               "checkpointed_forward",
+  declare_kind(pass_kind::checkpointed_forward,
                engine::compute,
                stage_call::forward,
                {reads_input,
@@ -135,8 +130,7 @@ inline constexpr kind_of_pass checkpointed_forward_kind =
                 {does::frees, working_activation},
                 extends_sequence,
                 {does::makes, made_output}});
-inline constexpr kind_of_pass recompute_kind = declare_kind('R',
-                                                            "recompute",
+inline constexpr kind_of_pass recompute_kind = declare_kind(pass_kind::recompute,
                                                             engine::compute,
                                                             stage_call::recompute,
                                                             {reads_input,
@@ -145,32 +139,26 @@ inline constexpr kind_of_pass recompute_kind = declare_kind('R',
                                                              {does::makes, repeated_output},
                                                              {does::frees, repeated_output}});
 inline constexpr kind_of_pass offloaded_forward_kind = declare_kind(
-  'H',
-  "offloaded_forward",
+  pass_kind::offloaded_forward,
   engine::compute,
   stage_call::forward,
   {reads_input, {does::makes, leaving_activation}, extends_sequence, {does::makes, made_output}});
 inline constexpr kind_of_pass copy_out_kind =
-  declare_kind('O',
-               "copy_out",
+  declare_kind(pass_kind::copy_out,
                engine::copy_out,
                stage_call::copy,
                {{does::frees, leaving_activation}, {does::makes, activation_on_host}});
-inline constexpr kind_of_pass copy_in_kind =
-  declare_kind('L',
-               "copy_in",
-               engine::copy_in,
-               stage_call::copy,
-               {{does::frees, activation_on_host},
-                {does::reads, request_to_copy},
-                {does::makes, kept_activation}});
+inline constexpr kind_of_pass copy_in_kind = declare_kind(pass_kind::copy_in,
+                                                          engine::copy_in,
+                                                          stage_call::copy,
+                                                          {{does::frees, activation_on_host},
+                                                           {does::reads, request_to_copy},
+                                                           {does::makes, kept_activation}});
 inline constexpr kind_of_pass copy_request_kind =
-  declare_kind('Q',
-               "copy_request",
+  declare_kind(pass_kind::copy_request,
                engine::compute,
                stage_call::copy,
                {{does::reads, activation_on_host}, {does::makes, request_to_copy}});
-
 
 [[nodiscard]] constexpr kind_of_pass in_groups(kind_of_pass kind) noexcept {
   kind.in_groups = true;
@@ -178,19 +166,15 @@ inline constexpr kind_of_pass copy_request_kind =
 }
 inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
 inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
-  'E', "embed", engine::compute, stage_call::forward, {{does::makes, made_output}}));
-inline constexpr kind_of_pass embed_gradient_kind =
-  in_groups(declare_kind('G',
-                         "embed_gradient",
-                         engine::compute,
-                         stage_call::backward,
-                         {reads_gradient,
-                          {does::makes, made_gradient},
-                          {does::makes, weight_gradient}}));
+  pass_kind::embed, engine::compute, stage_call::forward, {{does::makes, made_output}}));
+inline constexpr kind_of_pass embed_gradient_kind = in_groups(
+  declare_kind(pass_kind::embed_gradient,
+               engine::compute,
+               stage_call::backward,
+               {reads_gradient, {does::makes, made_gradient}, {does::makes, weight_gradient}}));
 //! With one barrier the gradient of the input comes before the statistics are exchanged.
 [[nodiscard]] constexpr kind_of_pass logits_kind(int barriers) noexcept {
-  kind_of_pass kind = declare_kind('S',
-                                   "logits",
+  kind_of_pass kind = declare_kind(pass_kind::logits,
                                    engine::compute,
                                    stage_call::forward,
                                    {reads_input,
@@ -203,8 +187,7 @@ inline constexpr kind_of_pass embed_gradient_kind =
 }
 [[nodiscard]] constexpr kind_of_pass logits_gradient_kind(int barriers) noexcept {
   kind_of_pass kind =
-    declare_kind('T',
-                 "logits_gradient",
+    declare_kind(pass_kind::logits_gradient,
                  engine::compute,
                  barriers == 1 ? stage_call::backward_weight : stage_call::backward,
                  {reads_statistics, {does::frees, shard_logits}, {does::makes, weight_gradient}});

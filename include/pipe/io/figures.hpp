@@ -8,6 +8,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/metrics.hpp>

@@ -6,7 +6,7 @@
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/timetable_details.hpp>

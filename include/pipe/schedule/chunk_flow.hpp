@@ -8,7 +8,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/schedule/chunk_counts.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/walk.hpp>

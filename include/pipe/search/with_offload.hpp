@@ -7,7 +7,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/offload_rules.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -8,7 +8,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/stage_graph.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/vocabulary_1f1b.hpp>

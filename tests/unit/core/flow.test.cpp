@@ -2,7 +2,7 @@
 #include <pipe/core/declare.hpp>
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/core/training_flows.hpp>
 
 #include <doctest/doctest.h>
 
