@@ -74,6 +74,7 @@ set(PIPELINING_HEADERS_SCHEDULE
 set(PIPELINING_HEADERS_TIMETABLE
   timetable/attention_cost.hpp
   timetable/cost.hpp
+  timetable/cost_table.hpp
   timetable/describe.hpp
   timetable/diagnosis.hpp
   timetable/entered_rows.hpp

@@ -11,7 +11,7 @@
 #include <pipe/model/transformer.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>

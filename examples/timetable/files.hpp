@@ -7,6 +7,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/model/cost_file.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <string>
 #include <string_view>

@@ -202,6 +202,7 @@
 #include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/iterations.hpp>

@@ -12,7 +12,7 @@
 #include <pipe/model/flat_json.hpp>
 #include <pipe/model/links.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <charconv>
 #include <cstddef>

@@ -9,7 +9,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/model/links.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <algorithm>
 #include <cstdint>

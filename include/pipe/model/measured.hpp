@@ -11,7 +11,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
 #include <pipe/model/links.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -10,7 +10,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/transformer.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -10,7 +10,7 @@
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/predict.hpp>
 #include <pipe/model/transformer.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <span>
 #include <vector>

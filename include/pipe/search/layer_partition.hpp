@@ -8,7 +8,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

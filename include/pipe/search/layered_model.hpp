@@ -12,7 +12,7 @@
 #include <pipe/core/slot_class.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/search/layer_partition.hpp>
-#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -12,6 +12,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <concepts>
 #include <cstddef>

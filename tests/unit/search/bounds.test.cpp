@@ -21,6 +21,7 @@
 #include <pipe/search/exact.hpp>
 #include <pipe/search/sequence_partition.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

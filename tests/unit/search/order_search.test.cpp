@@ -14,6 +14,7 @@
 #include <pipe/search/order_search.hpp>
 #include <pipe/search/v_auto.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>
