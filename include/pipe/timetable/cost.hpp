@@ -63,19 +63,17 @@ struct uniform_cost {
   //! is longer than that is exposed.
   double all_reduce = 0;
 
+  // One switch and no further call: the compiler comes here for every pass.
   [[nodiscard]] constexpr double duration(pass const& what) const noexcept {
-    return hidden_duration(what) + exposed(what.kind);
-  }
-  //! The same where the exchanges of a tensor parallel group are hidden.
-  [[nodiscard]] constexpr double hidden_duration(pass const& what) const noexcept {
     switch (what.kind) {
     case pass_kind::forward:
     case pass_kind::checkpointed_forward:
-    case pass_kind::offloaded_forward: return forward;
-    case pass_kind::backward: return backward_input + std::max(backward_weight, all_reduce);
-    case pass_kind::backward_input: return backward_input;
+    case pass_kind::offloaded_forward: return forward + all_reduce;
+    case pass_kind::backward:
+      return backward_input + (all_reduce > backward_weight ? all_reduce : backward_weight);
+    case pass_kind::backward_input: return backward_input + all_reduce;
     case pass_kind::backward_weight: return backward_weight;
-    case pass_kind::recompute: return recompute < 0 ? forward : recompute;
+    case pass_kind::recompute: return (recompute < 0 ? forward : recompute) + all_reduce;
     case pass_kind::copy_out: return copy_out;
     case pass_kind::copy_in: return copy_in;
     case pass_kind::gather_weights:
@@ -87,6 +85,13 @@ struct uniform_cost {
     case pass_kind::embed_gradient: return embed_gradient;
     default: return 0; // stands between passes
     }
+  }
+  //! The same where the exchanges of a tensor parallel group are hidden.
+  [[nodiscard]] constexpr double hidden_duration(pass const& what) const noexcept {
+    uniform_cost hidden = *this;
+    if (exposed(what.kind) > 0)
+      hidden.all_reduce = 0;
+    return hidden.duration(what);
   }
   [[nodiscard]] constexpr double latency() const noexcept { return communication; }
   [[nodiscard]] constexpr group_times groups() const noexcept { return {broadcast, reduce}; }
