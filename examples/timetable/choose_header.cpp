@@ -56,23 +56,20 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   }
   append_list(out, "int", "layers_per_stage", pick.layers);
   append_list(out, "int", "chunk_lengths", pick.chunk_lengths);
-  constexpr struct {
-    pp::pass_kind kind;
-    char const* name;
-  } kinds[] = {{pp::pass_kind::forward, "forward"},
-               {pp::pass_kind::backward_input, "backward_input"},
-               {pp::pass_kind::backward_weight, "backward_weight"},
-               {pp::pass_kind::recompute, "recompute"},
-               {pp::pass_kind::copy_out, "copy_out"},
-               {pp::pass_kind::copy_in, "copy_in"},
-               {pp::pass_kind::gather_weights, "gather_weights"},
-               {pp::pass_kind::scatter_gradients, "scatter_gradients"},
-               {pp::pass_kind::logits, "logits"},
-               {pp::pass_kind::logits_gradient, "logits_gradient"},
-               {pp::pass_kind::embed, "embed"},
-               {pp::pass_kind::embed_gradient, "embed_gradient"}};
   std::string set; // of the kinds that the schedule has
-  for (auto const& [kind, name] : kinds) {
+  for (pp::pass_kind const kind : {pp::pass_kind::forward,
+                                   pp::pass_kind::backward_input,
+                                   pp::pass_kind::backward_weight,
+                                   pp::pass_kind::recompute,
+                                   pp::pass_kind::copy_out,
+                                   pp::pass_kind::copy_in,
+                                   pp::pass_kind::gather_weights,
+                                   pp::pass_kind::scatter_gradients,
+                                   pp::pass_kind::logits,
+                                   pp::pass_kind::logits_gradient,
+                                   pp::pass_kind::embed,
+                                   pp::pass_kind::embed_gradient}) {
+    char const* const name = pp::word(kind);
     bool const frugal = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
                         kind == pp::pass_kind::copy_in;
     bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||
