@@ -34,6 +34,7 @@
 #include "../gpt/training.hpp"
 #include "../support/split_words.hpp"
 #include "gpu_model.hpp"
+#include "relative_error.hpp"
 
 namespace {
 
@@ -97,21 +98,6 @@ first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& 
                   {.numbers = o.numbers});
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
-}
-
-//! The length of the difference over the length of what is right.
-double relative_error(std::vector<float> const& mine, std::vector<float> const& right) {
-  if (mine.size() != right.size()) {
-    throw std::logic_error("the pipeline has not the parameters of the model");
-  }
-  double off = 0;
-  double all = 0;
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    double const difference = static_cast<double>(mine[i]) - static_cast<double>(right[i]);
-    off += difference * difference;
-    all += static_cast<double>(right[i]) * static_cast<double>(right[i]);
-  }
-  return std::sqrt(off / all);
 }
 
 //! The schedules that are compared at the end of every run, beside the chosen one.

@@ -15,11 +15,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt_cuda/gpu_model.hpp>
+#include <examples/gpt_cuda/relative_error.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -50,24 +50,6 @@ double apart(std::vector<float> const& mine, std::vector<double> const& right) {
   for (std::size_t i = 0; i < right.size(); ++i)
     most = std::max(most, std::abs(static_cast<double>(mine[i]) - right[i]));
   return most;
-}
-
-//! The length of the difference over the length of what is right.
-double relative_error(std::vector<float> const& mine, std::vector<float> const& right) {
-  REQUIRE(mine.size() == right.size());
-  double off = 0;
-  double all = 0;
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    double const difference = static_cast<double>(mine[i]) - static_cast<double>(right[i]);
-    off += difference * difference;
-    all += static_cast<double>(right[i]) * static_cast<double>(right[i]);
-  }
-  return std::sqrt(off / all);
-}
-
-bool same_bits(std::vector<float> const& one, std::vector<float> const& other) {
-  return one.size() == other.size() &&
-         std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0;
 }
 
 //! Small on the stand-in, where every instruction of a kernel is interpreted.
@@ -125,7 +107,8 @@ void check_close(training_result const& found, training_result const& host, bool
   REQUIRE(found.losses.size() == host.losses.size());
   for (std::size_t step = 0; step < host.losses.size(); ++step)
     CHECK(found.losses[step] == doctest::Approx(host.losses[step]).epsilon(bf16 ? 2e-3 : 5e-4));
-  CHECK(relative_error(found.gradients, host.gradients) < (bf16 ? 0.02 : 0.01));
+  REQUIRE(found.gradients.size() == host.gradients.size());
+  CHECK(gpt::relative_error(found.gradients, host.gradients) < (bf16 ? 0.02 : 0.01));
 }
 
 template <class Schedule>
@@ -283,8 +266,8 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
         if (first.values.empty())
           first = result;
         CHECK(result.losses == first.losses);
-        CHECK(same_bits(result.gradients, first.gradients));
-        CHECK(same_bits(result.values, first.values));
+        CHECK(gpt::differences(result.gradients, first.gradients) == 0);
+        CHECK(gpt::differences(result.values, first.values) == 0);
       }
     CAPTURE(bf16);
     check_close(first, host, bf16);
@@ -305,8 +288,8 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
       if (first.values.empty())
         first = result;
       CHECK(result.losses == first.losses);
-      CHECK(same_bits(result.gradients, first.gradients));
-      CHECK(same_bits(result.values, first.values));
+      CHECK(gpt::differences(result.gradients, first.gradients) == 0);
+      CHECK(gpt::differences(result.values, first.values) == 0);
     }
   check_close(first, host, false);
 }
