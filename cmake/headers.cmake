@@ -12,6 +12,7 @@ set(PIPELINING_HEADERS_CORE
   core/array_of.hpp
   core/declare.hpp
   core/dependencies.hpp
+  core/edge_table.hpp
   core/flow.hpp
   core/needs.hpp
   core/pass.hpp
@@ -85,10 +86,12 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/pool_effect.hpp
   timetable/report.hpp
   timetable/simulate.hpp
+  timetable/simulation.hpp
   timetable/static_order.hpp
   timetable/static_simulation.hpp
   timetable/static_timetable.hpp
   timetable/timetable.hpp
+  timetable/timetable_view.hpp
   timetable/verify.hpp
 )
 

@@ -11,6 +11,7 @@
 #include <pipe/core/array_of.hpp>
 #include <pipe/core/declare.hpp>
 #include <pipe/core/dependencies.hpp>
+#include <pipe/core/edge_table.hpp>
 #include <pipe/core/flow.hpp>
 #include <pipe/core/needs.hpp>
 #include <pipe/core/pass.hpp>
@@ -212,10 +213,12 @@
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/static_order.hpp>
 #include <pipe/timetable/static_simulation.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 #include <pipe/timetable/verify.hpp>
 // IWYU pragma: end_exports
 #endif

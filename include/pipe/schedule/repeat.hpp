@@ -210,7 +210,8 @@ using waves = placed<placement::wave>;   //!< @brief Down the devices and up aga
 //! @brief A block that can be repeated: it knows how many stages a device holds and whether the
 //! backward pass is in one piece, and lays the slots of one unit out.
 template <class Block>
-concept repeatable_block = std::copyable<Block> && requires(Block const own, building_block block) {
+concept repeatable_block = std::copy_constructible<Block> &&
+  requires(Block const own, building_block block) {
   { own.stages_per_device } -> std::convertible_to<int>;
   { own.fused } -> std::convertible_to<bool>;
   own.lay_out(block);
@@ -218,7 +219,8 @@ concept repeatable_block = std::copyable<Block> && requires(Block const own, bui
 
 //! @brief A map from stages to devices for a number of stages per device.
 template <class Placement>
-concept stage_placement = std::copyable<Placement> && requires(Placement const own, int number) {
+concept stage_placement = std::copy_constructible<Placement> &&
+  requires(Placement const own, int number) {
   { own.arrange(number, number, number, number) } -> std::same_as<shape>;
 };
 

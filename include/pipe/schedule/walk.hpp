@@ -50,30 +50,35 @@ public:
                       direction way,
                       microbatch_groups const& cut,
                       int chunk_group = 0) noexcept
-      : first_stage_(way == direction::forward ? device : last_stage(extents, device)),
+      : chunk_step_(way == direction::forward ? 1 : -1),
+        stage_(way == direction::forward ? device : last_stage(extents, device)),
+        first_stage_(stage_),
         last_stage_(way == direction::forward ? last_stage(extents, device) : device),
         stage_step_(way == direction::forward ? extents.devices : -extents.devices),
         start_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
         end_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
-        chunk_step_(way == direction::forward ? 1 : -1),
         chunk_group_(chunk_group > 0 ? chunk_group : extents.chunks), smaller_group_(cut.size),
-        larger_groups_(cut.larger), microbatches_(extents.microbatches), stage_(first_stage_) {
+        larger_groups_(cut.larger), microbatches_(extents.microbatches) {
     enter_next_group();
   }
 
   //! @brief The pass of this kind on the unit; goes to the next unit.
   [[nodiscard]] constexpr pass take(pass_kind kind) noexcept {
-    pass const what = row_writer::make(kind, stage_, microbatch_, chunk_);
-    next();
+    // The way that most passes take, without a further call: compilers come here for every pass.
+    pass const what{kind,
+                    false,
+                    static_cast<std::uint16_t>(stage_),
+                    static_cast<std::uint16_t>(microbatch_),
+                    static_cast<std::uint16_t>(chunk_)};
+    if (chunk_ != last_chunk_)
+      chunk_ += chunk_step_;
+    else
+      enter_next_microbatch();
     return what;
   }
 
 private:
-  constexpr void next() noexcept {
-    if (chunk_ != last_chunk_) {
-      chunk_ += chunk_step_;
-      return;
-    }
+  constexpr void enter_next_microbatch() noexcept {
     chunk_ = first_chunk_;
     ++microbatch_;
     if (microbatch_ != group_end_)
@@ -107,23 +112,23 @@ private:
     chunk_ = first;
   }
 
+  int chunk_ = 0;
+  int last_chunk_ = 0; // of a group
+  int chunk_step_;
+  int stage_;
+  int microbatch_ = 0;
+  int first_chunk_ = 0; // of a group
+  int group_end_ = 0;
+  int group_begin_ = 0;
   int first_stage_;
   int last_stage_;
   int stage_step_;
   int start_chunk_; // of a microbatch
   int end_chunk_;
-  int chunk_step_;
   int chunk_group_;
-  int first_chunk_ = 0; // of a group
-  int last_chunk_ = 0;
   int smaller_group_;
   int larger_groups_; // still to come
   int microbatches_;
-  int group_begin_ = 0;
-  int group_end_ = 0;
-  int stage_;
-  int microbatch_ = 0;
-  int chunk_ = 0;
 };
 
 //! @brief 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one

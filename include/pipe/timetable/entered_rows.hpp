@@ -188,32 +188,42 @@ constexpr row_findings enter_row(place_map const& map,
   int const last_stage = stages(extents) - 1;
   int const one_way = map.over.declared->rows * (last_stage + 1);
   bool const one_route = routes(extents) == 1;
+  bool const chunked = chunks > 1 || (!Plain && first_units != nullptr);
   int const device = Plain ? number : number % extents.devices;
   int const* const holders = map.holders;
   place_code const* const* const made_at = map.places;
+  pass const* const passes = row.passes;
+  entry_number const all = row.count;
   // Entries of this row have codes from `here` on, those of rows behind it greater ones.
   place_code const here =
-    Plain ? 0 : static_cast<place_code>(number / extents.devices) << place_bits;
+    Plain ? 1 : (static_cast<place_code>(number / extents.devices) << place_bits) + 1;
   int entered = 0;
-  for (entry_number i = 0; i < row.count; ++i) {
-    pass const& what = row.passes[i];
-    if (!Plain && others != nullptr)
-      others[i] = nothing_before;
+  for (entry_number i = 0; i < all; ++i) {
+    pass const what = passes[i];
     int const stage = what.stage;
     int const microbatch = what.microbatch;
     int const chunk = what.chunk;
-    bool const known =
-      static_cast<int>(what.kind) < most_kinds && stage <= last_stage && microbatch < microbatches;
-    int const where = Plain || map.over.edges == nullptr || !known
-                        ? (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0)
-                        : (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
-                            (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
-    bool const suits = Plain || map.over.edges == nullptr || !known || contains(map.over, what);
-    entry_links const& links = rules.of[known ? static_cast<int>(what.kind) : 0][where];
-    bool const equal = Plain || first_units == nullptr || !known;
-    int const first = equal ? microbatch * chunks : first_units[microbatch];
-    int const count = equal ? chunks : first_units[microbatch + 1] - first;
-    if (!known || !suits || chunk >= count || links.made == none) {
+    int const kind = static_cast<int>(what.kind);
+    bool known = kind < most_kinds && stage <= last_stage && microbatch < microbatches;
+    int where = stage > 0 ? stage < last_stage ? 3 : 1 : stage < last_stage ? 2 : 0;
+    int first = microbatch * chunks;
+    int count = chunks;
+    if constexpr (!Plain) {
+      if (others != nullptr)
+        others[i] = nothing_before;
+      if (known && map.over.edges != nullptr) {
+        where = (neighbours(map.over, stage, -1) > 0 ? 1 : 0) +
+                (neighbours(map.over, stage, 1) > 0 ? 2 : 0);
+        known = contains(map.over, what);
+      }
+      if (known && first_units != nullptr) {
+        first = first_units[microbatch];
+        count = first_units[microbatch + 1] - first;
+      }
+    }
+    entry_links const links = rules.of[known ? kind : 0][where];
+    int const made = links.made;
+    if (!known || chunk >= count || made == none) {
       inputs[i] = nothing_before;
       if (found.first)
         found.first = {rule::unknown_pass, device, static_cast<int>(i), what, {}};
@@ -221,45 +231,49 @@ constexpr row_findings enter_row(place_map const& map,
     }
     int const base = one_route ? stage : stage + route_of(extents, microbatch) * one_way;
     int const unit = first + chunk;
-    // What stands before this entry in the row has a code from here + 1 to here + behind.
+    // What stands before this entry in the row has a code from here to here + behind - 1.
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
-    input_line input = nothing_before;
-    if (links.input != none) {
-      input = base + links.input;
-      if (holders[input] == device && made_at[input][unit] - here - 1 < behind)
+    input_line input = links.input;
+    if (input != none) {
+      input += base;
+      if (holders[input] == device && made_at[input][unit] - here < behind)
         input = nothing_before;
+    } else {
+      input = nothing_before;
     }
     if (links.own[0] != none)
       for (int k = 0; k < 2 && links.own[k] != none; ++k) {
         int const line = base + links.own[k];
-        if (made_at[line][unit] - here - 1 < behind)
+        if (made_at[line][unit] - here < behind)
           continue;
         if (!Plain && others != nullptr)
           others[i] = line;
         else
           input = line;
       }
-    int const line = base + links.made;
+    int const line = base + made;
     place_code* const places = places_of[line];
-    if (links.chunk_step != 0) {
+    if (chunked) {
       int const beside = chunk + links.chunk_step;
-      if (beside >= 0 && beside < count && places[unit + links.chunk_step] - here - 1 >= behind)
+      if (beside != chunk && beside >= 0 && beside < count &&
+          places[first + beside] - here >= behind)
         input = line;
     }
     inputs[i] = input;
 
     int taken = none; // a line that another pass has made already
     if (holders[line] != device || (!Plain && !links.runs_here) || places[unit] != 0 ||
-        (what.overlapped && !completes_pair(row.passes, i))) {
-      taken = links.made;
+        (what.overlapped && !completes_pair(passes, i))) {
+      taken = made;
     } else {
-      places[unit] = here + i + 1;
+      place_code const code = here + i;
+      places[unit] = code;
       entered += links.wanted;
       if (links.also[0] != none)
         for (int k = 0; k < 2 && links.also[k] != none; ++k) {
           place_code& at = places_of[base + links.also[k]][unit];
           if (at == 0)
-            at = here + i + 1;
+            at = code;
           else
             taken = links.also[k];
         }

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Timetables whose extents are known at run time. Header for pipelining::make_timetable.
 
+#include <pipe/core/edge_table.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>

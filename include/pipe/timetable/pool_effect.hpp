@@ -7,7 +7,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/training.hpp>
-#include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 
 namespace pipelining::inline v0_2 {
 namespace detail {

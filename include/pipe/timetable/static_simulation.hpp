@@ -12,11 +12,10 @@
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/simulate.hpp>
-#include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/simulation.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 #include <pipe/timetable/verify.hpp>
 
-#include <span>
 #include <utility>
 
 namespace pipelining::inline v0_2 {
@@ -161,10 +160,15 @@ struct static_simulation {
   using places = static_places<Order>;
   static constexpr int rows = places::rows;
   static constexpr entry_number room = part_passes / rows + 2; // a composite pass needs two
-  static constexpr std::span<double const> links =
-    checked_links(Cost::value, places::over.extents.devices);
-  static constexpr double const* link_times = links.empty() ? nullptr : links.data();
-  static constexpr bool plain = places::plain && links.empty();
+  static constexpr double const* link_times = [] {
+    double const* result = nullptr;
+    if constexpr (requires { Cost::value.links(); }) {
+      auto const links = checked_links(Cost::value, places::over.extents.devices);
+      result = links.empty() ? nullptr : links.data();
+    }
+    return result;
+  }();
+  static constexpr bool plain = places::plain && link_times == nullptr;
 
   struct row_times {
     array_of<double, static_cast<int>(room)> starts;

@@ -11,7 +11,7 @@
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/static_order.hpp>
 #include <pipe/timetable/static_simulation.hpp>
-#include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 
 #include <type_traits>
 

@@ -2,77 +2,19 @@
 #pragma once
 
 //! @file
-//! @brief A timetable: per device the passes in order, with start and end. Header for
-//! pipelining::timetable_view and
-//!        pipelining::dynamic_timetable.
+//! @brief Timetables that own their arrays. Header for pipelining::dynamic_timetable.
 
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
-
-//! @brief The start of a pass that waits for ever.
-inline constexpr double never = -1;
-
-//! @brief What every function that looks at a timetable takes: pointers to flat arrays, row after
-//! row.
-//!
-//! A device has a row for each engine of the flow. Rows 0 ... P - 1 are those of the compute
-//! engines, in the order of the devices; further engines follow. Does not own anything; the arrays
-//! live in a `dynamic_timetable` or a `static_timetable`. Cheap to copy.
-struct timetable_view {
-  shape extents;                  //!< of the pipeline
-  double latency = 0;             //!< time of a message between two devices
-  pass const* passes = nullptr;   //!< [offsets[rows]]
-  double const* starts = nullptr; //!< [offsets[rows]], `never` for a pass that waits for ever
-  double const* ends = nullptr;   //!< [offsets[rows]]
-  int const* offsets =
-    nullptr; //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
-  flow const* declared = &training;       //!< what passes do
-  std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
-  int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
-  int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
-  group_times groups{};                   //!< times between a group and other stages
-  double const* links = nullptr;          //!< times of messages [P x P]; null: all take `latency`
-
-  //! Engines of all devices, each with an order of its own.
-  [[nodiscard]] constexpr int rows() const noexcept {
-    return extents.devices * declared->engines;
-  }
-  //! Passes of all devices.
-  [[nodiscard]] constexpr int size() const noexcept { return offsets[rows()]; }
-  //! Passes of one row.
-  [[nodiscard]] constexpr int row_size(int row) const noexcept {
-    return offsets[row + 1] - offsets[row];
-  }
-
-  //! @brief The passes of one row, in order. Row d is that of the compute engine of device d.
-  [[nodiscard]] constexpr std::span<pass const> row(int row) const noexcept {
-    return {passes + offsets[row], static_cast<std::size_t>(row_size(row))};
-  }
-  //! The pipeline that it is of.
-  [[nodiscard]] constexpr pipeline over() const noexcept {
-    return {extents, declared, holders, first_units, edges};
-  }
-};
-
-//! @brief The device that runs `what` in a timetable.
-[[nodiscard]] constexpr int device_of(timetable_view const& table, pass const& what) noexcept {
-  return device_of(table.over(), what);
-}
-//! @brief The device that holds `stage` for `microbatch` in a timetable.
-[[nodiscard]] constexpr int
-device_of(timetable_view const& table, int stage, int microbatch = 0) noexcept {
-  return device_of(table.over(), stage, microbatch);
-}
 
 //! @brief What a timetable keeps of its pipeline beside the extents: a value of its own.
 struct pipeline_tables {
@@ -118,14 +60,14 @@ struct device_orders {
 
 //! @brief A timetable whose extents are known at run time. Owns its arrays.
 struct dynamic_timetable {
-  shape extents;              //!< of the pipeline
-  double latency = 0;         //!< time of a message
-  std::vector<pass> passes;   //!< row after row, each in its order
-  std::vector<double> starts; //!< of every pass
-  std::vector<double> ends;   //!< of every pass
-  std::vector<int> offsets;   //!< as in the view
-  pipeline_tables tables{};   //!< what else the pipeline has
-  group_times groups{};       //!< times between a group and other stages
+  shape extents;               //!< of the pipeline
+  double latency = 0;          //!< time of a message
+  std::vector<pass> passes;    //!< row after row, each in its order
+  std::vector<double> starts;  //!< of every pass
+  std::vector<double> ends;    //!< of every pass
+  std::vector<int> offsets;    //!< as in the view
+  pipeline_tables tables{};    //!< what else the pipeline has
+  group_times groups{};        //!< times between a group and other stages
   std::vector<double> links{}; //!< times of messages [P x P]; empty: all take `latency`
 
   //! The pipeline that it is of.

@@ -15,8 +15,8 @@
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/simulate.hpp>
-#include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/simulation.hpp>
+#include <pipe/timetable/timetable_view.hpp>
 
 #include <cstddef>
 #include <limits>
@@ -129,12 +129,14 @@ constexpr report check_times(place_map const& map,
   int const devices = map.over.extents.devices;
   int const device = Plain ? number : number % devices;
   int const chunks = map.over.extents.chunks;
-  int const* const first_units = map.over.first_units;
+  int const* const holders = map.holders;
+  pass const* const passes = row.passes;
+  input_line const* const inputs = row.inputs;
   entry_number const base = part.first[number];
   double const* const starts = part.starts[number];
   double const* const ends = part.ends[number];
   for (entry_number i = base; i < last; ++i) {
-    pass const& what = row.passes[i];
+    pass const what = passes[i];
     double const start = starts[i - base];
     double const end = ends[i - base];
     // Asked this way round so that no comparison with a NaN passes for a good one.
@@ -142,27 +144,32 @@ constexpr report check_times(place_map const& map,
       return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
     if (what.overlapped ? i == base || start != starts[i - 1 - base] || end != ends[i - 1 - base]
                         : start < free_from)
-      return {
-        rule::overlaps, device, static_cast<int>(i), what, i > 0 ? row.passes[i - 1] : pass{}};
+      return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
-    int const unit =
-      (Plain || first_units == nullptr ? what.microbatch * chunks : first_units[what.microbatch]) +
-      what.chunk;
-    int const input = row.inputs[i];
+    int unit = what.microbatch * chunks + what.chunk;
+    if constexpr (!Plain)
+      unit = unit_of(map.over, what);
+    int const input = inputs[i];
     if (input != nothing_before) {
       place_code const at = map.places[input][unit];
-      int const holder = map.holders[input];
-      int const source = Plain ? holder : holder + static_cast<int>(at >> place_bits) * devices;
-      entry_number const wanted = (Plain ? at : at & entry_mask) - 1;
-      if (at == 0 || (source == number && wanted >= i))
+      int const holder = holders[input];
+      int source = holder;
+      entry_number wanted = at - 1;
+      if constexpr (!Plain) {
+        source += static_cast<int>(at >> place_bits) * devices;
+        wanted = (at & entry_mask) - 1;
+      }
+      // Of its own row it waits for what stands behind it alone; a pipeline that is plain has no
+      // other row on the device.
+      if (at == 0 || (source == number && (Plain || wanted >= i)))
         return starts_too_early(map, row, number, i);
       timed_part const* from = &part;
       while (wanted < from->first[source])
         from = from->before;
       double const ended = from->ends[source][wanted - from->first[source]];
-      double const message = Plain
-                               ? holder == device ? 0 : times.latency
-                               : message_time(times.links, devices, times.latency, holder, device);
+      double message = times.latency;
+      if constexpr (!Plain)
+        message = message_time(times.links, devices, times.latency, holder, device);
       if (!(ended >= 0 && start >= ended + message))
         return starts_too_early(map, row, number, i);
     }

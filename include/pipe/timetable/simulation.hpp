@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The event simulation that gives passes their times, on arrays of the caller, for the
+//! program and the compiler.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/entered_rows.hpp>
+#include <pipe/timetable/timetable_view.hpp>
+
+#include <cstddef>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! The times of some passes: those of every row from its entry `first` on. Those of entries
+//! before it are in the part `before`, which lets the compiler time large timetables in several
+//! constant evaluations, none of which copies what another has made.
+struct timed_part {
+  entry_number const* first;   //!< [rows]
+  double const* const* starts; //!< [rows]
+  double const* const* ends;   //!< [rows]
+  timed_part const* before = nullptr;
+
+  //! The end of a pass that has been timed.
+  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
+    timed_part const* part = this;
+    while (entry < part->first[row])
+      part = part->before;
+    return part->ends[row][entry - part->first[row]];
+  }
+};
+
+//! One part that is a whole timetable, on flat arrays of the caller.
+//! @tparam Time double, or double const for times that are only looked at.
+template <class Time>
+class whole_part {
+public:
+  constexpr whole_part(Time* starts, Time* ends, int const* offsets, int rows) {
+    auto const count = static_cast<std::size_t>(rows);
+    first_ = new entry_number[count]{};
+    starts_ = new Time*[count];
+    ends_ = new Time*[count];
+    for (int row = 0; row < rows; ++row) {
+      starts_[row] = starts + offsets[row];
+      ends_[row] = ends + offsets[row];
+    }
+  }
+  constexpr ~whole_part() {
+    delete[] first_;
+    delete[] starts_;
+    delete[] ends_;
+  }
+  whole_part(whole_part const&) = delete;
+  whole_part& operator=(whole_part const&) = delete;
+
+  [[nodiscard]] constexpr timed_part view() const noexcept { return {first_, starts_, ends_}; }
+  [[nodiscard]] constexpr Time* const* starts() const noexcept { return starts_; }
+  [[nodiscard]] constexpr Time* const* ends() const noexcept { return ends_; }
+
+private:
+  entry_number* first_;
+  Time** starts_;
+  Time** ends_;
+};
+
+//! The state of a simulation, on arrays of the caller.
+struct simulation {
+  place_map map;
+  place_row const* rows;   //!< [rows]
+  timed_part part;         //!< what is being written
+  double* const* starts;   //!< [rows], that of `part`
+  double* const* ends;     //!< [rows], that of `part`
+  entry_number* next;      //!< [rows], the entry that each row comes to next
+  double* free_from;       //!< [rows], when each row has ended its last pass
+  int* waits_for_row;      //!< [rows], a row can go on when this row
+  entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
+  double latency;
+  group_times groups;
+  entry_number room;             //!< entries of each row in `part`
+  double const* links = nullptr; //!< as in the timetable
+
+  //! The time of a message between two devices.
+  [[nodiscard]] constexpr double message(int from, int to) const noexcept {
+    return message_time(links, map.over.extents.devices, latency, from, to);
+  }
+};
+
+//! When what an entry waits for on a line has ended, or `never`: then its row is told what it waits
+//! for.
+[[nodiscard]] constexpr double
+ended_on(simulation& state, int row, entry_number entry, input_line line, int unit) noexcept {
+  int const devices = state.map.over.extents.devices;
+  place_code const at = state.map.places[line][unit];
+  int const holder = state.map.holders[line];
+  int const source = static_cast<int>(at >> place_bits) * devices + holder;
+  entry_number const wanted = (at & entry_mask) - 1;
+  if (at != 0 && source == row && wanted < entry)
+    return state.part.end_of(source, wanted); // the row has come past it
+  if (at == 0 || wanted >= state.next[source]) {
+    state.waits_for_row[row] = source;
+    state.waits_for[row] = at == 0 ? no_entry : wanted;
+    return never;
+  }
+  return state.part.end_of(source, wanted);
+}
+
+//! When what an entry waits for on other engines of its device, and of several stages, is there, or
+//! `never`.
+[[nodiscard]] constexpr double
+ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept {
+  place_row const& of = state.rows[row];
+  double latest = 0;
+  if (of.others != nullptr && of.others[entry] != nothing_before)
+    latest = ended_on(state, row, entry, of.others[entry], unit);
+  pipeline const& over = state.map.over;
+  pass const& what = of.passes[entry];
+  graph_inputs const inputs(over, what);
+  entry_number const behind = what.overlapped ? entry - 1 : entry;
+  for (int k = 0; k < inputs.count && latest != never; ++k) {
+    input_line const line = inputs.line(k);
+    double const ended = ended_on(state, row, behind, line, unit);
+    double const message = state.message(state.map.holders[line], row % over.extents.devices);
+    double const ready =
+      ended == never
+        ? never
+        : ended + transfer_time(over, state.groups, message, inputs.stage(k), what.stage);
+    latest = ready == never || ready > latest ? ready : latest;
+  }
+  return latest;
+}
+
+//! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
+//! since compilers take microseconds for each.
+//! @tparam Plain whether the pipeline is_plain, and all messages take the same time
+template <bool Plain, cost_model Cost>
+constexpr void run_row(simulation& state, Cost const& cost, int number) {
+  place_row const& row = state.rows[number];
+  pass const* const passes = row.passes;
+  input_line const* const inputs = row.inputs;
+  shape const& extents = state.map.over.extents;
+  int const devices = extents.devices;
+  int const chunks = extents.chunks;
+  entry_number const base = state.part.first[number];
+  entry_number const first = state.next[number];
+  entry_number const last = row.count - base > state.room ? base + state.room : row.count;
+  double* const starts = state.starts[number];
+  double* const ends = state.ends[number];
+  double free_from = state.free_from[number];
+  double start = free_from;
+  entry_number entry = first;
+  state.waits_for_row[number] = number;
+  state.waits_for[number] = no_entry;
+  for (; entry < last; ++entry) {
+    pass const what = passes[entry];
+    bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
+    if (!pair) // else from the start of the other half on
+      start = free_from;
+    int const input = inputs[entry];
+    int unit = what.microbatch * chunks + what.chunk;
+    if constexpr (!Plain)
+      unit = unit_of(state.map.over, what);
+    if (input != nothing_before) {
+      place_code const at = state.map.places[input][unit];
+      int const holder = state.map.holders[input];
+      int source = holder;
+      entry_number wanted = at - 1;
+      if constexpr (!Plain) {
+        source += static_cast<int>(at >> place_bits) * devices;
+        wanted = (at & entry_mask) - 1;
+      }
+      if (wanted >= state.next[source]) {
+        state.waits_for_row[number] = source;
+        state.waits_for[number] = wanted;
+        break;
+      }
+      timed_part const* part = &state.part;
+      while (wanted < part->first[source])
+        part = part->before;
+      double ready = part->ends[source][wanted - part->first[source]];
+      if constexpr (Plain) // what stands before it in its own row is no input
+        ready += state.latency;
+      else
+        ready += state.message(holder, number % devices);
+      if (ready > start)
+        start = ready;
+    }
+    if constexpr (!Plain) {
+      double const ready = ready_beside(state, number, entry, unit);
+      if (ready == never)
+        break;
+      if (ready > start)
+        start = ready;
+    }
+    if (pair) {
+      free_from = start + pair_duration(cost, passes[entry - 1], what);
+      starts[entry - 1 - base] = start;
+      ends[entry - 1 - base] = free_from;
+    } else {
+      free_from = start + cost.duration(what);
+    }
+    starts[entry - base] = start;
+    ends[entry - base] = free_from;
+  }
+  // The halves of a pair run together: the first half waits with the second.
+  if (entry > first && entry < row.count && row.passes[entry].overlapped &&
+      !row.passes[entry - 1].overlapped) {
+    --entry;
+    starts[entry - base] = ends[entry - base] = never;
+    free_from = entry > first ? ends[entry - 1 - base] : state.free_from[number];
+  }
+  state.next[number] = entry;
+  state.free_from[number] = free_from;
+}
+
+//! Runs passes as early as order, dependencies and messages allow, until nothing more can run or
+//! the part is full.
+//!
+//! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again
+//! only when the pass that it waits for has run.
+template <bool Plain, cost_model Cost>
+constexpr void advance(simulation& state, Cost const& cost) {
+  int const rows = row_count(state.map.over);
+  int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
+  for (int round = 0; idle < 2 * rows; ++round)
+    for (int i = 0; i < rows; ++i) {
+      int const row = round % 2 == 0 ? i : rows - 1 - i;
+      ++idle;
+      if (round > 0 && state.next[state.waits_for_row[row]] <= state.waits_for[row])
+        continue;
+      entry_number const before = state.next[row];
+      run_row<Plain>(state, cost, row);
+      if (state.next[row] != before)
+        idle = 0;
+    }
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_2
