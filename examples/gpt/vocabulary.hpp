@@ -233,7 +233,20 @@ public:
     }
     return pieces_.back().loss();
   }
+  //! One step of the optimizer on every piece.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& each : pieces_) {
+      each.update(optimizer, step);
+    }
+  }
   [[nodiscard]] std::vector<sharded_piece>& stages() { return pieces_; }
+  //! Calls visit(parameter) for all of all pieces, in their order.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for (auto& each : pieces_) {
+      each.for_each_parameter(visit);
+    }
+  }
 
 private:
   using pointers = std::vector<float const*>;

@@ -45,4 +45,17 @@ struct patient_wait {
   }
 };
 
+//! Does of a step what the runner knows nothing of. Where it fails, the run ends on all ranks.
+template <class Runner, class Work>
+void outside_of(Runner& runner, Work work) {
+  std::string failure;
+  try {
+    work();
+    return;
+  } catch (std::runtime_error const& error) {
+    failure = error.what();
+  }
+  runner.fail(failure);
+}
+
 } // namespace gpt

@@ -23,12 +23,6 @@
 
 namespace gpt {
 
-//! What a rank shares with the ranks that have the same stages in other pipelines.
-struct replica_group {
-  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
-  patient_wait wait{};
-};
-
 //! What a rank shares with the rank of its pipeline that has the other copies of its stages.
 struct copy_group {
   MPI_Comm pipeline = MPI_COMM_NULL;

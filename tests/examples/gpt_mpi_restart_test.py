@@ -120,6 +120,21 @@ def check_kills():
             # Weights, both averages of the optimizer and the position in the data.
             expected = files(calm)
             assert len(expected) == 2 * RANKS and files(rough) == expected, (sorted(expected), sorted(files(rough)))
+    check_kills_of_shards(dice)
+
+
+def check_kills_of_shards(dice):
+    """Shards of stages and of the vocabulary, and weights that travel, go on from checkpoints, too."""
+    for words in (["1f1b", "--tensor", "2"], ["1f1b", "--with", "vocabulary-1", "--devices", "2"], ["wei-pipe"]):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ["--schedule", *words, "--steps", "30", "--every", str(EVERY), "--checkpoint", folder]
+            victim, _ = disturbed(dice, arguments)
+            result = run(*arguments, "--check")
+            assert result.returncode == 0, result
+            after = went_on_after(result.stdout)
+            assert after > 0 and after % EVERY == 0, result
+            check_trained(result.stdout, 30)
+            print(f"{' '.join(words)}: went on after step {after} and the death of rank {victim}", flush=True)
 
 
 def check_again():
@@ -145,10 +160,10 @@ def check_again():
 
 
 def check_pages():
-    """The commands of the two pages, as they stand there, with an mpirun that works on this machine."""
+    """The commands of the pages, as they stand there, with an mpirun that works on this machine."""
     root = pathlib.Path(__file__).resolve().parents[2]
     count = 0
-    for page in ("checkpoint_and_restart", "data_and_tensor_parallel"):
+    for page in ("checkpoint_and_restart", "data_and_tensor_parallel", "vocabulary"):
         text = (root / f"docs/how_to/{page}.md").read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             there = pathlib.Path(folder)
@@ -168,7 +183,7 @@ def check_pages():
                     if "--checkpoint" in line:
                         assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == 2 * RANKS, result
                     count += 1
-    assert count == 8, count
+    assert count == 10, count
 
 
 if __name__ == "__main__":

@@ -60,11 +60,9 @@ def check_training():
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
-    result = run(*SMALL, "--schedule", "stp", "--steps", "1")
-    assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
-    result = run(*SMALL, "--with", "vocabulary-2", "--steps", "1")
-    assert result.returncode == 2 and "the vocabulary in shards (--with vocabulary-...) is run by gpt alone" in result.stderr, result
     check_travelling()
+    check_shards()
+    check_vocabulary()
 
 
 def check_two_copies():
@@ -91,9 +89,53 @@ def check_travelling():
     assert len(losses) == 2 and losses[1] < losses[0] < "5.9", losses
     sent = re.findall(r"^    weights sent, (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)
     assert len(sent) == 2 and sent[0].split() == sent[1].split() and all(float(bytes) > 0 for bytes in sent[0].split()), result.stdout
-    for words in (["--devices", "2"], ["--checkpoint", "folder"], ["--clip", "1"], ["--microbatches", "6"]):
+    held("--schedule", "wei-pipe", "--devices", "2")
+    for words in (["--fail-at", "2"], ["--clip", "1"], ["--microbatches", "6"]):
         result = run(*SMALL, "--schedule", "wei-pipe", *words)
         assert result.returncode == 2 and result.stderr.count("gpt_mpi: ") == 1, result
+
+
+def held(*words):
+    """What a run prints that has the bits of one process; its rows of bytes and counts by device."""
+    result = run(*SMALL, *words, "--steps", "3", "--check")
+    assert result.returncode == 0, result
+    assert re.search(r"^\d{6} gradients and weights after 3 steps, held against one process: 0 values differ$", result.stdout,
+                     re.MULTILINE), result.stdout
+    return {what: list(map(float, numbers.split()))
+            for what, numbers in re.findall(r"^    ([a-z, ]+?)((?: +[\d.]+)+)$", result.stdout, re.MULTILINE)}
+
+
+def refused(sentence, *words):
+    result = run(*SMALL, *words)
+    assert result.returncode == 2 and f"gpt_mpi: {sentence}\n" in result.stderr, result
+
+
+def check_shards():
+    """A process for each shard of a stage: braids hide the sums that they hide on threads."""
+    found = held("--schedule", "stp")
+    assert found["passes alone, measured"] == found["passes alone, planned"] == [5, 4], found
+    assert found["sums"] == [128, 128] and found["exposed"] == [20, 16], found
+    for what in ("activations", "for weights"):
+        assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+    held("--schedule", "1f1b", "--tensor", "4")  # whose sums depend on the order of their parts
+    held("--schedule", "v-half", "--tensor", "2", "--devices", "1")  # in two pipelines
+    refused("layout: 4 ranks cannot be replicas of a pipeline of 3 devices with 2 shards each; start a multiple of 6 ranks",
+            "--tensor", "2", "--devices", "3")
+    refused("--restarts and --fail-at are for whole stages that stay on their ranks; with --tensor, --with vocabulary-... and weights "
+            "that travel, start all processes again: they go on from --checkpoint", "--schedule", "stp", "--fail-at", "2")
+
+
+def check_vocabulary():
+    """Embedding and output layer in shards on all ranks: slots hold as many microbatches as the schedule says."""
+    for adapter, schedule, microbatches in (("1", "1f1b", [5, 4, 3]), ("2", "v-half", None), ("interlaced", "seq1f1b", None)):
+        found = held("--schedule", schedule, "--with", "vocabulary-" + adapter)
+        for what in ("activations", "logits"):
+            assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+        if microbatches:  # on the devices before the last, whose stage has the norm, too
+            unit = found["activations, measured"][0] / microbatches[0]
+            assert [round(bytes / unit, 2) for bytes in found["activations, measured"][:3]] == microbatches, found
+            assert found["activations, measured"][:3] == found["activations, planned"][:3], found
+    held("--schedule", "1f1b", "--with", "vocabulary-1", "--devices", "2")  # two pipelines
 
 
 def check_clipping():
