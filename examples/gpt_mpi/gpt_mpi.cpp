@@ -114,6 +114,9 @@ void exchange(Archive& with, Model& model, std::mt19937_64& random) {
   with(text);
   position.str(text);
   position >> random;
+  if constexpr (Model::clips) {
+    model.exchange_steps(with); // of the optimizer, which leaves some out
+  }
   model.for_each_stage([&](std::size_t, auto& stage) {
     stage.for_each_parameter([&](parameter<float>& p) {
       with(p.value);

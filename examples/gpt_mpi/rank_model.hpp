@@ -33,6 +33,9 @@ namespace gpt {
 template <class Place>
 class basic_rank_model {
 public:
+  //! Whether the optimizer is part of the plan, and may leave steps out.
+  static constexpr bool clips = Place::totals_bytes > 0;
+
   //! @param lengths tokens of the sequence of each microbatch
   //! @param device of the plan that this rank is. @param line the store of its pipeline
   //! @param pipeline the ranks of its pipeline
@@ -72,16 +75,17 @@ public:
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     plans_.step();
+    if constexpr (clips) {
+      return; // the optimizer has stepped, with means
+    }
     outside_of(plans_.runner(), [&] {
       for_each_place([&](Place& each) { each.add_copy(copies_.wait); });
       if (replicas_.communicator != MPI_COMM_NULL) {
         for_each_place([&](Place& each) { each.sum.share(replicas_.wait); });
         for_each_place([&](Place& each) { each.sum.finish(replicas_.wait); });
+        for_each_place([&](Place& each) { each.take_mean(); });
       }
     });
-    if (replicas_.communicator != MPI_COMM_NULL) {
-      for_each_place([&](Place& each) { each.take_mean(); });
-    }
   }
 
   //! The last stage throws in the next step, where it is here.
@@ -127,6 +131,13 @@ public:
   }
   //! To be called before anyone looks at the weights. Collective.
   void finish() { plans_.finish(); }
+  //! Hands to a packer how many steps were taken and left out, or has it filled by an unpacker.
+  //! What an early step has left to be validated is validated before. Collective.
+  template <class Archive>
+  void exchange_steps(Archive& with) {
+    finish();
+    for_each_place([&](Place& each) { each.exchange_steps(with); });
+  }
   //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
   [[nodiscard]] clipping_report clipping_done(std::uint64_t weights) {
     clipping_report found;
@@ -168,8 +179,6 @@ public:
   [[nodiscard]] int home_of(std::size_t stage, std::size_t way) const { return homes_[way][stage]; }
 
 private:
-  static constexpr bool clips = Place::totals_bytes > 0;
-
   // In the order of the stages, which is the same on all replicas.
   template <class Visit>
   void for_each_place(Visit visit) {
@@ -211,7 +220,7 @@ private:
         auto const cut = cut_for(table, lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
-        place.replicas = replicas_.communicator;
+        place.replicas = replicas_;
         if (copies) {
           place.pipeline = copies_.pipeline;
           place.other = pp::device_of(table, stage, first_of_way(extents, 1 - way));

@@ -109,12 +109,6 @@ struct rank_options {
   chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
   chosen.layout =
     pp::layout_of(ranks, static_cast<int>(chosen.training.devices), static_cast<int>(shards));
-  if (chosen.training.clip != 0 && (chosen.layout.replicas > 1 || !chosen.checkpoint.empty())) {
-    throw std::invalid_argument(
-      "--clip wants one pipeline without --checkpoint: the norm is of the "
-      "gradients of one pipeline, and checkpoints have no count of steps "
-      "that were left out");
-  }
   bool const in_shards =
     has_shards_of_stages(chosen.training) || examples::has_shards(chosen.training.adapted);
   bool const travels = examples::find_schedule(chosen.training.schedule).weights_travel;
@@ -159,6 +153,7 @@ struct rank_options {
   add("key heads", o.size.key_heads);
   add("sequence", o.size.sequence);
   add("seed", o.seed);
+  line += ", clip " + std::to_string(o.clip);
   add("bytes of text", static_cast<std::int64_t>(text.bytes.size()));
   return line;
 }

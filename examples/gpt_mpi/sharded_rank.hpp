@@ -32,6 +32,8 @@ namespace pp = pipelining;
 template <class Stage>
 class sharded_rank {
 public:
+  static constexpr bool clips = false; //!< the optimizer steps between iterations
+
   //! @param make called with the number of each stage that is at home here; returns a unique_ptr
   template <class Sizes, class Make>
   sharded_rank(rank_run& run, pp::timetable_view table, Sizes const& sizes, Make make)

@@ -155,6 +155,8 @@ private:
 //! This rank's share of the model, and of the microbatches.
 class travelling_rank {
 public:
+  static constexpr bool clips = false; //!< the optimizer steps between iterations
+
   travelling_rank(model_size const& size,
                   int devices,
                   int microbatches,

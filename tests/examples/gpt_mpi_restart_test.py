@@ -35,7 +35,7 @@ def run(*arguments, ranks=RANKS, environment=None):
 
 def check_trained(output, steps):
     """The program itself has compared: all replicas with the first, and that with a process that has trained alone."""
-    assert re.search(rf"^\d{{5,6}} gradients and weights after {steps} steps, held against one process: 0 values differ$",
+    assert re.search(rf"^\d{{5,6}} (gradients and )?weights after {steps} steps, held against one process: 0 values differ$",
                      output, re.MULTILINE), output
 
 
@@ -157,6 +157,22 @@ def check_again():
             result = run(*arguments, "--seed", "2")
             assert result.returncode != 0 and "is of another run, 'gpt_mpi seq1f1b, devices" in result.stderr, result
             assert files(folder) == before
+    check_clipping_again()
+
+
+def check_clipping_again():
+    """A checkpoint has the steps that the optimizer has taken; those that came early are validated before it is written."""
+    arguments = ["--devices", "2", "--schedule", "zb-h1", "--clip", "2", "--post-validation", "--steps", "20", "--check"]
+    ends = []
+    with tempfile.TemporaryDirectory() as folder:
+        text = pathlib.Path(folder, "text")
+        text.write_text("it was the best of times, it was the worst of times; " * 40)
+        for words in ([], ["--fail-at", "11", "--restarts", "1", "--every", "4", "--checkpoint", folder]):
+            result = run(*arguments, "--text", str(text), *words)
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 20)
+            ends.append(re.search(r"gradients clipped to a norm of 2 in (\d+) of 20 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout))
+    assert went_on_after(result.stdout) == 8 and ends[0][0] == ends[1][0] and int(ends[0][1]) > 0, ends
 
 
 def check_pages():
