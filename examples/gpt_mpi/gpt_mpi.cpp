@@ -175,6 +175,8 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
       model.fail("was told to end (SIGTERM)");
     }
     before(step);
+    model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
+                            run.place.shard == 0 && step + 1 == chosen.fail_at);
     auto const all =
       random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
     auto const pieces = share_of(all, run.place.replica, o.microbatches);
@@ -269,21 +271,20 @@ exit_status train_stages(rank_run& run) {
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
   auto const sizes = tables_of_sizes(o, table);
-  Model model(o.size,
-              table,
-              o.lengths,
-              run.seed(),
-              run.place.device,
-              run.line(),
-              run.groups.pipeline,
-              run.replicas(),
-              run.runner_options(),
-              o.post_validation);
+  left_to_mpi<Model> here(o.size,
+                          table,
+                          o.lengths,
+                          run.seed(),
+                          run.place.device,
+                          run.line(),
+                          run.groups.pipeline,
+                          run.replicas(),
+                          run.runner_options(),
+                          o.post_validation);
+  Model& model = *here;
   clipping const how{optimizer_of(o), o.clip, o.post_validation};
   model.set_clipping(how);
   auto gradients = train(run, model, [&](std::int64_t step) {
-    model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
-                            step + 1 == chosen.fail_at);
     if (sizes.size() > 1) {
       auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
       model.use(size.table, size.lengths);
@@ -352,15 +353,16 @@ exit_status train_travelling(rank_run& run) {
   options& o = run.o;
   (void)check_travelling(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  travelling_rank model(o.size,
-                        run.chosen.layout.devices,
-                        static_cast<int>(o.microbatches),
-                        run.seed(),
-                        run.place.device,
-                        run.line(),
-                        run.groups.pipeline,
-                        run.replicas(),
-                        run.runner_options());
+  left_to_mpi<travelling_rank> here(o.size,
+                                    run.chosen.layout.devices,
+                                    static_cast<int>(o.microbatches),
+                                    run.seed(),
+                                    run.place.device,
+                                    run.line(),
+                                    run.groups.pipeline,
+                                    run.replicas(),
+                                    run.runner_options());
+  travelling_rank& model = *here;
   auto const report = [&] {
     auto const bytes = model.bytes();
     if (run.leads()) {
@@ -381,13 +383,16 @@ exit_status train_tensor(rank_run& run) {
   auto const table = check_tensor(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
-  shard_device<shard_sums> here{{}, {run.groups.shards, run.wait_for("the other shards")}};
+  using device = shard_device<shard_sums>;
+  left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
+  device& here = *kept;
   shard_sizes const sizes{o.size, cut_model(o.size, table.extents), which};
   using stage = tensor_stage<shard_sums>;
-  sharded_rank<stage> model(run, table, sizes, [&](int number) {
+  left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
     auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
     return std::make_unique<stage>(o.size, layers, o.microbatches, run.seed(), which, here);
   });
+  auto& model = *stages;
   auto const report = [&] {
     std::vector<sum_counts> counts(static_cast<std::size_t>(run.chosen.layout.devices));
     int const bytes = sizeof(sum_counts);
@@ -414,9 +419,10 @@ exit_status train_vocabulary(rank_run& run) {
   auto const cut = cut_around(o.size, table, barriers_of(o));
   device_memory<float> memory;
   piece_sizes const sizes{o.size, cut};
-  sharded_rank<sharded_stage> model(run, table, sizes, [&](int number) {
+  left_to_mpi<sharded_rank<sharded_stage>> stages(run, table, sizes, [&](int number) {
     return std::make_unique<sharded_stage>(o.size, number, cut, run.seed(), memory);
   });
+  auto& model = *stages;
   auto const report = [&] {
     auto const found = piece_bytes_of(model.plan().view(), model.trace(), sizes);
     if (run.leads()) {

@@ -12,9 +12,10 @@ namespace gpt {
 
 namespace pp = pipelining;
 
-//! The communicators of a rank. All ranks make theirs together.
+//! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the
+//! run: those of an earlier one may have messages that nobody fetches.
 struct rank_groups {
-  MPI_Comm pipeline = MPI_COMM_WORLD; //!< a rank is a device of the plan
+  MPI_Comm pipeline = MPI_COMM_NULL;  //!< a rank is a device of the plan
   MPI_Comm replicas = MPI_COMM_NULL;  //!< of the same stages in other pipelines; null: none
   MPI_Comm shards = MPI_COMM_SELF;    //!< all shards of these stages
 
@@ -24,9 +25,7 @@ struct rank_groups {
       MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &communicator);
       MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
     };
-    if (layout.devices != pp::ranks_of(layout)) {
-      split(pp::rank_axis::pipeline, pipeline);
-    }
+    split(pp::rank_axis::pipeline, pipeline);
     if (layout.replicas > 1) {
       split(pp::rank_axis::data, replicas);
     }

@@ -34,7 +34,7 @@ inline constexpr char const* usage_of_ranks =
   "  --every K            steps between two checkpoints (10)\n"
   "  --restarts R         when a step fails and all processes live, go on from the checkpoint in\n"
   "                       the same processes, at most R times (0)\n"
-  "  --fail-at S          the last stage of the first pipeline throws in step S, once: to see a "
+  "  --fail-at S          the last stage of the first pipeline fails in step S, once: to see a "
   "restart\n"
   "  --deadline S         seconds that a rank waits for a message before the run fails (60)\n"
   "  --reports FOLDER     when the run fails, every rank also writes its report there\n"
@@ -109,14 +109,6 @@ struct rank_options {
   chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
   chosen.layout =
     pp::layout_of(ranks, static_cast<int>(chosen.training.devices), static_cast<int>(shards));
-  bool const in_shards =
-    has_shards_of_stages(chosen.training) || examples::has_shards(chosen.training.adapted);
-  bool const travels = examples::find_schedule(chosen.training.schedule).weights_travel;
-  if ((in_shards || travels) && (chosen.restarts > 0 || chosen.fail_at > 0)) {
-    throw std::invalid_argument("--restarts and --fail-at are for whole stages that stay on their "
-                                "ranks; with --tensor, --with vocabulary-... and weights that "
-                                "travel, start all processes again: they go on from --checkpoint");
-  }
   return chosen;
 }
 

@@ -48,7 +48,7 @@ struct rank_run {
       : chosen(with), o(with.training), rank(number), place(pp::place_of(with.layout, number)),
         text(find_text(o.text, GPT_EXAMPLE_README)), everyone(all), now(how_far),
         groups(with.layout, number) {
-    if (groups.pipeline != MPI_COMM_WORLD) {
+    if (with.layout.devices != pp::ranks_of(with.layout)) {
       own_.emplace(groups.pipeline, with.deadline);
     }
   }

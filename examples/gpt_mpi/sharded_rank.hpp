@@ -49,10 +49,15 @@ public:
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
   void step(batch const& pieces) {
+    if (fails_) {
+      fail("failed in this step: it was told to, by --fail-at");
+    }
     for_each_stage([&](std::size_t, Stage& stage) { stage.set_batch(pieces); });
     runner_->step();
     outside_of(*runner_, [&] { mean_.take(*this); });
   }
+  //! The next step fails, where the last stage is.
+  void fail_in_next_step(bool fails) { fails_ = fails && stages_.back() != nullptr; }
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_stage([&](std::size_t, Stage& stage) { stage.update(optimizer, step); });
@@ -86,6 +91,7 @@ private:
 
   pp::plan plan_;
   replica_mean mean_;
+  bool fails_ = false;
   std::vector<int> homes_; // device, by stage
   stages_here stages_;
   std::unique_ptr<pp::mpi_runner<stages_here>> runner_;

@@ -181,6 +181,9 @@ public:
 
   //! Forward and backward of all microbatches, without the optimizer.
   void step(batch const& pieces) {
+    if (fails_) {
+      fail("failed in this step: it was told to, by --fail-at");
+    }
     device_.set_batch(pieces);
     outside_of(runner_, [&] { home_.begin(); });
     runner_.step();
@@ -188,6 +191,10 @@ public:
       home_.end();
       mean_.take(*this);
     });
+  }
+  //! The next step fails, where the last group is at home.
+  void fail_in_next_step(bool fails) {
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
   }
   //! One step of the optimizer, of the group that is at home here.
   void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
@@ -251,6 +258,7 @@ private:
   std::vector<staying_microbatch<groups_on_ranks>> microbatches_;
   MPI_Comm pipeline_;
   replica_mean mean_;
+  bool fails_ = false;
   pp::mpi_runner<std::vector<staying_microbatch<groups_on_ranks>>> runner_;
 };
 

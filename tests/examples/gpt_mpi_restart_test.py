@@ -124,17 +124,16 @@ def check_kills():
 
 
 def check_kills_of_shards(dice):
-    """Shards of stages and of the vocabulary, and weights that travel, go on from checkpoints, too."""
-    for words in (["1f1b", "--tensor", "2"], ["1f1b", "--with", "vocabulary-1", "--devices", "2"], ["wei-pipe"]):
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = ["--schedule", *words, "--steps", "30", "--every", str(EVERY), "--checkpoint", folder]
-            victim, _ = disturbed(dice, arguments)
-            result = run(*arguments, "--check")
-            assert result.returncode == 0, result
-            after = went_on_after(result.stdout)
-            assert after > 0 and after % EVERY == 0, result
-            check_trained(result.stdout, 30)
-            print(f"{' '.join(words)}: went on after step {after} and the death of rank {victim}", flush=True)
+    """Shards of stages go on from checkpoints, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--schedule", "1f1b", "--tensor", "2", "--steps", "30", "--every", str(EVERY), "--checkpoint", folder]
+        victim, _ = disturbed(dice, arguments)
+        result = run(*arguments, "--check")
+        assert result.returncode == 0, result
+        after = went_on_after(result.stdout)
+        assert after > 0 and after % EVERY == 0, result
+        check_trained(result.stdout, 30)
+        print(f"shards of stages: went on after step {after} and the death of rank {victim}", flush=True)
 
 
 def check_again():
@@ -157,7 +156,21 @@ def check_again():
             result = run(*arguments, "--seed", "2")
             assert result.returncode != 0 and "is of another run, 'gpt_mpi seq1f1b, devices" in result.stderr, result
             assert files(folder) == before
+    check_shards_again()
     check_clipping_again()
+
+
+def check_shards_again():
+    """Shards of stages and of the vocabulary, and weights that travel."""
+    for words in (["1f1b", "--tensor", "2"], ["1f1b", "--with", "vocabulary-1", "--devices", "2"], ["wei-pipe"]):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("--schedule", *words, "--steps", "12", "--every", "4", "--checkpoint", folder, "--fail-at", "7", "--restarts", "1",
+                         "--check")
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 12)
+            assert went_on_after(result.stdout) == 4, result
+            assert len(re.findall(r"^gpt_mpi: rank \d, step 7: run: .*it was told to, by --fail-at", result.stderr, re.MULTILINE)) \
+                == RANKS, result.stderr
 
 
 def check_clipping_again():
