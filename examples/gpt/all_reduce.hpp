@@ -100,4 +100,13 @@ private:
   }
 };
 
+//! A member of such a group.
+struct group_member {
+  all_reduce_group* group = nullptr;
+  std::size_t number = 0;
+
+  std::size_t begin(std::vector<float> const& part) { return group->begin(number, part); }
+  void end(std::size_t which, std::vector<float>& sum) { group->end(which, sum); }
+};
+
 } // namespace gpt

@@ -81,7 +81,8 @@ void take_step(Stage& stage, clipping const& how, clipped_step const& found, std
 }
 
 //! A stage as the library calls it, with the hooks of the optimizer beside its passes.
-//! @tparam Stage has the passes, and for each parameter `for_each_parameter`.
+//! @tparam Stage has the passes, for each parameter `for_each_parameter`, and `join_replicas`,
+//! after which gradients are those of the whole batch.
 template <class Stage>
 struct clipped_stage : Stage {
   //! Bytes of a row.
@@ -93,6 +94,7 @@ struct clipped_stage : Stage {
   void set_clipping(clipping const& chosen) { how_ = &chosen; }
 
   void contribute(pp::context const&, pp::output out) {
+    this->join_replicas();
     out.as<gradient_row>()[0] = row_of(static_cast<Stage&>(*this));
   }
 
@@ -143,6 +145,12 @@ struct clipped_stage : Stage {
     std::int64_t left_out = 0;
   };
   [[nodiscard]] step_counts const& counts() const { return counts_; }
+  //! Hands them to a packer, or has them filled by an unpacker.
+  //! @pre no step is still to be validated
+  template <class Archive>
+  void exchange_steps(Archive& with) {
+    with(counts_);
+  }
   [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
 
 private:

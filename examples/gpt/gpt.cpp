@@ -147,7 +147,10 @@ int run_tensor(options o, text_to_learn const& text) {
     text,
     table,
     model,
-    [&] { report_tensor(o, table, model); },
+    [&] {
+      report_tensor(
+        o, shard_reports(model.plan().view(), model.trace(), model.sizes(), model.counts()));
+    },
     [&] { return check_shards(o, text, table); },
     [](pp::dynamic_timetable const& trace) { return trace; });
 }

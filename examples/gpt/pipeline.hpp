@@ -99,6 +99,7 @@ struct stage_copies {
     of.front()->for_each_parameter(visit);
   }
   void refresh() { of.front()->refresh(); }
+  void join_replicas() {} // there are none
 
   static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
 

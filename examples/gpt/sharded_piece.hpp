@@ -208,6 +208,10 @@ public:
 
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<float>& p) { optimizer.update(p, step); });
+    refresh();
+  }
+  //! After its weights have changed.
+  void refresh() {
     if (layers_ != nullptr) {
       layers_->refresh();
     }

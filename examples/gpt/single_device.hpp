@@ -88,17 +88,12 @@ public:
     return step(pieces, [](pipelining::pass_kind, std::size_t, unit, auto work) { work(); });
   }
 
-  //! Other gradients than those of the step, by their number in the order of the layers.
-  template <class Gradient>
-  void set_gradients(Gradient gradient) {
+  //! Calls visit(parameter) for all stages, then, where there are halves, for their copies.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
     for (auto* const each : {&stages_, &copies_}) {
-      std::size_t next = 0;
       for (auto& stage : *each) {
-        stage.for_each_parameter([&](parameter<Number>& p) {
-          for (Number& x : p.gradient) {
-            x = gradient(next++);
-          }
-        });
+        stage.for_each_parameter(visit);
       }
     }
   }

@@ -194,6 +194,10 @@ public:
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step) {
     for_each_parameter([&](parameter<float>& p) { optimizer.update(p, step); });
+    refresh();
+  }
+  //! After its weights have changed.
+  void refresh() {
     for (std::size_t i = 0; i < attention_.size(); ++i) {
       attention_[i].refresh();
       mlp_[i].refresh();

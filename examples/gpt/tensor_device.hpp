@@ -15,7 +15,7 @@
 #include "all_reduce.hpp"
 #include "model.hpp"
 #include "stage_shard.hpp"
-#include "tensor_parallel.hpp"
+#include "tensor_stage.hpp"
 #include "text.hpp"
 
 namespace gpt {

@@ -82,20 +82,22 @@ struct shard_report {
   return count;
 }
 
-inline void
-report_tensor(options const& o, pp::timetable_view table, tensor_pipeline const& model) {
+//! By device, of a shard in the last step.
+//! @param work what `ran`. @param counts by device
+[[nodiscard]] inline std::vector<shard_report>
+shard_reports(pp::plan_view const& work,
+              pp::timetable_view ran,
+              shard_sizes const& sizes,
+              std::vector<sum_counts> const& counts) {
   std::vector<shard_report> all;
-  auto const counts = model.counts();
-  auto const ran = model.trace();
-  auto const work = model.plan().view();
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < ran.extents.devices; ++device) {
     auto const planned = [&](pp::slot_class of) {
       return work.layout(device, of).count * work.layout(device, of).bytes;
     };
     auto const measured = [&](pp::slot_class of) {
       return static_cast<std::int64_t>(
         pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-          return static_cast<double>(model.sizes().bytes(of, what));
+          return static_cast<double>(sizes.bytes(of, what));
         }));
     };
     auto const& found = counts[static_cast<std::size_t>(device)];
@@ -105,9 +107,13 @@ report_tensor(options const& o, pp::timetable_view table, tensor_pipeline const&
                    measured(pp::slot_class::weight_input),
                    found.made,
                    found.exposed,
-                   passes_alone(table, device),
+                   passes_alone(ran, device),
                    found.exposed_passes});
   }
+  return all;
+}
+
+inline void report_tensor(options const& o, std::vector<shard_report> const& all) {
   std::printf("\nA shard of %lld (%s): what the plan reserves, and the most that was in use in the "
               "last step",
               static_cast<long long>(shards_of_stages(o)),

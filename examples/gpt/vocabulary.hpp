@@ -119,6 +119,28 @@ struct piece_bytes {
   std::int64_t measured_logits = 0;
 };
 
+//! By device. @param work what `ran`
+[[nodiscard]] inline std::vector<piece_bytes>
+piece_bytes_of(pp::plan_view const& work, pp::timetable_view ran, piece_sizes const& sizes) {
+  std::vector<piece_bytes> all;
+  for (int device = 0; device < ran.extents.devices; ++device) {
+    auto const planned = [&](pp::slot_class of) {
+      return work.layout(device, of).count * work.layout(device, of).bytes;
+    };
+    auto const measured = [&](pp::slot_class of) {
+      return static_cast<std::int64_t>(
+        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
+          return static_cast<double>(sizes.bytes(of, what));
+        }));
+    };
+    all.push_back({planned(pp::slot_class::activation),
+                   measured(pp::slot_class::activation),
+                   planned(pp::slot_class::logits),
+                   measured(pp::slot_class::logits)});
+  }
+  return all;
+}
+
 //! Such a model on the threads of this process.
 class sharded_pipeline {
 public:
@@ -158,24 +180,7 @@ public:
 
   //! By device, of the last step.
   [[nodiscard]] std::vector<piece_bytes> slots() const {
-    auto const ran = runner_->trace();
-    std::vector<piece_bytes> all;
-    for (int device = 0; device < ran.extents.devices; ++device) {
-      auto const planned = [&](pp::slot_class of) {
-        return plan_.view().layout(device, of).count * plan_.view().layout(device, of).bytes;
-      };
-      auto const measured = [&](pp::slot_class of) {
-        return static_cast<std::int64_t>(
-          pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-            return static_cast<double>(sizes_.bytes(of, what));
-          }));
-      };
-      all.push_back({planned(pp::slot_class::activation),
-                     measured(pp::slot_class::activation),
-                     planned(pp::slot_class::logits),
-                     measured(pp::slot_class::logits)});
-    }
-    return all;
+    return piece_bytes_of(plan_.view(), runner_->trace(), sizes_);
   }
   //! The most bytes that a device has kept between passes so far, and in slots in the last step.
   [[nodiscard]] std::size_t peak_bytes() const {
@@ -228,7 +233,20 @@ public:
     }
     return pieces_.back().loss();
   }
+  //! One step of the optimizer on every piece.
+  void update(adamw const& optimizer, std::int64_t step) {
+    for (auto& each : pieces_) {
+      each.update(optimizer, step);
+    }
+  }
   [[nodiscard]] std::vector<sharded_piece>& stages() { return pieces_; }
+  //! Calls visit(parameter) for all of all pieces, in their order.
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    for (auto& each : pieces_) {
+      each.for_each_parameter(visit);
+    }
+  }
 
 private:
   using pointers = std::vector<float const*>;

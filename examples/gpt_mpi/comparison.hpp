@@ -4,8 +4,6 @@
 //! @file
 //! @brief Holds what the ranks have trained against one process that has trained alone.
 
-#include <pipe/core/shape.hpp>
-
 #include <mpi.h>
 
 #include <cstddef>
@@ -16,61 +14,88 @@
 #include "../gpt/clipped_stage.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/single_device.hpp"
+#include "../gpt/stage.hpp"
 #include "../gpt/text.hpp"
-#include "../gpt/training.hpp"
-#include "rank_model.hpp"
+#include "rank_groups.hpp"
 
 namespace gpt {
 
-//! Gradients of the last step, then weights after it, of some stages, whole or in shards.
-template <class Number, class Stage>
-void append_numbers(std::vector<Number>& numbers, Stage& stage) {
-  stage.for_each_parameter([&](parameter<Number>& p) {
-    numbers.insert(numbers.end(), p.gradient.begin(), p.gradient.end());
+//! What is held.
+enum class learnt { gradients, weights };
+
+//! All of the last step: gradients, and weights behind it.
+struct trained {
+  std::vector<float> gradients{}; //!< none where steps of the optimizer are part of the plan
+  std::vector<float> weights{};
+};
+
+//! Appends the numbers of a stage, or of all stages of one device.
+template <class Stage>
+void append(std::vector<float>& numbers, Stage& stage, learnt what) {
+  stage.for_each_parameter([&](parameter<float>& p) {
+    auto const& from = what == learnt::gradients ? p.gradient : p.value;
+    numbers.insert(numbers.end(), from.begin(), from.end());
   });
-  stage.for_each_parameter(
-    [&](parameter<Number>& p) { numbers.insert(numbers.end(), p.value.begin(), p.value.end()); });
 }
 
-//! The gradients, then the weights of all stages of a pipeline in the order of the layers, on its
-//! device 0; empty on the others. Collective.
-//! @param way of two copies, the one of these microbatches
+//! The numbers of all stages of a pipeline in their order, and of a second copy of them behind
+//! these; then those of the other shards. On the rank with device 0 and shard 0; elsewhere of no
+//! use. Collective.
 template <class Model>
-[[nodiscard]] std::vector<float>
-gather(Model& model, pp::timetable_view table, int device, MPI_Comm pipeline, std::size_t way = 0) {
-  int const microbatch = first_of_way(table.extents, way);
+[[nodiscard]] std::vector<float> gather(Model& model, learnt what, rank_groups const& groups) {
+  int device = 0;
+  MPI_Comm_rank(groups.pipeline, &device);
   std::vector<float> all;
-  std::vector<float> weights;
-  std::vector<std::vector<float>> own(static_cast<std::size_t>(pp::stages(table.extents)));
-  model.for_each_stage([&](std::size_t s, pipeline_stage& stage) {
-    append_numbers(own[s], stage);
-    // Attention may be on several ranks, without weights: the first sends that it has none.
-    if (device != 0 && device == pp::device_of(table, static_cast<int>(s), microbatch)) {
-      MPI_Send(own[s].data(),
-               static_cast<int>(own[s].size()),
-               MPI_FLOAT,
-               0,
-               static_cast<int>(s),
-               pipeline);
+  for (std::size_t way = 0; way < model.ways(); ++way) {
+    std::vector<std::vector<float>> own(model.stage_count());
+    model.for_each_stage([&](std::size_t s, auto& stage) {
+      append(own[s], stage, what);
+      // Attention may be on several ranks, without weights: the first sends that it has none.
+      if (device != 0 && device == model.home_of(s, way)) {
+        auto const count = static_cast<int>(own[s].size());
+        MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
+      }
+    });
+    for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
+      int const home = model.home_of(s, way);
+      if (home != 0) {
+        int const tag = static_cast<int>(s);
+        MPI_Status status;
+        int count = 0;
+        MPI_Probe(home, tag, groups.pipeline, &status);
+        MPI_Get_count(&status, MPI_FLOAT, &count);
+        own[s].resize(static_cast<std::size_t>(count));
+        MPI_Recv(own[s].data(), count, MPI_FLOAT, home, tag, groups.pipeline, &status);
+      }
+      all.insert(all.end(), own[s].begin(), own[s].end());
     }
-  });
-  for (int s = 0; device == 0 && s < pp::stages(table.extents); ++s) {
-    auto& numbers = own[static_cast<std::size_t>(s)];
-    int const home = pp::device_of(table, s, microbatch);
-    if (home != 0) {
-      MPI_Status status;
-      int count = 0;
-      MPI_Probe(home, s, pipeline, &status);
-      MPI_Get_count(&status, MPI_FLOAT, &count);
-      numbers.resize(static_cast<std::size_t>(count));
-      MPI_Recv(numbers.data(), count, MPI_FLOAT, home, s, pipeline, &status);
-    }
-    auto const half = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-    all.insert(all.end(), numbers.begin(), half);
-    weights.insert(weights.end(), half, numbers.end());
   }
-  all.insert(all.end(), weights.begin(), weights.end());
+  int shards = 1;
+  MPI_Comm_size(groups.shards, &shards);
+  if (shards > 1 && device == 0) { // which all have as many numbers
+    auto const count = static_cast<int>(all.size());
+    std::vector<float> whole(all.size() * static_cast<std::size_t>(shards));
+    MPI_Gather(all.data(), count, MPI_FLOAT, whole.data(), count, MPI_FLOAT, 0, groups.shards);
+    return whole;
+  }
   return all;
+}
+
+//! How many numbers differ: those of all replicas from the first one's. On the first one.
+//! Collective, among the ranks that gather.
+[[nodiscard]] inline std::size_t differences_of_replicas(trained const& own, MPI_Comm replicas) {
+  std::size_t different = 0;
+  if (replicas == MPI_COMM_NULL) {
+    return different;
+  }
+  for (auto const& numbers : {own.gradients, own.weights}) {
+    auto first = numbers;
+    MPI_Bcast(first.data(), static_cast<int>(first.size()), MPI_FLOAT, 0, replicas);
+    different += differences(numbers, first);
+  }
+  std::size_t sum = 0;
+  MPI_Reduce(&different, &sum, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, replicas);
+  return sum;
 }
 
 //! The microbatches of one replica.
@@ -78,6 +103,64 @@ gather(Model& model, pp::timetable_view table, int device, MPI_Comm pipeline, st
   auto const length = static_cast<std::ptrdiff_t>(count * (all.sequence + 1));
   auto const from = all.bytes.begin() + replica * length;
   return {all.sequence, {from, from + length}};
+}
+
+//! Other gradients than those of the step, by their number.
+template <class Device, class Gradient>
+void set_gradients(Device& device, Gradient gradient) {
+  std::size_t next = 0;
+  device.for_each_parameter([&](parameter<float>& p) {
+    for (float& x : p.gradient) {
+      x = gradient(next++);
+    }
+  });
+}
+
+//! The step of all replicas, one after the other, and the mean of their gradients in their order.
+template <class Device>
+void step_of_replicas(Device& device,
+                      batch const& pieces,
+                      std::int64_t replicas,
+                      std::int64_t microbatches) {
+  std::vector<float> sum;
+  for (std::int64_t replica = 0; replica < replicas; ++replica) {
+    auto const share = share_of(pieces, replica, microbatches);
+    device.step(share);
+    std::vector<float> gradients;
+    append(gradients, device, learnt::gradients);
+    sum.resize(gradients.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
+    }
+    set_gradients(device, [](std::size_t) { return 0.0F; });
+  }
+  set_gradients(device, [&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
+}
+
+//! Trains again, alone and without a pipeline.
+//! @param device one that has all stages. @param before called with the number of each step
+//! @param update what follows its passes
+template <class Device, class Before, class Update>
+[[nodiscard]] trained train_alone(options const& o,
+                                  std::int64_t replicas,
+                                  text_to_learn const& text,
+                                  Device& device,
+                                  Before before,
+                                  Update update) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  trained alone;
+  for (std::int64_t step = 0; step < o.steps; ++step) {
+    auto const pieces =
+      random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    before(step);
+    step_of_replicas(device, pieces, replicas, o.microbatches);
+    if (step + 1 == o.steps) {
+      append(alone.gradients, device, learnt::gradients);
+    }
+    update(step);
+  }
+  append(alone.weights, device, learnt::weights);
+  return alone;
 }
 
 //! The optimizer's step on clipped gradients, with the norm of the stages' rows in their order.
@@ -96,57 +179,6 @@ take_clipped_step(std::vector<stage<float>>& stages, clipping const& how, std::i
     take_step(each, how, found, taken);
   }
   return taken + (found.finite ? 1 : 0);
-}
-
-//! Trains again, alone and without a pipeline: replicas one after the other, the mean of their
-//! gradients in their order.
-//! @param sizes of iterations, which take turns
-[[nodiscard]] inline std::vector<float> train_alone(options const& o,
-                                                    std::int64_t replicas,
-                                                    text_to_learn const& text,
-                                                    std::vector<sized_table> const& sizes) {
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  pp::timetable_view const table = sizes.front().table;
-  bool const halves = table.extents.where == pp::placement::bidirectional;
-  auto const cut = [&](std::size_t at) {
-    return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
-  };
-  // The norm adds up stage by stage.
-  auto const stages = o.clip != 0 ? cut_model(o.size, table.extents) : cut_layers(o.size.layers, 1);
-  single_device<float> device(o.size, stages, cut(0), seed, halves);
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  clipping const how{optimizer, o.clip, false};
-  std::mt19937_64 random(seed);
-  std::int64_t taken = 0;
-  for (std::int64_t step = 0; step < o.steps; ++step) {
-    auto const pieces =
-      random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
-    if (sizes.size() > 1) {
-      device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
-    }
-    std::vector<float> sum;
-    for (std::int64_t replica = 0; replica < replicas; ++replica) {
-      auto const share = share_of(pieces, replica, o.microbatches);
-      device.step(share);
-      auto const gradients = gradients_of(device.stages());
-      sum.resize(gradients.size());
-      for (std::size_t i = 0; i < sum.size(); ++i) {
-        sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
-      }
-      device.set_gradients([](std::size_t) { return 0.0F; });
-    }
-    device.set_gradients([&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
-    if (o.clip != 0) {
-      taken = take_clipped_step(device.stages(), how, taken);
-    } else {
-      device.update(optimizer, step);
-    }
-  }
-  auto numbers = gradients_of(device.stages());
-  auto const weights = weights_of(device.stages());
-  numbers.insert(numbers.end(), weights.begin(), weights.end());
-  return numbers;
 }
 
 } // namespace gpt

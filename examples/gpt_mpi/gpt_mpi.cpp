@@ -5,8 +5,9 @@
 //! several that share the batch.
 //!
 //! What to read, in this order: ../gpt (the model and its stages), rank_model.hpp (one rank's share
-//! of it), copy_sum.hpp and replica_sum.hpp (what ranks with the same stages share), then this
-//! file: how processes meet, train, and end or go on when one of them fails.
+//! of it), copy_sum.hpp and replica_sum.hpp (what ranks with the same stages share), rank_run.hpp
+//! (how processes meet), then this file: how they train, and end or go on when one of them fails.
+//! sharded_rank.hpp and travelling_rank.hpp are shares of another kind.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/run/checkpoint.hpp>
@@ -26,25 +27,37 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <optional>
+#include <memory>
 #include <random>
-#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
+#include "../gpt/memory.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/report.hpp"
+#include "../gpt/single_device.hpp"
+#include "../gpt/stage_shard.hpp"
+#include "../gpt/tensor_device.hpp"
+#include "../gpt/tensor_report.hpp"
+#include "../gpt/tensor_stage.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/training.hpp"
+#include "../gpt/vocabulary.hpp"
+#include "../gpt/vocabulary_report.hpp"
 #include "../gpt/weight_travel_report.hpp"
 #include "../support/termination.hpp"
 #include "comparison.hpp"
 #include "rank_model.hpp"
 #include "rank_options.hpp"
+#include "rank_run.hpp"
+#include "shard_sums.hpp"
+#include "sharded_rank.hpp"
 #include "travelling_rank.hpp"
 
 namespace pp = pipelining;
@@ -90,22 +103,6 @@ void report_step(options const& o, std::int64_t step, double loss, double tokens
   std::fflush(stdout);
 }
 
-exit_status report_check(options const& o, std::size_t values, std::size_t different) {
-  std::printf("%zu gradients and weights after %lld steps, held against one process: "
-              "%zu values differ\n",
-              values,
-              static_cast<long long>(o.steps),
-              different);
-  return different == 0 ? good : differs;
-}
-
-//! How far an attempt at the run has come.
-struct progress {
-  std::int64_t attempt = 0;
-  std::int64_t step = 0;
-  bool trains = false; //!< all ranks are connected, and have begun with steps
-};
-
 // [snippet exchange]
 //! What this rank writes between two steps, or reads to go on: everything that the next step
 //! depends on.
@@ -117,110 +114,87 @@ void exchange(Archive& with, Model& model, std::mt19937_64& random) {
   with(text);
   position.str(text);
   position >> random;
-  model.exchange(with);
+  if constexpr (Model::clips) {
+    model.exchange_steps(with); // of the optimizer, which leaves some out
+  }
+  model.for_each_stage([&](std::size_t, auto& stage) {
+    stage.for_each_parameter([&](parameter<float>& p) {
+      with(p.value);
+      with(p.mean); // both averages of the optimizer
+      with(p.square);
+    });
+    stage.refresh();
+  });
 }
 // [snippet exchange]
 
-//! The communicators of this rank, made by all ranks together.
-struct rank_groups {
-  MPI_Comm pipeline = MPI_COMM_WORLD;
-  MPI_Comm replicas = MPI_COMM_NULL;
-};
-rank_groups make_groups(pp::rank_layout const& layout, int rank) {
-  rank_groups made;
-  if (layout.replicas == 1) {
-    return made;
-  }
-  auto const split = [rank, &layout](pp::rank_axis axis, MPI_Comm& communicator) {
-    auto const group = pp::group_of(layout, axis, rank);
-    MPI_Comm_split(MPI_COMM_WORLD, group.number, group.index, &communicator);
-    MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-  };
-  split(pp::rank_axis::pipeline, made.pipeline);
-  split(pp::rank_axis::data, made.replicas);
-  return made;
+adamw optimizer_of(options const& o) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  return optimizer;
 }
 
-//! @tparam Model `rank_model`, or with its optimizer
-template <class Model>
-exit_status
-train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
-  options o = chosen.training;
-  auto const place = pp::place_of(chosen.layout, rank);
-  auto const pipeline = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
+//! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
+//! where they will be held against those of one process.
+//! @param before called with the number of each step
+template <class Model, class Before>
+std::vector<float> train(rank_run& run, Model& model, Before before) {
+  rank_options const& chosen = run.chosen;
+  options const& o = run.o;
+  int const rank = run.rank;
   int const ranks = pp::ranks_of(chosen.layout);
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  auto const text = find_text(o.text, GPT_EXAMPLE_README);
-  auto const table = timetable_of(o, name_of(o));
-  o.lengths = lengths_of(o.size, table);
-  auto const sizes = tables_of_sizes(o, table);
-  introduce(rank, ranks, pipeline.name);
-
-  // A pipeline has a store of its own, which knows its ranks by the numbers of their devices.
-  auto const groups = make_groups(chosen.layout, rank);
-  std::optional<pp::mpi_store> own;
-  if (chosen.layout.replicas > 1) {
-    own.emplace(groups.pipeline, chosen.deadline);
-  }
-  pp::store& line = own ? own->line() : everyone;
-  Model model(o.size,
-              table,
-              o.lengths,
-              seed,
-              place.device,
-              line,
-              groups.pipeline,
-              {groups.replicas, {&everyone, chosen.deadline}},
-              {.deadline = chosen.deadline, .elements = "f32"},
-              o.post_validation);
-  std::mt19937_64 random(seed);
-  std::int64_t first = 0;
+  introduce(rank, ranks, run.pipeline_name());
+  std::mt19937_64 random(run.seed());
   // [snippet restore]
   pp::checkpoint_place const files{
-    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, text)};
+    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, run.text)};
   if (!chosen.checkpoint.empty()) {
-    auto const name = "attempt " + std::to_string(now.attempt);
+    auto const name = "attempt " + std::to_string(run.now.attempt);
     auto const newest =
-      pp::agree_on_checkpoint(everyone, files, rank, ranks, name, chosen.deadline);
+      pp::agree_on_checkpoint(run.everyone, files, rank, ranks, name, chosen.deadline);
     if (newest) {
-      first = *newest;
-      auto const state = pp::load_checkpoint(files, first);
+      run.first = *newest;
+      auto const state = pp::load_checkpoint(files, *newest);
       pp::state_unpacker unpack(state);
       exchange(unpack, model, random);
       unpack.end();
       if (rank == 0) {
-        std::printf("goes on after step %lld\n", static_cast<long long>(first));
+        std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
         std::fflush(stdout);
       }
     }
   }
   // [snippet restore]
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  clipping const how{optimizer, o.clip, o.post_validation};
-  model.set_clipping(how);
-  now.trains = true;
-  for (std::int64_t& step = now.step = first; step < o.steps; ++step) {
-    if (example::asked_to_end(line)) {
+  using clock = std::chrono::steady_clock;
+  auto const optimizer = optimizer_of(o);
+  auto const replicas = chosen.layout.replicas;
+  std::vector<float> gradients;
+  run.now.trains = true;
+  for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
+    if (example::asked_to_end(run.line())) {
       model.fail("was told to end (SIGTERM)");
     }
+    before(step);
+    model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
+                            run.place.shard == 0 && step + 1 == chosen.fail_at);
     auto const all =
-      random_batch(text.bytes, chosen.layout.replicas * o.microbatches, o.size.sequence, random);
-    auto const pieces = share_of(all, place.replica, o.microbatches);
-    model.fail_in_next_step(now.attempt == 0 && place.replica == 0 && step + 1 == chosen.fail_at);
-    if (sizes.size() > 1) {
-      auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
-      model.use(size.table, size.lengths);
-    }
-    auto const start = std::chrono::steady_clock::now();
-    model.step(pieces);
-    model.update(optimizer, step);
-    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-    auto const loss = model.loss();
+      random_batch(run.text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    auto const pieces = share_of(all, run.place.replica, o.microbatches);
     bool const last = step + 1 == o.steps;
-    if (loss && place.replica == 0 && (step == first || step % 10 == 0 || last)) {
-      report_step(
-        o, step, *loss, static_cast<double>(chosen.layout.replicas * tokens_of(o)) / took.count());
+    auto start = clock::now();
+    model.step(pieces);
+    std::chrono::duration<double> took = clock::now() - start;
+    if (last && chosen.check && o.clip == 0) {
+      gradients = gather(model, learnt::gradients, run.groups);
+    }
+    start = clock::now();
+    model.update(optimizer, step);
+    took += clock::now() - start;
+    if (step == run.first || step % 10 == 0 || last) {
+      auto const loss = model.loss();
+      if (loss && run.place.replica == 0 && run.place.shard == 0) {
+        report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
+      }
     }
     // [snippet save]
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
@@ -234,117 +208,247 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
     }
     // [snippet save]
   }
+  return gradients;
+}
+
+//! Holds all replicas against the first, and that against one process.
+//! @param alone trains that one
+template <class Alone>
+exit_status hold(rank_run const& run, trained own, Alone alone) {
+  if (!run.chosen.check || !run.leads_pipeline()) {
+    return good;
+  }
+  auto different = differences_of_replicas(own, run.groups.replicas);
+  if (!run.leads()) {
+    return good;
+  }
+  trained const expected = alone();
+  bool const with_gradients = !own.gradients.empty();
+  if (with_gradients) {
+    different += differences(own.gradients, expected.gradients);
+  }
+  different += differences(own.weights, expected.weights);
+  std::printf("%zu %s after %lld steps, held against one process: %zu values differ\n",
+              own.gradients.size() + own.weights.size(),
+              with_gradients ? "gradients and weights" : "weights",
+              static_cast<long long>(run.o.steps),
+              different);
+  return different == 0 ? good : differs;
+}
+
+//! Trains a model whose stages are on their ranks, or their shards, and holds it.
+//! @param before called with the number of each step
+//! @param report what a run ends with, by all ranks together
+//! @param alone a device that has all stages and shards, made where it is needed
+template <class Model, class Before, class Report, class Alone>
+exit_status train_and_hold(rank_run& run, Model& model, Before before, Report report, Alone alone) {
+  auto gradients = train(run, model, before);
+  if (run.first < run.o.steps) {
+    report();
+  }
+  if (!run.chosen.check) {
+    return good;
+  }
+  return hold(run, {std::move(gradients), gather(model, learnt::weights, run.groups)}, [&] {
+    auto device = alone();
+    auto const optimizer = optimizer_of(run.o);
+    return train_alone(
+      run.o,
+      run.chosen.layout.replicas,
+      run.text,
+      device,
+      [](std::int64_t) {},
+      [&](std::int64_t step) { device.update(optimizer, step); });
+  });
+}
+
+//! Whole stages that stay on their ranks.
+//! @tparam Model `rank_model`, or with its optimizer
+template <class Model>
+exit_status train_stages(rank_run& run) {
+  rank_options const& chosen = run.chosen;
+  options& o = run.o;
+  auto const table = timetable_of(o, name_of(o));
+  o.lengths = lengths_of(o.size, table);
+  auto const sizes = tables_of_sizes(o, table);
+  left_to_mpi<Model> here(o.size,
+                          table,
+                          o.lengths,
+                          run.seed(),
+                          run.place.device,
+                          run.line(),
+                          run.groups.pipeline,
+                          run.replicas(),
+                          run.runner_options(),
+                          o.post_validation);
+  Model& model = *here;
+  clipping const how{optimizer_of(o), o.clip, o.post_validation};
+  model.set_clipping(how);
+  auto gradients = train(run, model, [&](std::int64_t step) {
+    if (sizes.size() > 1) {
+      auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
+      model.use(size.table, size.lengths);
+    }
+  });
   model.finish();
-  if (rank == 0 && sizes.size() > 1) {
+  bool const leads = run.rank == 0;
+  if (leads && sizes.size() > 1) {
     std::printf("iterations of %zu sizes: %ld plans made, %ld times one was there\n",
                 sizes.size(),
                 model.plans().made(),
                 model.plans().reused());
   }
-  if (o.adapted == examples::adapter::offload && first < o.steps) {
+  if (o.adapted == examples::adapter::offload && run.first < o.steps) {
     auto const slots = model.slots();
-    if (rank == 0) {
+    if (leads) {
       report_slots(o, slots);
     }
   }
   auto const peaks = model.peak_bytes();
-  if (rank == 0) {
+  if (leads) {
     report_kept(o, table, peaks);
   }
   if (!chosen.check && o.clip == 0) {
     return good;
   }
-  auto const trained = gather(model, table, place.device, groups.pipeline);
+  auto weights = gather(model, learnt::weights, run.groups);
   if (o.clip != 0) {
-    auto const half = trained.size() / 2;
-    auto const found = model.clipping_done(hash_of(std::span(trained).subspan(half)));
-    if (rank == 0) {
+    auto const found = model.clipping_done(hash_of(weights));
+    if (leads) {
       report_clipping(o, found, static_cast<std::size_t>(o.steps));
     }
   }
-  if (!chosen.check) {
-    return good;
-  }
-  bool const copies = table.extents.where == pp::placement::bidirectional;
-  auto others = copies ? gather(model, table, place.device, groups.pipeline, 1) : trained;
-  if (place.device != 0) {
-    return good;
-  }
-  // The same of both copies, on all replicas, and on one process that has trained alone.
-  auto different = differences(trained, others);
-  others = trained;
-  if (groups.replicas != MPI_COMM_NULL) {
-    MPI_Bcast(others.data(), static_cast<int>(others.size()), MPI_FLOAT, 0, groups.replicas);
-    different += differences(trained, others);
-    MPI_Reduce(place.replica == 0 ? MPI_IN_PLACE : &different,
-               &different,
-               1,
-               MPI_UNSIGNED_LONG,
-               MPI_SUM,
-               0,
-               groups.replicas);
-  }
-  if (place.replica != 0) {
-    return good;
-  }
-  different += differences(trained, train_alone(o, chosen.layout.replicas, text, sizes));
-  return report_check(o, trained.size(), different);
+  return hold(run, {std::move(gradients), std::move(weights)}, [&] {
+    bool const halves = table.extents.where == pp::placement::bidirectional;
+    auto const cut = [&](std::size_t at) {
+      return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
+    };
+    // The norm adds up stage by stage.
+    auto const stages =
+      o.clip != 0 ? cut_model(o.size, table.extents) : cut_layers(o.size.layers, 1);
+    single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
+    std::int64_t taken = 0;
+    return train_alone(
+      o,
+      chosen.layout.replicas,
+      run.text,
+      device,
+      [&](std::int64_t step) {
+        if (sizes.size() > 1) {
+          device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
+        }
+      },
+      [&](std::int64_t step) {
+        if (o.clip != 0) {
+          taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+        } else {
+          device.update(how.optimizer, step);
+        }
+      });
+  });
 }
 
-//! WeiPipe: one pipeline, whose ranks have groups of layers at home.
-exit_status
-train_travelling(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
-  options o = chosen.training;
+//! WeiPipe: ranks have groups of layers at home.
+exit_status train_travelling(rank_run& run) {
+  options& o = run.o;
   (void)check_travelling(o);
-  if (chosen.layout.replicas > 1 || !chosen.checkpoint.empty() || chosen.fail_at > 0) {
-    throw std::invalid_argument("where weights travel there is one pipeline, and neither "
-                                "--checkpoint nor --fail-at");
-  }
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  auto const text = find_text(o.text, GPT_EXAMPLE_README);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  introduce(rank, pp::ranks_of(chosen.layout), "pipeline 0");
-  travelling_rank model(o.size,
-                        chosen.layout.devices,
-                        static_cast<int>(o.microbatches),
-                        seed,
-                        rank,
-                        everyone,
-                        MPI_COMM_WORLD,
-                        {.deadline = chosen.deadline, .elements = "f32"});
-  std::mt19937_64 random(seed);
-  adamw optimizer;
-  optimizer.steps = o.steps;
-  now.trains = true;
-  for (std::int64_t& step = now.step = 0; step < o.steps; ++step) {
-    if (example::asked_to_end(everyone)) {
-      model.fail("was told to end (SIGTERM)");
+  left_to_mpi<travelling_rank> here(o.size,
+                                    run.chosen.layout.devices,
+                                    static_cast<int>(o.microbatches),
+                                    run.seed(),
+                                    run.place.device,
+                                    run.line(),
+                                    run.groups.pipeline,
+                                    run.replicas(),
+                                    run.runner_options());
+  travelling_rank& model = *here;
+  auto const report = [&] {
+    auto const bytes = model.bytes();
+    if (run.leads()) {
+      report_travelled(o, bytes);
     }
-    auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-    auto const start = std::chrono::steady_clock::now();
-    model.step(pieces);
-    model.update(optimizer, step);
-    std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-    if (step % 10 == 0 || step + 1 == o.steps) {
-      auto const loss = model.loss();
-      if (rank == 0) {
-        report_step(o, step, loss, static_cast<double>(tokens_of(o)) / took.count());
-      }
+  };
+  return train_and_hold(
+    run,
+    model,
+    [](std::int64_t) {},
+    report,
+    [&] { return single_device<float>(o.size, 1, cut_whole(o.lengths), run.seed()); });
+}
+
+//! Stages in shards, each a rank.
+exit_status train_tensor(rank_run& run) {
+  options& o = run.o;
+  auto const table = check_tensor(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
+  using device = shard_device<shard_sums>;
+  left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
+  device& here = *kept;
+  shard_sizes const sizes{o.size, cut_model(o.size, table.extents), which};
+  using stage = tensor_stage<shard_sums>;
+  left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
+    auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
+    return std::make_unique<stage>(o.size, layers, o.microbatches, run.seed(), which, here);
+  });
+  auto& model = *stages;
+  auto const report = [&] {
+    std::vector<sum_counts> counts(static_cast<std::size_t>(run.chosen.layout.devices));
+    int const bytes = sizeof(sum_counts);
+    MPI_Allgather(
+      &here.counts, bytes, MPI_BYTE, counts.data(), bytes, MPI_BYTE, run.groups.pipeline);
+    auto const found = shard_reports(model.plan().view(), model.trace(), sizes, counts);
+    if (run.leads()) {
+      report_tensor(o, found);
     }
+  };
+  return train_and_hold(
+    run,
+    model,
+    [&](std::int64_t) { here.counts = {}; },
+    report,
+    [&] { return tensor_device(o.size, table, which.of, run.seed()); });
+}
+
+//! Embedding and output layer in shards.
+exit_status train_vocabulary(rank_run& run) {
+  options& o = run.o;
+  auto const table = check_vocabulary(o);
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  auto const cut = cut_around(o.size, table, barriers_of(o));
+  device_memory<float> memory;
+  piece_sizes const sizes{o.size, cut};
+  left_to_mpi<sharded_rank<sharded_stage>> stages(run, table, sizes, [&](int number) {
+    return std::make_unique<sharded_stage>(o.size, number, cut, run.seed(), memory);
+  });
+  auto& model = *stages;
+  auto const report = [&] {
+    auto const found = piece_bytes_of(model.plan().view(), model.trace(), sizes);
+    if (run.leads()) {
+      report_vocabulary(o, found);
+    }
+  };
+  return train_and_hold(
+    run,
+    model,
+    [](std::int64_t) {},
+    report,
+    [&] { return sharded_device(o.size, cut, run.seed()); });
+}
+
+exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
+  rank_run run(chosen, rank, everyone, now);
+  if (has_shards_of_stages(run.o)) {
+    return train_tensor(run);
   }
-  auto const bytes = model.bytes();
-  if (rank == 0) {
-    report_travelled(o, bytes);
+  if (examples::has_shards(run.o.adapted)) {
+    return train_vocabulary(run);
   }
-  if (!chosen.check) {
-    return good;
+  if (examples::find_schedule(run.o.schedule).weights_travel) {
+    return train_travelling(run);
   }
-  auto const trained = model.gather();
-  if (rank != 0) {
-    return good;
-  }
-  auto const alone = train_alone(o, 1, text, {{model.table(), o.lengths}});
-  return report_check(o, trained.size(), differences(trained, alone));
+  return run.o.clip == 0 ? train_stages<rank_model>(run) : train_stages<clipped_rank_model>(run);
 }
 
 //! True where a stage has thrown, and all processes live: MPI is as good as before. Where one has
@@ -362,16 +466,11 @@ exit_status run(rank_options const& chosen, int rank) {
     // has a store, a runner and communicators of its own: nothing of an earlier one gets in.
     pp::mpi_store meeting(MPI_COMM_WORLD, chosen.deadline);
     try {
-      if (examples::find_schedule(chosen.training.schedule).weights_travel) {
-        return train_travelling(chosen, rank, meeting.line(), now);
-      }
-      return chosen.training.clip == 0
-               ? train_and_check<rank_model>(chosen, rank, meeting.line(), now)
-               : train_and_check<clipped_rank_model>(chosen, rank, meeting.line(), now);
+      return train_chosen(chosen, rank, meeting.line(), now);
     } catch (std::invalid_argument const&) {
       throw;
     } catch (std::exception const& error) {
-      if (chosen.layout.replicas > 1) {
+      if (chosen.layout.devices != pp::ranks_of(chosen.layout)) {
         auto const group = pp::group_of(chosen.layout, pp::rank_axis::pipeline, rank);
         meeting.line().abort(group.name + ": " + error.what());
       }

@@ -9,9 +9,12 @@
 #include <mpi.h>
 
 #include <chrono>
+#include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace gpt {
 
@@ -43,6 +46,42 @@ struct patient_wait {
       std::this_thread::yield();
     }
   }
+};
+
+//! Does of a step what the runner knows nothing of. Where it fails, the run ends on all ranks.
+template <class Runner, class Work>
+void outside_of(Runner& runner, Work work) {
+  std::string failure;
+  try {
+    work();
+    return;
+  } catch (std::runtime_error const& error) {
+    failure = error.what();
+  }
+  runner.fail(failure);
+}
+
+//! Something that MPI reads from and writes to. Where a step has failed, it is left to MPI: what is
+//! still under way may end in a later attempt at the run.
+template <class Used>
+class left_to_mpi {
+public:
+  template <class... Words>
+  explicit left_to_mpi(Words&&... words)
+      : used_(std::make_unique<Used>(std::forward<Words>(words)...)) {}
+  ~left_to_mpi() {
+    if (std::uncaught_exceptions() > before_) {
+      (void)used_.release();
+    }
+  }
+  left_to_mpi(left_to_mpi const&) = delete;
+  left_to_mpi& operator=(left_to_mpi const&) = delete;
+
+  [[nodiscard]] Used& operator*() const { return *used_; }
+
+private:
+  int before_ = std::uncaught_exceptions();
+  std::unique_ptr<Used> used_;
 };
 
 } // namespace gpt

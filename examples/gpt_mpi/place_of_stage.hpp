@@ -23,12 +23,6 @@
 
 namespace gpt {
 
-//! What a rank shares with the ranks that have the same stages in other pipelines.
-struct replica_group {
-  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
-  patient_wait wait{};
-};
-
 //! What a rank shares with the rank of its pipeline that has the other copies of its stages.
 struct copy_group {
   MPI_Comm pipeline = MPI_COMM_NULL;
@@ -39,7 +33,7 @@ struct copy_group {
 //! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
 struct place_of_stage {
   std::unique_ptr<pipeline_stage> here{};
-  MPI_Comm replicas = MPI_COMM_NULL;
+  replica_group replicas{};
   MPI_Comm pipeline = MPI_COMM_NULL;
   int other = -1;                 //!< the rank that has the other copy; -1: there is none
   std::vector<float> gradients{}; //!< all of the stage behind each other, where it has replicas
@@ -89,6 +83,15 @@ struct place_of_stage {
     }
   }
 
+  //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
+  void join_replicas() {
+    if (replicas.communicator != MPI_COMM_NULL) {
+      sum.share(replicas.wait);
+      sum.finish(replicas.wait);
+      take_mean();
+    }
+  }
+
   //! Puts the mean over the replicas where the optimizer looks for gradients.
   void take_mean() {
     auto from = gradients.begin();
@@ -109,14 +112,14 @@ struct place_of_stage {
 
 private:
   void start_replicas() {
-    if (replicas == MPI_COMM_NULL) {
+    if (replicas.communicator == MPI_COMM_NULL) {
       return;
     }
     gradients.clear();
     here->for_each_parameter([&](parameter<float> const& p) {
       gradients.insert(gradients.end(), p.gradient.begin(), p.gradient.end());
     });
-    sum.start(gradients, replicas);
+    sum.start(gradients, replicas.communicator);
   }
 };
 

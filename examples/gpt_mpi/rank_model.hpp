@@ -33,6 +33,9 @@ namespace gpt {
 template <class Place>
 class basic_rank_model {
 public:
+  //! Whether the optimizer is part of the plan, and may leave steps out.
+  static constexpr bool clips = Place::totals_bytes > 0;
+
   //! @param lengths tokens of the sequence of each microbatch
   //! @param device of the plan that this rank is. @param line the store of its pipeline
   //! @param pipeline the ranks of its pipeline
@@ -48,7 +51,7 @@ public:
                    pp::mpi_ranks const& options,
                    bool early = false)
       : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
-        places_(make_places(size, table, lengths, seed, device)),
+        places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
         reports_loss_(device == pp::device_of(table, pp::stages(table.extents) - 1)),
         plans_(plan_maker{size, Place::totals_bytes, early},
                table,
@@ -72,22 +75,17 @@ public:
   void step(batch const& pieces) {
     for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
     plans_.step();
-    std::string failure;
-    try {
+    if constexpr (clips) {
+      return; // the optimizer has stepped, with means
+    }
+    outside_of(plans_.runner(), [&] {
       for_each_place([&](Place& each) { each.add_copy(copies_.wait); });
       if (replicas_.communicator != MPI_COMM_NULL) {
         for_each_place([&](Place& each) { each.sum.share(replicas_.wait); });
         for_each_place([&](Place& each) { each.sum.finish(replicas_.wait); });
+        for_each_place([&](Place& each) { each.take_mean(); });
       }
-    } catch (std::runtime_error const& error) {
-      failure = error.what();
-    }
-    if (!failure.empty()) {
-      plans_.runner().fail(failure);
-    }
-    if (replicas_.communicator != MPI_COMM_NULL) {
-      for_each_place([&](Place& each) { each.take_mean(); });
-    }
+    });
   }
 
   //! The last stage throws in the next step, where it is here.
@@ -133,6 +131,13 @@ public:
   }
   //! To be called before anyone looks at the weights. Collective.
   void finish() { plans_.finish(); }
+  //! Hands to a packer how many steps were taken and left out, or has it filled by an unpacker.
+  //! What an early step has left to be validated is validated before. Collective.
+  template <class Archive>
+  void exchange_steps(Archive& with) {
+    finish();
+    for_each_place([&](Place& each) { each.exchange_steps(with); });
+  }
   //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
   [[nodiscard]] clipping_report clipping_done(std::uint64_t weights) {
     clipping_report found;
@@ -151,20 +156,6 @@ public:
     return found;
   }
 
-  //! Hands all that this rank has learnt to a packer, or has it filled by an unpacker: weights and
-  //! both averages of the optimizer. Gradients are zero between two steps.
-  template <class Archive>
-  void exchange(Archive& with) {
-    for_each_stage([&](std::size_t, pipeline_stage& stage) {
-      stage.for_each_parameter([&](parameter<float>& p) {
-        with(p.value);
-        with(p.mean);
-        with(p.square);
-      });
-      stage.refresh();
-    });
-  }
-
   //! The mean loss of the step, where the last stage is; of two copies, the first.
   [[nodiscard]] std::optional<double> loss() const {
     auto const& last = places_.back();
@@ -181,10 +172,13 @@ public:
       }
     }
   }
+  [[nodiscard]] std::size_t stage_count() const { return places_.size(); }
+  //! 2 where there is a second copy of every stage.
+  [[nodiscard]] std::size_t ways() const { return homes_.size(); }
+  //! The device that has a stage, or its copy.
+  [[nodiscard]] int home_of(std::size_t stage, std::size_t way) const { return homes_[way][stage]; }
 
 private:
-  static constexpr bool clips = Place::totals_bytes > 0;
-
   // In the order of the stages, which is the same on all replicas.
   template <class Visit>
   void for_each_place(Visit visit) {
@@ -193,6 +187,17 @@ private:
         visit(each);
       }
     }
+  }
+
+  static std::vector<std::vector<int>> make_homes(pp::timetable_view table) {
+    bool const copies = table.extents.where == pp::placement::bidirectional;
+    std::vector<std::vector<int>> homes(copies ? 2 : 1);
+    for (std::size_t way = 0; way < homes.size(); ++way) {
+      for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+        homes[way].push_back(pp::device_of(table, stage, first_of_way(table.extents, way)));
+      }
+    }
+    return homes;
   }
 
   std::vector<Place> make_places(model_size const& size,
@@ -215,7 +220,7 @@ private:
         auto const cut = cut_for(table, lengths, stage)
                            .seen(first_of_way(extents, way), first_of_way(extents, way + 1));
         place.here = std::make_unique<pipeline_stage>(size, layers, cut, seed, memory_);
-        place.replicas = replicas_.communicator;
+        place.replicas = replicas_;
         if (copies) {
           place.pipeline = copies_.pipeline;
           place.other = pp::device_of(table, stage, first_of_way(extents, 1 - way));
@@ -233,6 +238,7 @@ private:
   replica_group replicas_;
   copy_group copies_;
   std::vector<Place> places_;
+  std::vector<std::vector<int>> homes_; // [ways, stages]
   bool reports_loss_;
   sized_runner<pp::mpi_runner<std::vector<Place>>> plans_;
 };

@@ -6,6 +6,7 @@
 
 #include <pipe/run/rank_layout.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -25,13 +26,15 @@ namespace pp = pipelining;
 inline constexpr char const* usage_of_ranks =
   "usage: mpirun -n N gpt_mpi [OPTION VALUE]... [--check]\n"
   "Trains a byte-level GPT in a pipeline of N processes, or in several that share the batch. "
-  "Options are those of\ngpt, without --output, --tensor and --with vocabulary-..., and\n\n"
-  "  --devices P          processes of a pipeline (N); N / P pipelines have --microbatches each\n"
+  "Options are those of\ngpt, without --output, and\n\n"
+  "  --devices P          devices of a pipeline (N / T), each a process, or T of them with "
+  "--tensor T;\n"
+  "                       N / P / T pipelines have --microbatches each\n"
   "  --checkpoint FOLDER  write checkpoints there, and go on from the newest that all ranks have\n"
   "  --every K            steps between two checkpoints (10)\n"
   "  --restarts R         when a step fails and all processes live, go on from the checkpoint in\n"
   "                       the same processes, at most R times (0)\n"
-  "  --fail-at S          the last stage of the first pipeline throws in step S, once: to see a "
+  "  --fail-at S          the last stage of the first pipeline fails in step S, once: to see a "
   "restart\n"
   "  --deadline S         seconds that a rank waits for a message before the run fails (60)\n"
   "  --reports FOLDER     when the run fails, every rank also writes its report there\n"
@@ -52,7 +55,7 @@ struct rank_options {
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline rank_options read_rank_options(int count, char** words, int ranks) {
   rank_options chosen;
-  std::int64_t devices = ranks;
+  std::int64_t devices = 0;
   std::int64_t deadline = chosen.deadline.count();
   struct number_option {
     std::string_view name;
@@ -101,24 +104,11 @@ struct rank_options {
     throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
   }
   chosen.deadline = std::chrono::seconds(deadline);
-  chosen.layout = pp::layout_of(ranks, static_cast<int>(devices));
-  std::string const of_pipeline = std::to_string(devices);
-  rest.insert(rest.begin(), {"--devices", of_pipeline});
   chosen.training = read_options(rest);
-  if (examples::has_shards(chosen.training.adapted)) {
-    throw std::invalid_argument("the vocabulary in shards (--with vocabulary-...) is run by gpt "
-                                "alone");
-  }
-  if (chosen.training.clip != 0 && (chosen.layout.replicas > 1 || !chosen.checkpoint.empty())) {
-    throw std::invalid_argument(
-      "--clip wants one pipeline without --checkpoint: the norm is of the "
-      "gradients of one pipeline, and checkpoints have no count of steps "
-      "that were left out");
-  }
-  if (has_shards_of_stages(chosen.training)) {
-    throw std::invalid_argument("stages in shards (--tensor, and stp) are run by gpt alone; over "
-                                "MPI, 10_tensor_parallel shows them");
-  }
+  auto const shards = has_shards_of_stages(chosen.training) ? shards_of_stages(chosen.training) : 1;
+  chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
+  chosen.layout =
+    pp::layout_of(ranks, static_cast<int>(chosen.training.devices), static_cast<int>(shards));
   return chosen;
 }
 
@@ -131,6 +121,7 @@ struct rank_options {
   };
   add("devices", chosen.layout.devices);
   add("replicas", chosen.layout.replicas);
+  add("shards", chosen.layout.shards);
   add("microbatches", o.microbatches);
   add("chunks", o.chunks);
   add("stages per device", o.stages_per_device);
@@ -154,6 +145,7 @@ struct rank_options {
   add("key heads", o.size.key_heads);
   add("sequence", o.size.sequence);
   add("seed", o.seed);
+  line += ", clip " + std::to_string(o.clip);
   add("bytes of text", static_cast<std::int64_t>(text.bytes.size()));
   return line;
 }

@@ -2,15 +2,26 @@
 #pragma once
 
 //! @file
-//! @brief Adds up the gradients of a stage among its replicas while other stages still run.
+//! @brief Adds up the gradients of a stage among its replicas while other stages still run, or
+//! those of all stages of a rank behind its passes.
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
 
+#include "../gpt/parameter.hpp"
+#include "patient_wait.hpp"
+
 namespace gpt {
+
+//! What a rank shares with the ranks that have the same stages in other pipelines.
+struct replica_group {
+  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
+  patient_wait wait{};
+};
 
 //! The mean of one list of numbers over all ranks of a communicator.
 //!
@@ -106,6 +117,42 @@ private:
   std::vector<int> own_counts_; // [ranks]
   std::vector<int> own_begins_; // [ranks] in slices_
   std::vector<float> slices_;   // [ranks, own numbers] this rank's slice as each rank has it
+};
+
+//! The mean of all gradients of a rank over its replicas, for stages that do not begin their sums
+//! as soon as they can.
+class replica_mean {
+public:
+  explicit replica_mean(replica_group with) : with_(with) {}
+
+  //! @param model has `for_each_stage`
+  template <class Model>
+  void take(Model& model) {
+    if (with_.communicator == MPI_COMM_NULL) {
+      return;
+    }
+    numbers_.clear();
+    model.for_each_stage([this](std::size_t, auto& stage) {
+      stage.for_each_parameter([this](parameter<float> const& p) {
+        numbers_.insert(numbers_.end(), p.gradient.begin(), p.gradient.end());
+      });
+    });
+    sum_.start(numbers_, with_.communicator);
+    sum_.share(with_.wait);
+    sum_.finish(with_.wait);
+    float const* from = numbers_.data();
+    model.for_each_stage([&from](std::size_t, auto& stage) {
+      stage.for_each_parameter([&from](parameter<float>& p) {
+        std::copy_n(from, p.gradient.size(), p.gradient.begin());
+        from += p.gradient.size();
+      });
+    });
+  }
+
+private:
+  replica_group with_;
+  std::vector<float> numbers_; // gradients of all stages behind each other
+  replica_sum sum_;
 };
 
 } // namespace gpt

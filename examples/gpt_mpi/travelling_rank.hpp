@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@
 #include "../gpt/text.hpp"
 #include "../gpt/weight_travel.hpp"
 #include "patient_wait.hpp"
+#include "replica_sum.hpp"
 
 namespace gpt {
 
@@ -153,53 +155,52 @@ private:
 //! This rank's share of the model, and of the microbatches.
 class travelling_rank {
 public:
+  static constexpr bool clips = false; //!< the optimizer steps between iterations
+
   travelling_rank(model_size const& size,
                   int devices,
                   int microbatches,
                   std::uint64_t seed,
                   int rank,
                   pp::store& line,
-                  MPI_Comm world,
+                  MPI_Comm pipeline,
+                  replica_group replicas,
                   pp::mpi_ranks const& options)
       : groups_(cut_layers(size.layers, devices)),
         cut_(microbatches, cut_sequence(size.sequence, 1)), wait_{&line,
                                                                   options.deadline,
                                                                   "the other ranks"},
-        home_(size, groups_, cut_, seed, rank, world, wait_),
+        home_(size, groups_, cut_, seed, rank, pipeline, wait_),
         table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
                                                                                  groups_,
                                                                                  home_.numbers},
         plan_(pp::lower(table_, sizes_)),
         device_(size, groups_, cut_.seen_in_turn(rank, devices), home_),
-        microbatches_(static_cast<std::size_t>(microbatches), {&device_}), world_(world),
-        runner_(plan_, microbatches_, line, world, options) {}
+        microbatches_(static_cast<std::size_t>(microbatches), {&device_}), pipeline_(pipeline),
+        mean_(replicas), runner_(plan_, microbatches_, line, pipeline, options) {}
 
   //! Forward and backward of all microbatches, without the optimizer.
   void step(batch const& pieces) {
+    if (fails_) {
+      fail("failed in this step: it was told to, by --fail-at");
+    }
     device_.set_batch(pieces);
-    std::string failure;
-    try {
-      home_.begin();
-    } catch (std::runtime_error const& error) {
-      failure = error.what();
-    }
-    if (failure.empty()) {
-      runner_.step();
-      try {
-        home_.end();
-      } catch (std::runtime_error const& error) {
-        failure = error.what();
-      }
-    }
-    if (!failure.empty()) {
-      runner_.fail(failure);
-    }
+    outside_of(runner_, [&] { home_.begin(); });
+    runner_.step();
+    outside_of(runner_, [&] {
+      home_.end();
+      mean_.take(*this);
+    });
+  }
+  //! The next step fails, where the last group is at home.
+  void fail_in_next_step(bool fails) {
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
   }
   //! One step of the optimizer, of the group that is at home here.
   void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
 
-  //! The mean loss of the step, on rank 0: each rank has those of its microbatches. Collective.
-  [[nodiscard]] double loss() const {
+  //! The mean loss of the step, on the first rank: each has those of its microbatches. Collective.
+  [[nodiscard]] std::optional<double> loss() const {
     std::vector<float> all(device_.losses().size());
     MPI_Reduce(device_.losses().data(),
                all.data(),
@@ -207,12 +208,13 @@ public:
                MPI_FLOAT,
                MPI_SUM,
                0,
-               world_); // of one number and zeros
+               pipeline_); // of one number and zeros
     double sum = 0;
     for (float const x : all) {
       sum += static_cast<double>(x);
     }
-    return sum / static_cast<double>(cut_.tokens());
+    return runner_.rank() == 0 ? std::optional(sum / static_cast<double>(cut_.tokens()))
+                               : std::nullopt;
   }
 
   //! By device, of the last step. Collective.
@@ -220,7 +222,7 @@ public:
     auto const ran = runner_.trace();
     auto const own = device_.sent_bytes();
     std::vector<std::int64_t> sent(groups_.size());
-    MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, world_);
+    MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);
     std::vector<travelled_bytes> all;
     for (std::size_t device = 0; device < sent.size(); ++device) {
       all.push_back(
@@ -229,37 +231,15 @@ public:
     return all;
   }
 
-  //! The gradients, then the weights of all groups, in the order of the layers, on rank 0.
-  //! Collective.
-  [[nodiscard]] std::vector<float> gather() {
-    std::vector<float> all;
-    for (bool const weights : {false, true}) {
-      std::vector<float> own;
-      home_.own().for_each_parameter([&](parameter<float>& p) {
-        auto const& from = weights ? p.value : p.gradient;
-        own.insert(own.end(), from.begin(), from.end());
-      });
-      std::vector<int> counts;
-      std::vector<int> begins;
-      int total = 0;
-      for (auto const count : home_.numbers) {
-        counts.push_back(static_cast<int>(count));
-        begins.push_back(total);
-        total += counts.back();
-      }
-      std::vector<float> part(static_cast<std::size_t>(total));
-      MPI_Gatherv(own.data(),
-                  static_cast<int>(own.size()),
-                  MPI_FLOAT,
-                  part.data(),
-                  counts.data(),
-                  begins.data(),
-                  MPI_FLOAT,
-                  0,
-                  world_);
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
+  //! Calls visit(group, its layers) for the group that is at home here.
+  template <class Visit>
+  void for_each_stage(Visit visit) {
+    visit(static_cast<std::size_t>(runner_.rank()), home_.own());
+  }
+  [[nodiscard]] std::size_t stage_count() const { return groups_.size(); }
+  [[nodiscard]] std::size_t ways() const { return 1; }
+  [[nodiscard]] int home_of(std::size_t group, std::size_t) const {
+    return static_cast<int>(group);
   }
 
   [[nodiscard]] pp::dynamic_timetable const& table() const { return table_; }
@@ -276,7 +256,9 @@ private:
   pp::plan plan_;
   visited_device<groups_on_ranks> device_;
   std::vector<staying_microbatch<groups_on_ranks>> microbatches_;
-  MPI_Comm world_;
+  MPI_Comm pipeline_;
+  replica_mean mean_;
+  bool fails_ = false;
   pp::mpi_runner<std::vector<staying_microbatch<groups_on_ranks>>> runner_;
 };
 

@@ -35,7 +35,7 @@ def run(*arguments, ranks=RANKS, environment=None):
 
 def check_trained(output, steps):
     """The program itself has compared: all replicas with the first, and that with a process that has trained alone."""
-    assert re.search(rf"^\d{{5,6}} gradients and weights after {steps} steps, held against one process: 0 values differ$",
+    assert re.search(rf"^\d{{5,6}} (gradients and )?weights after {steps} steps, held against one process: 0 values differ$",
                      output, re.MULTILINE), output
 
 
@@ -120,6 +120,20 @@ def check_kills():
             # Weights, both averages of the optimizer and the position in the data.
             expected = files(calm)
             assert len(expected) == 2 * RANKS and files(rough) == expected, (sorted(expected), sorted(files(rough)))
+    check_kills_of_shards(dice)
+
+
+def check_kills_of_shards(dice):
+    """Shards of stages go on from checkpoints, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--schedule", "1f1b", "--tensor", "2", "--steps", "30", "--every", str(EVERY), "--checkpoint", folder]
+        victim, _ = disturbed(dice, arguments)
+        result = run(*arguments, "--check")
+        assert result.returncode == 0, result
+        after = went_on_after(result.stdout)
+        assert after > 0 and after % EVERY == 0, result
+        check_trained(result.stdout, 30)
+        print(f"shards of stages: went on after step {after} and the death of rank {victim}", flush=True)
 
 
 def check_again():
@@ -142,13 +156,43 @@ def check_again():
             result = run(*arguments, "--seed", "2")
             assert result.returncode != 0 and "is of another run, 'gpt_mpi seq1f1b, devices" in result.stderr, result
             assert files(folder) == before
+    check_shards_again()
+    check_clipping_again()
+
+
+def check_shards_again():
+    """Shards of stages and of the vocabulary, and weights that travel."""
+    for words in (["1f1b", "--tensor", "2"], ["1f1b", "--with", "vocabulary-1", "--devices", "2"], ["wei-pipe"]):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run("--schedule", *words, "--steps", "12", "--every", "4", "--checkpoint", folder, "--fail-at", "7", "--restarts", "1",
+                         "--check")
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 12)
+            assert went_on_after(result.stdout) == 4, result
+            assert len(re.findall(r"^gpt_mpi: rank \d, step 7: run: .*it was told to, by --fail-at", result.stderr, re.MULTILINE)) \
+                == RANKS, result.stderr
+
+
+def check_clipping_again():
+    """A checkpoint has the steps that the optimizer has taken; those that came early are validated before it is written."""
+    arguments = ["--devices", "2", "--schedule", "zb-h1", "--clip", "0.5", "--post-validation", "--steps", "20", "--check"]
+    ends = []
+    with tempfile.TemporaryDirectory() as folder:
+        text = pathlib.Path(folder, "text")
+        text.write_text("it was the best of times, it was the worst of times; " * 40)
+        for words in ([], ["--fail-at", "11", "--restarts", "1", "--every", "4", "--checkpoint", folder]):
+            result = run(*arguments, "--text", str(text), *words)
+            assert result.returncode == 0, result
+            check_trained(result.stdout, 20)
+            ends.append(re.search(r"gradients clipped to a norm of 0.5 in (\d+) of 20 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout))
+    assert went_on_after(result.stdout) == 8 and ends[0][0] == ends[1][0] and int(ends[0][1]) > 10, ends  # so steps were early at checkpoints, too
 
 
 def check_pages():
-    """The commands of the two pages, as they stand there, with an mpirun that works on this machine."""
+    """The commands of the pages, as they stand there, with an mpirun that works on this machine."""
     root = pathlib.Path(__file__).resolve().parents[2]
     count = 0
-    for page in ("checkpoint_and_restart", "data_and_tensor_parallel"):
+    for page in ("checkpoint_and_restart", "data_and_tensor_parallel", "vocabulary"):
         text = (root / f"docs/how_to/{page}.md").read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             there = pathlib.Path(folder)
@@ -168,7 +212,7 @@ def check_pages():
                     if "--checkpoint" in line:
                         assert len(files(re.findall(r"--checkpoint (\S+)", line)[0], folder)) == 2 * RANKS, result
                     count += 1
-    assert count == 8, count
+    assert count == 10, count
 
 
 if __name__ == "__main__":

@@ -60,11 +60,9 @@ def check_training():
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
-    result = run(*SMALL, "--schedule", "stp", "--steps", "1")
-    assert result.returncode == 2 and "stages in shards (--tensor, and stp) are run by gpt alone" in result.stderr, result
-    result = run(*SMALL, "--with", "vocabulary-2", "--steps", "1")
-    assert result.returncode == 2 and "the vocabulary in shards (--with vocabulary-...) is run by gpt alone" in result.stderr, result
     check_travelling()
+    check_shards()
+    check_vocabulary()
 
 
 def check_two_copies():
@@ -91,28 +89,71 @@ def check_travelling():
     assert len(losses) == 2 and losses[1] < losses[0] < "5.9", losses
     sent = re.findall(r"^    weights sent, (?:planned|measured)((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)
     assert len(sent) == 2 and sent[0].split() == sent[1].split() and all(float(bytes) > 0 for bytes in sent[0].split()), result.stdout
-    for words in (["--devices", "2"], ["--checkpoint", "folder"], ["--clip", "1"], ["--microbatches", "6"]):
+    held("--schedule", "wei-pipe", "--devices", "2")
+    for words in (["--clip", "1"], ["--microbatches", "6"]):
         result = run(*SMALL, "--schedule", "wei-pipe", *words)
         assert result.returncode == 2 and result.stderr.count("gpt_mpi: ") == 1, result
 
 
+def held(*words):
+    """What a run prints that has the bits of one process; its rows of bytes and counts by device."""
+    result = run(*SMALL, *words, "--steps", "3", "--check")
+    assert result.returncode == 0, result
+    assert re.search(r"^\d{6} gradients and weights after 3 steps, held against one process: 0 values differ$", result.stdout,
+                     re.MULTILINE), result.stdout
+    return {what: list(map(float, numbers.split()))
+            for what, numbers in re.findall(r"^    ([a-z, ]+?)((?: +[\d.]+)+)$", result.stdout, re.MULTILINE)}
+
+
+def refused(sentence, *words):
+    result = run(*SMALL, *words)
+    assert result.returncode == 2 and f"gpt_mpi: {sentence}\n" in result.stderr, result
+
+
+def check_shards():
+    """A process for each shard of a stage: braids hide the sums that they hide on threads."""
+    found = held("--schedule", "stp")
+    assert found["passes alone, measured"] == found["passes alone, planned"] == [5, 4], found
+    assert found["sums"] == [128, 128] and found["exposed"] == [20, 16], found
+    for what in ("activations", "for weights"):
+        assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+    held("--schedule", "1f1b", "--tensor", "4")  # whose sums depend on the order of their parts
+    held("--schedule", "v-half", "--tensor", "2", "--devices", "1")  # in two pipelines
+    refused("layout: 4 ranks cannot be replicas of a pipeline of 3 devices with 2 shards each; start a multiple of 6 ranks",
+            "--tensor", "2", "--devices", "3")
+
+
+def check_vocabulary():
+    """Embedding and output layer in shards on all ranks: slots hold as many microbatches as the schedule says."""
+    for adapter, schedule, microbatches in (("1", "1f1b", [5, 4, 3]), ("2", "v-half", None), ("interlaced", "seq1f1b", None)):
+        found = held("--schedule", schedule, "--with", "vocabulary-" + adapter)
+        for what in ("activations", "logits"):
+            assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+        if microbatches:  # on the devices before the last, whose stage has the norm, too
+            unit = found["activations, measured"][0] / microbatches[0]
+            assert [round(bytes / unit, 2) for bytes in found["activations, measured"][:3]] == microbatches, found
+            assert found["activations, measured"][:3] == found["activations, planned"][:3], found
+    held("--schedule", "1f1b", "--with", "vocabulary-1", "--devices", "2")  # two pipelines
+
+
 def check_clipping():
-    """Clipped gradients: early steps that are rolled back where they were wrong leave the weights of steps that wait."""
+    """Clipped gradients, or means of them: early steps that are rolled back where they were wrong leave the weights of steps that wait."""
     ends = []
-    for early in ([], ["--post-validation"]):
+    for early in ([], ["--post-validation"], ["--post-validation", "--devices", "2"]):
         with tempfile.TemporaryDirectory() as folder:
             text = pathlib.Path(folder, "text")
             text.write_text("it was the best of times, it was the worst of times; " * 40)
             result = run(*SMALL, "--schedule", "zb-h1", "--steps", "11", "--clip", "2", *early, "--check", "--text", str(text))
         assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
         ends.append(re.search(r"gradients clipped to a norm of 2 in (\d+) of 11 steps, left out in 0; weights [0-9a-f]{16}\n", result.stdout))
-    clipped = int(ends[0][1])
-    assert ends[0][0] == ends[1][0] and 0 < clipped < 11, ends
-    found = re.search(r"(\d+) early steps were wrong: stages rolled back (\d+) times, (\d+) iterations began again\n", result.stdout)
-    assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped <= int(found[2]), found[0]
-    for words in (["--devices", "2"], ["--checkpoint", "folder"]):
-        result = run(*SMALL, "--clip", "1", *words)
-        assert result.returncode == 2 and "--clip wants one pipeline without --checkpoint: " in result.stderr, result
+        clipped = int(ends[-1][1])
+        assert 0 < clipped < 11, ends
+        if early:
+            found = re.search(r"(\d+) early steps were wrong: stages rolled back (\d+) times, (\d+) iterations began again\n", result.stdout)
+            assert int(found[1]) == clipped and clipped - 1 <= int(found[3]) <= clipped, found[0]
+            assert int(found[2]) >= (clipped if len(early) == 1 else 1), found[0]  # of two devices the second knows all rows at once
+    # Two pipelines have other microbatches.
+    assert ends[0][0] == ends[1][0] != ends[2][0], ends
 
 
 def check_sizes():

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A shard of a stage as the library calls it: its passes meet those of the other shards for
+//! sums inside, and braided passes hide each other's sums. How the shards reach each other, on
+//! threads or as processes, is a parameter.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/shape.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "memory.hpp"
+#include "model.hpp"
+#include "stage_shard.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! Sums of a device in a step.
+struct sum_counts {
+  std::int64_t made = 0;
+  std::int64_t exposed = 0; //!< waited for with nothing done since they were begun
+  //! Passes all of whose sums were exposed.
+  std::int64_t exposed_passes = 0;
+};
+
+//! A device of the pipeline of one shard.
+//! @tparam Sums of the parts of the same device in the pipelines of all shards. A sum has two ends:
+//! `begin(part)` returns which one it is, `end(number, sum)` waits for it. At most two are under
+//! way.
+template <class Sums>
+struct shard_device {
+  device_memory<float> memory{};
+  Sums sums{};
+  std::int64_t work = 0; //!< pieces of passes so far
+  sum_counts counts{};
+};
+
+//! A pass of a shard as part of a program: in pieces, each with the wait for the sum before it.
+template <class Sums>
+class woven_pass {
+public:
+  woven_pass(stage_shard& shard,
+             shard_device<Sums>& at,
+             pp::pass_kind kind,
+             pp::composite_half const& half,
+             std::vector<float>& room)
+      : shard_(&shard), at_(&at) {
+    now_.kind = kind;
+    now_.microbatch = half.where.microbatch;
+    now_.kept = half.where.activation.as<float>().data();
+    now_.added =
+      kind == pp::pass_kind::backward ? room.data() : half.where.weight_input.as<float>().data();
+    out_ = half.out.as<float>().data();
+    shard.begin(now_, half.in.as<float>().data());
+  }
+
+  // [snippet weave]
+  //! One piece: what waits for the last sum, then the next step up to its sum, which begins.
+  //! Returns false when that was all.
+  bool advance() {
+    if (under_way_) {
+      if (at_->work == work_) {
+        ++exposed_; // nobody has done anything meanwhile
+      }
+      at_->sums.end(number_, sum_);
+      shard_->join(now_, next_ - 1, sum_);
+      under_way_ = false;
+    }
+    if (next_ == shard_->steps()) {
+      finish();
+      return false;
+    }
+    shard_->compute(now_, next_);
+    ++at_->work;
+    if (now_.kind != pp::pass_kind::backward_weight) {
+      number_ = at_->sums.begin(now_.part);
+      work_ = at_->work;
+      under_way_ = true;
+    }
+    if (now_.kind == pp::pass_kind::backward) {
+      shard_->add_weights(now_, next_); // which its own sum waits for
+      ++at_->work;
+    }
+    ++next_;
+    return true;
+  }
+  // [snippet weave]
+
+private:
+  void finish() {
+    shard_->end(now_, out_);
+    ++at_->work;
+    bool const sums = now_.kind != pp::pass_kind::backward_weight;
+    at_->counts.made += sums ? shard_->steps() : 0;
+    at_->counts.exposed += exposed_;
+    at_->counts.exposed_passes += sums && exposed_ == shard_->steps() && exposed_ > 0 ? 1 : 0;
+  }
+
+  stage_shard* shard_;
+  shard_device<Sums>* at_;
+  shard_pass now_;
+  float* out_;
+  std::int64_t next_ = 0;
+  bool under_way_ = false;
+  std::size_t number_ = 0; // of the sum under way
+  std::int64_t work_ = 0;  // when it began
+  std::int64_t exposed_ = 0;
+  std::vector<float> sum_;
+};
+
+//! A stage of the pipeline of one shard, as the library calls it.
+template <class Sums>
+class tensor_stage : public stage_shard {
+public:
+  //! @param at must outlive this
+  tensor_stage(model_size const& size,
+               layer_range const& layers,
+               std::int64_t microbatches,
+               std::uint64_t seed,
+               shard_of_stage which,
+               shard_device<Sums>& at)
+      : stage_shard(size, layers, microbatches, seed, which, at.memory), at_(&at),
+        room_(static_cast<std::size_t>(added_numbers(size, layers, which))) {}
+
+  void forward(pp::context const& where, pp::input x, pp::output y) {
+    alone(pp::pass_kind::forward, {where, x, y});
+  }
+  void backward(pp::context const& where, pp::input dy, pp::output dx) {
+    alone(pp::pass_kind::backward, {where, dy, dx});
+  }
+  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
+    alone(pp::pass_kind::backward_input, {where, dy, dx});
+  }
+  void backward_weight(pp::context const& where) {
+    alone(pp::pass_kind::backward_weight, {where, {}, {}});
+  }
+  // [snippet braid]
+  //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
+  //! made.
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half const& other_half,
+             tensor_stage& other) {
+    woven_pass first(*this, *at_, kind, half, room_);
+    woven_pass second(other, *other.at_, other_kind, other_half, other.room_);
+    for (bool one = true, two = true; one || two;) {
+      one = one && first.advance();
+      two = two && second.advance();
+    }
+  }
+  // [snippet braid]
+
+private:
+  void alone(pp::pass_kind kind, pp::composite_half const& half) {
+    woven_pass pass(*this, *at_, kind, half, room_);
+    while (pass.advance()) {
+    }
+  }
+
+  shard_device<Sums>* at_;
+  std::vector<float> room_; // of a fused backward pass
+};
+
+//! Bytes of slots: messages, which are whole on every shard, and what a shard keeps.
+struct shard_sizes {
+  model_size size;
+  std::vector<layer_range> stages;
+  shard_of_stage which;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    layer_range const& layers = stages[maker.stage];
+    std::int64_t numbers = 0;
+    if (of == pp::slot_class::activation) {
+      numbers = stage_shard::kept_numbers(size, layers, which);
+    } else if (of == pp::slot_class::weight_input) {
+      numbers = stage_shard::added_numbers(size, layers, which);
+    } else if (of == pp::slot_class::output || of == pp::slot_class::input_gradient) {
+      numbers = size.sequence * size.width;
+    }
+    return numbers * static_cast<std::int64_t>(sizeof(float));
+  }
+};
+
+//! The microbatches in the order in which a stage adds up the gradients of its weights.
+//! @throws std::invalid_argument where those of inputs do not come in the order of microbatches
+[[nodiscard]] inline std::vector<int> weight_order(pp::timetable_view table, int stage) {
+  std::vector<int> order;
+  int inputs = 0;
+  for (int i = 0; i < table.size(); ++i) {
+    pp::pass const& what = table.passes[i];
+    if (what.stage != stage || what.kind == pp::pass_kind::forward) {
+      continue;
+    }
+    if (what.kind != pp::pass_kind::backward_weight && what.microbatch != inputs++) {
+      throw std::invalid_argument(
+        "--tensor wants gradients of inputs in the order of microbatches, "
+        "which this schedule has not");
+    }
+    if (what.kind != pp::pass_kind::backward_input) {
+      order.push_back(what.microbatch);
+    }
+  }
+  return order;
+}
+
+} // namespace gpt
