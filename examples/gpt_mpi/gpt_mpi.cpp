@@ -295,7 +295,7 @@ train_and_check(rank_options const& chosen, int rank, pp::store& everyone, progr
 exit_status
 train_travelling(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
   options o = chosen.training;
-  (void)check_travelling(o);
+  (void)travelling_system::plan(o);
   if (chosen.layout.replicas > 1 || !chosen.checkpoint.empty() || chosen.fail_at > 0) {
     throw std::invalid_argument("where weights travel there is one pipeline, and neither "
                                 "--checkpoint nor --fail-at");
