@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gpt/exchanged_layers.hpp"
+#include "gpt/single_device.hpp"
 #include "support/exchange_on_one_device.hpp"
 
 namespace pp = pipelining;
@@ -73,8 +74,8 @@ std::size_t train(Schedule const& schedule) {
     auto const pieces = draw(random);
     loss = model.step(pieces);
     (void)alone.step(pieces);
-    auto const here = model.gradients();
-    auto const there = alone.gradients();
+    auto const here = gpt::gradients_of(model.stages());
+    auto const there = gpt::gradients_of(alone.stages());
     for (std::size_t i = 0; i < here.size(); ++i)
       differ += std::memcmp(&here[i], &there[i], sizeof here[i]) == 0 ? 0 : 1;
     compared += here.size();

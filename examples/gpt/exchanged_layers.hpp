@@ -38,6 +38,8 @@ using exchange_schedule = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
 //! A layer on the device that has its weights, with the keys and values of its sequences. The first
 //! has the embedding, too, and the last the head.
 struct exchanged_layer {
+  using number = float;
+
   before_attention<float> before;
   after_attention<float> after;
   std::unique_ptr<embedding<float>> first;
@@ -433,8 +435,8 @@ public:
     for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
       pieces_.push_back({schedule.stage_at(table.extents, stage), &model_});
     }
-    runner_ = std::make_unique<pp::thread_runner<std::vector<exchanged_piece>>>(
-      pp::lower<Policy>(table, model_.sizes), pieces_);
+    plan_ = pp::lower<Policy>(table, model_.sizes);
+    runner_ = std::make_unique<pp::thread_runner<std::vector<exchanged_piece>>>(plan_, pieces_);
   }
   exchanged_pipeline(exchanged_pipeline const&) = delete;
   exchanged_pipeline& operator=(exchanged_pipeline const&) = delete;
@@ -456,18 +458,16 @@ public:
       layer.refresh();
     }
   }
-  [[nodiscard]] std::vector<float> gradients() {
-    std::vector<float> all;
-    for (auto& layer : model_.layers) {
-      layer.for_each_parameter(
-        [&](parameter<float>& p) { all.insert(all.end(), p.gradient.begin(), p.gradient.end()); });
-    }
-    return all;
-  }
+  [[nodiscard]] std::vector<exchanged_layer>& stages() { return model_.layers; }
+  //! When each pass of the last step ran, in seconds.
+  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
+  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
+  [[nodiscard]] exchanged_sizes const& sizes() const { return model_.sizes; }
 
 private:
   exchanged_model model_;
   std::vector<exchanged_piece> pieces_;
+  pp::plan plan_;
   std::unique_ptr<pp::thread_runner<std::vector<exchanged_piece>>> runner_;
 };
 

@@ -29,17 +29,17 @@
 #include <utility>
 
 #include "../support/split_words.hpp"
+#include "exchange_report.hpp"
+#include "host_weights_report.hpp"
 #include "options.hpp"
 #include "prediction.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
-#include "tensor_parallel.hpp"
+#include "system.hpp"
 #include "tensor_report.hpp"
 #include "text.hpp"
 #include "training.hpp"
-#include "vocabulary.hpp"
 #include "vocabulary_report.hpp"
-#include "weight_travel.hpp"
 #include "weight_travel_report.hpp"
 
 namespace pp = pipelining;
@@ -91,27 +91,27 @@ void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
     found.peak_weight_inputs / table.extents.stages_per_device);
 }
 
-//! Systems that have no costs of stages, nor other schedules beside them.
-//! @param plan to be shown. @param check holds one step against one device
-//! @param ran what of a trace is to be shown
-template <class Model, class Report, class Check, class Ran>
-int run_system(options const& o,
-               text_to_learn const& text,
-               pp::timetable_view plan,
-               Model& model,
-               Report report,
-               Check check,
-               Ran ran) {
+//! Runs a system; see system.hpp.
+template <class System>
+int run_system(options o, text_to_learn const& text) {
+  auto const table = System::plan(o);
+  bool const travels = examples::find_schedule(o.schedule).weights_travel;
+  auto const shown = [travels](pp::dynamic_timetable of) {
+    return travels ? examples::by_groups(std::move(of)) : of;
+  };
+  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  auto&& model = System::pipeline(o, table);
   auto const name = name_of(o);
   pp::timetable_details const about{name, unit_costs, {}};
+  auto const plan = shown(table);
   make_folder(o.output);
   print_model(o, text);
   print_plan(plan, about);
   auto const result = train_model(o, text, model);
   report_plain(text, result);
-  report();
-  write_run(o, text, result, plan, about, ran(result.traces.back()));
-  bool const good = check();
+  System::report(o, table, model);
+  write_run(o, text, result, plan, about, shown(result.traces.back()));
+  bool const good = check_system_bits<System>(o, text, table);
   check_output();
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
@@ -119,67 +119,26 @@ int run_system(options const& o,
   return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
 }
 
-//! WeiPipe: no stages on devices.
-int run_travelling(options o, text_to_learn const& text) {
-  auto const table = check_travelling(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  travelling_model model(o.size,
-                         static_cast<int>(o.devices),
-                         static_cast<int>(o.microbatches),
-                         static_cast<std::uint64_t>(o.seed));
-  return run_system(
-    o,
-    text,
-    table,
-    model,
-    [&] { report_travelled(o, model.bytes()); },
-    [&] { return check_travelled(o, text); },
-    [](pp::dynamic_timetable const& trace) { return examples::by_groups(trace); });
-}
-
-//! Stages in shards.
-int run_tensor(options o, text_to_learn const& text) {
-  auto const table = check_tensor(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  tensor_pipeline model(o.size, table, shards_of_stages(o), static_cast<std::uint64_t>(o.seed));
-  return run_system(
-    o,
-    text,
-    table,
-    model,
-    [&] {
-      report_tensor(
-        o, shard_reports(model.plan().view(), model.trace(), model.sizes(), model.counts()));
-    },
-    [&] { return check_shards(o, text, table); },
-    [](pp::dynamic_timetable const& trace) { return trace; });
-}
-
-//! Embedding and output layer in shards.
-int run_vocabulary(options o, text_to_learn const& text) {
-  auto const table = check_vocabulary(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  sharded_pipeline model(o.size, table, barriers_of(o), static_cast<std::uint64_t>(o.seed));
-  return run_system(
-    o,
-    text,
-    table,
-    model,
-    [&] { report_vocabulary(o, model.slots()); },
-    [&] { return check_vocabulary_bits(o, text, table); },
-    [](pp::dynamic_timetable const& trace) { return trace; });
-}
-
 int run(options o) {
   auto const text = find_text(o.text, GPT_EXAMPLE_README);
   if (has_shards_of_stages(o)) {
-    return run_tensor(std::move(o), text);
+    return run_system<tensor_system>(std::move(o), text);
   }
   if (examples::has_shards(o.adapted)) {
-    return run_vocabulary(std::move(o), text);
+    return run_system<vocabulary_system>(std::move(o), text);
   }
-  if (examples::find_schedule(o.schedule).weights_travel) {
-    return run_travelling(std::move(o), text);
+  if (o.adapted == examples::adapter::attention_exchange) {
+    return run_system<exchange_system>(std::move(o), text);
+  }
+  auto const& named = examples::find_schedule(o.schedule);
+  if (named.weights_travel) {
+    return run_system<travelling_system>(std::move(o), text);
+  }
+  if (named.stages_go_one_way) {
+    if (o.adapted == examples::adapter::none) {
+      o.adapted = examples::adapter::sharded_weights; // which lie on the host
+    }
+    return run_system<round_system>(std::move(o), text);
   }
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);

@@ -10,10 +10,7 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/round_pipe.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/search/round_stages.hpp>
-#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -21,6 +18,8 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -185,25 +184,55 @@ struct round_sizes {
   }
 };
 
+//! The list of stages that takes least, where layers are equal.
+[[nodiscard]] inline pp::round_stages best_list(model_size const& size, std::int64_t devices) {
+  return pp::best_round_stages(std::vector<pp::layer_cost>(static_cast<std::size_t>(size.layers)),
+                               static_cast<int>(devices));
+}
+
+//! The list of so many stages, which have equal numbers of layers as far as these go.
+//! @throws std::invalid_argument for stages without layers
+[[nodiscard]] inline pp::round_stages
+even_list(model_size const& size, std::int64_t forward, std::int64_t backward) {
+  auto const runs = [](std::int64_t layers, std::int64_t stages) {
+    std::vector<int> all;
+    for (layer_range const& each : cut_layers(layers, stages)) {
+      all.push_back(static_cast<int>(each.last - each.first));
+    }
+    return all;
+  };
+  pp::round_stages list{{}, runs(size.layers, backward)};
+  auto const rest = size.layers - list.backward.front();
+  if (backward > size.layers || forward > rest) {
+    throw std::invalid_argument("RoundPipe: " + std::to_string(size.layers) +
+                                " layers are at most as many stages that go "
+                                "back, and all but those of the first of these, " +
+                                std::to_string(rest) +
+                                ", at most as many that go forward; ask for fewer than " +
+                                std::to_string(forward) + " forward and " +
+                                std::to_string(backward) + " back, or for more --layers");
+  }
+  list.forward = runs(rest, forward);
+  return list;
+}
+
 //! The model on the threads of this process, one per device, none of which owns any part of it.
 class round_model {
 public:
-  round_model(model_size const& size, int devices, int microbatches, std::uint64_t seed)
-      : cut_(microbatches, cut_sequence(size.sequence, 1)),
-        list_(pp::best_round_stages(
-          std::vector<pp::layer_cost>(static_cast<std::size_t>(size.layers)), devices)),
-        memories_(static_cast<std::size_t>(devices)) {
+  //! @param table of RoundPipe over this list, with its weights in with_sharded_weights
+  round_model(model_size const& size,
+              pp::round_stages list,
+              pp::timetable_view table,
+              std::uint64_t seed)
+      : cut_(table.extents.microbatches, cut_sequence(size.sequence, 1)), list_(std::move(list)),
+        memories_(static_cast<std::size_t>(table.extents.devices)) {
     make_stages(size, seed);
-    table_ = pp::make_timetable(
-      pp::with_sharded_weights<pp::RoundPipe<>>{
-        {static_cast<int>(list_.forward.size()), static_cast<int>(list_.backward.size())}},
-      {devices, microbatches});
     sizes_.message = size.sequence * size.width * bytes_of_number;
     for (auto const& each : stages_) {
       sizes_.weights.push_back(each.weight_numbers() * bytes_of_number);
       sizes_.gradients.push_back(each.gradient_numbers() * bytes_of_number);
     }
-    plan_ = pp::lower(table_, sizes_);
+    plan_ = pp::lower(table, sizes_);
     runner_ = std::make_unique<pp::thread_runner<std::vector<loaded_stage>>>(plan_, stages_);
   }
 
@@ -221,9 +250,8 @@ public:
     }
   }
   [[nodiscard]] std::vector<stage<float>>& stages() { return host_.pieces; }
-  [[nodiscard]] pp::round_stages const& list() const { return list_; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
-  [[nodiscard]] pp::plan const& plan() const { return plan_; }
+  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
 
 private:
@@ -281,7 +309,6 @@ private:
   model_on_host host_;
   std::vector<device_memory<float>> memories_; // by device
   std::vector<loaded_stage> stages_;
-  pp::dynamic_timetable table_;
   round_sizes sizes_;
   pp::plan plan_;
   std::unique_ptr<pp::thread_runner<std::vector<loaded_stage>>> runner_;

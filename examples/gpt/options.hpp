@@ -34,7 +34,9 @@ struct options {
   std::vector<int> chunk_counts; //!< of the chosen schedule; empty: those that it has by itself
   //! Those of further iterations, which take turns with it.
   std::vector<std::vector<int>> further_counts{};
-  std::int64_t keep = 0;         //!< of the chosen schedule, as chunks
+  std::int64_t keep = 0;            //!< of the chosen schedule, as chunks
+  std::int64_t forward_stages = 0;  //!< of the chosen schedule; 0: those that take least
+  std::int64_t backward_stages = 0; //!< of the chosen schedule, likewise
   std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
@@ -79,7 +81,7 @@ inline constexpr char const* usage =
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
   "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"
-  "  --keep K, --memory-limit X, --eager, --unfused\n"
+  "  --keep K, --memory-limit X, --forward-stages N, --backward-stages N, --eager, --unfused\n"
   "                     of the schedules that have these options: see `timetable --list`;\n"
   "                     --chunk-counts C,C,...:C,C,... has iterations of several sizes take turns\n"
   "  --with WHAT        the schedule in an adapter: recompute (forward passes keep their input "
@@ -92,7 +94,8 @@ inline constexpr char const* usage =
   "                     weights-on-host (those of the last stage of every device are gathered "
   "once),\n"
   "                     vocabulary-1, vocabulary-2 or vocabulary-interlaced (embedding and output\n"
-  "                     layer lie in a shard on every device: one barrier, two, all at once)\n"
+  "                     layer lie in a shard on every device: one barrier, two, all at once), or\n"
+  "                     attention-exchange (slimpipe: devices take over attention of each other)\n"
   "  --tensor N         cuts every stage into N shards (tensor parallelism; stp: 2), each a "
   "thread;\n"
   "                     braided passes hide each other's sums over the shards\n"
@@ -172,7 +175,8 @@ namespace detail {
                            weights_on_host,
                            vocabulary_1,
                            vocabulary_2,
-                           vocabulary_interlaced}) {
+                           vocabulary_interlaced,
+                           attention_exchange}) {
     for (examples::named_adapter const& each : examples::named_adapters) {
       if (each.which == which && each.name == word) {
         return which;
@@ -244,6 +248,8 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
                                    {"--group", &chosen.group, 4096},
                                    {"--forwards", &chosen.forwards, 1000000},
                                    {"--keep", &chosen.keep, 1024},
+                                   {"--forward-stages", &chosen.forward_stages, 65535},
+                                   {"--backward-stages", &chosen.backward_stages, 65535},
                                    {"--memory-limit", &chosen.memory_limit, 1000000},
                                    {"--tensor", &chosen.tensor, 64},
                                    {"--steps", &chosen.steps, 1000000},

@@ -70,6 +70,8 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
     choice.forwards = given(o.forwards);
     choice.chunk_counts = o.chunk_counts;
     choice.keep = given(o.keep);
+    choice.forward_stages = given(o.forward_stages);
+    choice.backward_stages = given(o.backward_stages);
     if (o.memory_limit != 0) {
       choice.memory_limit = static_cast<double>(o.memory_limit);
     }
@@ -86,10 +88,10 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
-  if (examples::find_schedule(choice.name).stages_go_one_way) {
-    throw std::invalid_argument(choice.name +
-                                " is not run by the example: it has stages of some layers for "
-                                "forward passes, and of others for backward passes");
+  if (examples::find_schedule(choice.name).stages_go_one_way ||
+      choice.adapted == examples::adapter::attention_exchange) {
+    throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
+                                       "forward and back on one device");
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
@@ -183,6 +185,29 @@ inline void report_clipping(options const& o, clipping_report const& found, std:
 }
 
 //! A row of a table of bytes or counts, a column for each device.
+struct device_row {
+  std::string name;
+  std::vector<std::int64_t> numbers;
+};
+
+inline void print_device_rows(char const* corner,
+                              std::vector<device_row> const& rows,
+                              double unit,
+                              int decimals) {
+  std::printf("\n  %-25s", corner);
+  for (std::size_t device = 0; device < rows.front().numbers.size(); ++device) {
+    std::printf(" device %zu", device);
+  }
+  for (device_row const& each : rows) {
+    std::printf("\n    %-23s", each.name.c_str());
+    for (auto const number : each.numbers) {
+      std::printf("%9.*f", decimals, static_cast<double>(number) / unit);
+    }
+  }
+  std::printf("\n");
+}
+
+//! A row of such a table, whose numbers lie in a type.
 template <class Bytes>
 struct byte_row {
   char const* name;
@@ -195,17 +220,14 @@ void print_rows(char const* corner,
                 std::vector<Bytes> const& all,
                 double unit,
                 int decimals) {
-  std::printf("\n  %-25s", corner);
-  for (std::size_t device = 0; device < all.size(); ++device) {
-    std::printf(" device %zu", device);
-  }
+  std::vector<device_row> lines;
   for (byte_row<Bytes> const& each : rows) {
-    std::printf("\n    %-23s", each.name);
+    lines.push_back({each.name, {}});
     for (Bytes const& one : all) {
-      std::printf("%9.*f", decimals, static_cast<double>(one.*each.bytes) / unit);
+      lines.back().numbers.push_back(one.*each.bytes);
     }
   }
-  std::printf("\n");
+  print_device_rows(corner, lines, unit, decimals);
 }
 template <class Bytes>
 void print_kilobytes(std::span<byte_row<Bytes> const> rows, std::vector<Bytes> const& all) {
@@ -481,24 +503,6 @@ inline void write_run(options const& o,
   std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
               "the times that were measured\n",
               o.output.c_str());
-}
-
-//! The gradients of one step beside those of one device. Returns false where one differs.
-inline bool report_held(options const& o,
-                        char const* how,
-                        std::vector<float> const& gradients,
-                        std::vector<float> const& expected) {
-  auto const different = differences(gradients, expected);
-  std::printf(
-    "\nOne step of %s: %lld devices, %lld microbatches, held against one device%s: %zu of "
-    "%zu gradients differ\n",
-    name_of(o).c_str(),
-    static_cast<long long>(o.devices),
-    static_cast<long long>(o.microbatches),
-    how,
-    different,
-    expected.size());
-  return different == 0;
 }
 
 //! Loss and time of such systems.

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "model.hpp"
+#include "slot_use.hpp"
 #include "stage.hpp"
 
 namespace gpt {
@@ -117,23 +118,18 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
   };
   std::vector<slot_bytes> all;
   for (int device = 0; device < work.extents.devices; ++device) {
-    auto const planned = [&](pp::slot_class of) {
-      return work.layout(device, of).count * work.layout(device, of).bytes;
-    };
-    auto const measured = [&](pp::slot_class of) {
-      return static_cast<std::int64_t>(
-        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-          return static_cast<double>(sizes.bytes(of, what));
-        }));
-    };
-    all.push_back({planned(pp::slot_class::activation),
-                   measured(pp::slot_class::activation),
+    auto const use = [&](pp::slot_class of) { return slot_use_of(work, ran, sizes, device, of); };
+    auto const activations = use(pp::slot_class::activation);
+    auto const weights = sizes.weights.empty() ? slot_use{} : use(pp::slot_class::weights);
+    auto const gradients = sizes.weights.empty() ? slot_use{} : use(pp::slot_class::full_gradients);
+    all.push_back({activations.planned,
+                   activations.measured,
                    work.host_bytes == nullptr ? 0 : work.host_bytes[device],
                    static_cast<std::int64_t>(pp::peak_host_bytes(ran, device, bytes)),
-                   planned(pp::slot_class::weights),
-                   sizes.weights.empty() ? 0 : measured(pp::slot_class::weights),
-                   planned(pp::slot_class::full_gradients),
-                   sizes.weights.empty() ? 0 : measured(pp::slot_class::full_gradients)});
+                   weights.planned,
+                   weights.measured,
+                   gradients.planned,
+                   gradients.measured});
   }
   return all;
 }

@@ -102,7 +102,7 @@ public:
 
   //! When each pass of the first shard ran in the last step, in seconds.
   [[nodiscard]] pp::dynamic_timetable trace() const { return pipelines_.front()->runner->trace(); }
-  [[nodiscard]] pp::plan const& plan() const { return *plan_; }
+  [[nodiscard]] pp::plan_view plan() const { return plan_->view(); }
   [[nodiscard]] shard_sizes const& sizes() const { return sizes_; }
   //! By device, of a shard in the last step.
   [[nodiscard]] std::vector<sum_counts> counts() const {

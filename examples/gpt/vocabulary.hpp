@@ -6,7 +6,6 @@
 //! the output layer. The same pieces run in a pipeline, or on one device one after the other.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/model/device_memory.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/context.hpp>
@@ -24,6 +23,7 @@
 #include "model.hpp"
 #include "pipeline.hpp"
 #include "sharded_piece.hpp"
+#include "slot_use.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 
@@ -110,37 +110,6 @@ struct piece_sizes {
   }
 };
 
-//! What of a device lies in slots, in bytes: what the plan reserves, and the most that was in use
-//! at once when it ran.
-struct piece_bytes {
-  std::int64_t planned_activations = 0;
-  std::int64_t measured_activations = 0;
-  std::int64_t planned_logits = 0;
-  std::int64_t measured_logits = 0;
-};
-
-//! By device. @param work what `ran`
-[[nodiscard]] inline std::vector<piece_bytes>
-piece_bytes_of(pp::plan_view const& work, pp::timetable_view ran, piece_sizes const& sizes) {
-  std::vector<piece_bytes> all;
-  for (int device = 0; device < ran.extents.devices; ++device) {
-    auto const planned = [&](pp::slot_class of) {
-      return work.layout(device, of).count * work.layout(device, of).bytes;
-    };
-    auto const measured = [&](pp::slot_class of) {
-      return static_cast<std::int64_t>(
-        pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-          return static_cast<double>(sizes.bytes(of, what));
-        }));
-    };
-    all.push_back({planned(pp::slot_class::activation),
-                   measured(pp::slot_class::activation),
-                   planned(pp::slot_class::logits),
-                   measured(pp::slot_class::logits)});
-  }
-  return all;
-}
-
 //! Such a model on the threads of this process.
 class sharded_pipeline {
 public:
@@ -178,19 +147,19 @@ public:
   //! When each pass of the last step ran, in seconds.
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
-  //! By device, of the last step.
-  [[nodiscard]] std::vector<piece_bytes> slots() const {
-    return piece_bytes_of(plan_.view(), runner_->trace(), sizes_);
-  }
+  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
+  [[nodiscard]] piece_sizes const& sizes() const { return sizes_; }
   //! The most bytes that a device has kept between passes so far, and in slots in the last step.
   [[nodiscard]] std::size_t peak_bytes() const {
     std::size_t most = 0;
-    auto const in_slots = slots();
+    auto const ran = trace();
     for (std::size_t device = 0; device < memories_.size(); ++device) {
-      most = std::max(most,
-                      memories_[device].pool.peak_bytes() +
-                        static_cast<std::size_t>(in_slots[device].measured_activations +
-                                                 in_slots[device].measured_logits));
+      std::int64_t in_slots = 0;
+      for (auto const of : {pp::slot_class::activation, pp::slot_class::logits}) {
+        in_slots += slot_use_of(plan(), ran, sizes_, static_cast<int>(device), of).measured;
+      }
+      most =
+        std::max(most, memories_[device].pool.peak_bytes() + static_cast<std::size_t>(in_slots));
     }
     return most;
   }

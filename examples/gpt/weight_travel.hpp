@@ -6,7 +6,6 @@
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/slot_class.hpp>
-#include <pipe/model/device_memory.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/context.hpp>
@@ -25,6 +24,7 @@
 
 #include "adamw.hpp"
 #include "model.hpp"
+#include "slot_use.hpp"
 #include "stage.hpp"
 #include "text.hpp"
 
@@ -216,11 +216,9 @@ struct travelled_bytes {
     return work.layout(device, of).count * work.layout(device, of).bytes;
   };
   travelled_bytes found;
-  found.planned_activations = slots(pp::slot_class::activation);
-  found.measured_activations =
-    static_cast<std::int64_t>(pp::peak_activation_bytes(ran, device, [&](pp::pass const& what) {
-      return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
-    }));
+  auto const kept = slot_use_of(work, ran, sizes, device, pp::slot_class::activation);
+  found.planned_activations = kept.planned;
+  found.measured_activations = kept.measured;
   found.weight_slots = slots(pp::slot_class::received_input) + slots(pp::slot_class::output) +
                        slots(pp::slot_class::received_gradient) +
                        slots(pp::slot_class::input_gradient);

@@ -2,46 +2,22 @@
 #pragma once
 
 //! @file
-//! @brief What a run with weights that travel ends with: bytes planned and measured, one device
-//! beside it, files.
+//! @brief A run with weights that travel: bytes planned and measured.
 
-#include <pipe/io/timetable_details.hpp>
-#include <pipe/io/trace.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <random>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "../support/named_schedules.hpp"
 #include "options.hpp"
-#include "plot.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
-#include "text.hpp"
-#include "training.hpp"
+#include "system.hpp"
 #include "weight_travel.hpp"
 
 namespace gpt {
-
-//! The timetable of the chosen schedule, with groups of layers as stages.
-//! @throws std::invalid_argument for options that it does not have
-inline pp::dynamic_timetable check_travelling(options const& o) {
-  if (!o.costs.empty()) {
-    throw std::invalid_argument(o.schedule + " has no stages on devices whose costs --costs could "
-                                             "write; leave it out");
-  }
-  if (o.clip != 0) {
-    throw std::invalid_argument(o.schedule + " has no stages whose rows --clip could add up; leave "
-                                             "it out");
-  }
-  return examples::by_groups(examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs));
-}
 
 //! Bytes planned beside measured.
 inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
@@ -58,17 +34,24 @@ inline void report_travelled(options const& o, std::vector<travelled_bytes> cons
               "for each microbatch but the last\n");
 }
 
-//! One step from the first weights, held against one device. Returns false where a gradient
-//! differs.
-inline bool check_travelled(options const& o, text_to_learn const& text) {
-  auto const seed = static_cast<std::uint64_t>(o.seed);
-  std::mt19937_64 random(seed + 1);
-  auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
-  auto const expected = gradients_of_one_device(o, pieces);
-  travelling_model model(
-    o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed);
-  model.step(pieces);
-  return report_held(o, "", gradients_of(model.stages()), expected);
-}
+//! WeiPipe: no stages on devices; see system.hpp.
+struct travelling_system {
+  static constexpr char const* one_device_has = "";
+
+  //! @throws std::invalid_argument for options that it does not have
+  static pp::dynamic_timetable plan(options const& o) {
+    check_system(o, o.schedule);
+    return examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
+  }
+  static travelling_model pipeline(options const& o, pp::timetable_view) {
+    return {o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed_of(o)};
+  }
+  static single_device<float> one_device(options const& o, pp::timetable_view) {
+    return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
+  }
+  static void report(options const& o, pp::timetable_view, travelling_model const& model) {
+    report_travelled(o, model.bytes());
+  }
+};
 
 } // namespace gpt

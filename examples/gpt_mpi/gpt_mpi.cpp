@@ -351,7 +351,7 @@ exit_status train_stages(rank_run& run) {
 //! WeiPipe: ranks have groups of layers at home.
 exit_status train_travelling(rank_run& run) {
   options& o = run.o;
-  (void)check_travelling(o);
+  (void)travelling_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   left_to_mpi<travelling_rank> here(o.size,
                                     run.chosen.layout.devices,
@@ -380,7 +380,7 @@ exit_status train_travelling(rank_run& run) {
 //! Stages in shards, each a rank.
 exit_status train_tensor(rank_run& run) {
   options& o = run.o;
-  auto const table = check_tensor(o);
+  auto const table = tensor_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
   using device = shard_device<shard_sums>;
@@ -398,9 +398,9 @@ exit_status train_tensor(rank_run& run) {
     int const bytes = sizeof(sum_counts);
     MPI_Allgather(
       &here.counts, bytes, MPI_BYTE, counts.data(), bytes, MPI_BYTE, run.groups.pipeline);
-    auto const found = shard_reports(model.plan().view(), model.trace(), sizes, counts);
+    auto const ran = model.trace();
     if (run.leads()) {
-      report_tensor(o, found);
+      tensor_system::report_shard(o, model.plan(), ran, sizes, counts);
     }
   };
   return train_and_hold(
@@ -414,7 +414,7 @@ exit_status train_tensor(rank_run& run) {
 //! Embedding and output layer in shards.
 exit_status train_vocabulary(rank_run& run) {
   options& o = run.o;
-  auto const table = check_vocabulary(o);
+  auto const table = vocabulary_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   auto const cut = cut_around(o.size, table, barriers_of(o));
   device_memory<float> memory;
@@ -424,9 +424,9 @@ exit_status train_vocabulary(rank_run& run) {
   });
   auto& model = *stages;
   auto const report = [&] {
-    auto const found = piece_bytes_of(model.plan().view(), model.trace(), sizes);
+    auto const ran = model.trace();
     if (run.leads()) {
-      report_vocabulary(o, found);
+      vocabulary_system::report_slots(o, model.plan(), ran, sizes);
     }
   };
   return train_and_hold(

@@ -141,9 +141,11 @@ pp::RoundPipe<> round_pipe_of(schedule_choice const& c) {
 std::vector<named_schedule> const& schedules() {
   static std::vector<named_schedule> const all{
     named("gpipe",
-          "GPipe: all forward passes, then all backward passes",
-          option::none,
-          [](schedule_choice const&) { return pp::GPipe{}; }),
+          "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",
+          option::chunks,
+          [](schedule_choice const& c) {
+            return pp::GPipeChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
+          }),
     named("1f1b",
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,

@@ -103,6 +103,15 @@ struct candidates {
 [[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
                                                     choose_command const& asked);
 
+//! Those of them whose layers do not stay whole on a device: parts of layers are elsewhere, or
+//! their weights travel or lie on the host. Empty for all other schedules. Their costs are
+//! predicted alone, for GPUs of one kind, and what is found has no type to write down.
+[[nodiscard]] std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
+                                                       choose_command const& asked);
+
+//! Whether that is so of a choice.
+[[nodiscard]] bool is_apart(schedule_choice const& choice);
+
 //! How the timetable tool is asked for it.
 [[nodiscard]] std::string label_of(schedule_choice const& choice);
 
@@ -120,7 +129,8 @@ struct evaluated {
 [[nodiscard]] evaluated
 evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made);
 
-//! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange.
+//! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
+//! HelixPipe, which is a pipeline of stages.
 [[nodiscard]] evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice);
 
 //! Simulates all of them. Shows what it is at on a terminal.
@@ -128,6 +138,16 @@ evaluate(choose_command const& asked, schedule_choice const& choice, made_orders
 
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);
+
+//! Fills in times of a timetable: makespan, or what it is ranked by, and bubble.
+void measure_time(choose_command const& asked,
+                  pipelining::dynamic_timetable const& table,
+                  any_cost const& cost,
+                  candidate& one);
+
+//! The passes of the busiest device, which no order of them takes less than.
+//! @param hidden without exchanges, which another order may hide
+[[nodiscard]] double busiest_work(pipelining::timetable_view table, any_cost const& hidden);
 
 //! Fills in what it takes: time, memory, bounds.
 void measure(choose_command const& asked,

@@ -31,7 +31,7 @@ namespace {
 //! schedules.
 class varying_cost {
 public:
-  varying_cost(pp::cost_table const& base, double deviation, std::uint64_t sample)
+  varying_cost(any_cost const& base, double deviation, std::uint64_t sample)
       : base_(base), deviation_(deviation), sample_(sample) {}
 
   [[nodiscard]] double duration(pp::pass const& what) const {
@@ -71,15 +71,14 @@ private:
     x = (x ^ x >> 27) * 0x94d049bb133111eb;
     return x ^ x >> 31;
   }
-  pp::cost_table const& base_;
+  any_cost const& base_;
   double deviation_;
   std::uint64_t sample_;
 };
 
 constexpr int samples = 40;
 
-double
-percentile_95(pp::dynamic_timetable const& table, pp::cost_table const& cost, double jitter) {
+double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
   for (int sample = 0; sample < samples; ++sample) {
     pp::device_orders const orders{table.extents, table.passes, table.offsets, table.tables};
@@ -98,7 +97,7 @@ std::string plain_type_of(schedule_choice const& c) {
     char const* name;
     std::string type;
   } const types[] = {
-    {"gpipe", "GPipe"},
+    {"gpipe", c.chunks ? "GPipeChunked<" + chunks + ">" : "GPipe"},
     {"1f1b", "OneFOneB"},
     {"eager-1f1b", "EagerOneFOneB"},
     {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
@@ -202,16 +201,10 @@ double bound_around(pp::dynamic_timetable const& table,
                     pp::cost_table const& cost,
                     schedule_choice const& choice) {
   pp::shape const inside = extents_inside(choice);
-  double bound =
+  double const bound =
     pp::least_times(inside, pp::detail::cost_inside<pp::cost_table>{cost, inside.devices})
       .makespan.least();
-  for (int row = 0; row < table.view().rows(); ++row) {
-    double work = 0;
-    for (pp::pass const& what : table.view().row(row))
-      work += cost.duration(what);
-    bound = std::max(bound, work);
-  }
-  return bound;
+  return std::max(bound, busiest_work(table, cost));
 }
 
 } // namespace
@@ -334,13 +327,32 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
   }
 }
 
+void measure_time(choose_command const& asked,
+                  pp::dynamic_timetable const& table,
+                  any_cost const& cost,
+                  candidate& one) {
+  one.seconds = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+  one.latency = cost.latency();
+}
+
+double busiest_work(pp::timetable_view table, any_cost const& hidden) {
+  double most = 0;
+  for (int row = 0; row < table.rows(); ++row) {
+    double work = 0;
+    for (pp::pass const& what : table.row(row))
+      work += hidden.duration(what);
+    most = std::max(most, work);
+  }
+  return most;
+}
+
 void measure(choose_command const& asked,
              pp::dynamic_timetable const& table,
              pp::cost_table const& cost,
              candidate& one) {
-  one.seconds = pp::makespan(table);
-  one.bubble = pp::bubble_rate(table);
-  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+  measure_time(asked, table, cost, one);
   count_memory(asked, table, one);
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::bound_options options{.chunk_shares = shares};
@@ -382,7 +394,6 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
   }
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
   pp::cost_table cost = costs_of(asked, one);
-  one.latency = cost.latency();
   pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
   if (choice.adapted == adapter::offload &&
       table.offsets[static_cast<std::size_t>(asked.devices)] ==
@@ -495,11 +506,50 @@ bool is_looped(schedule_choice choice) {
 
 } // namespace
 
+bool is_apart(schedule_choice const& choice) {
+  if (choice.name.empty()) // a searched one
+    return false;
+  named_schedule const& schedule = find_schedule(choice.name);
+  return cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way ||
+         choice.adapted == adapter::attention_exchange;
+}
+
+std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
+                                         choose_command const& asked) {
+  schedule_choice call;
+  call.name = std::string(schedule.name);
+  call.devices = asked.devices;
+  call.microbatches = asked.microbatches;
+  int const layers_of_device = asked.model.layers / asked.devices;
+  if (schedule.weights_travel)
+    return {call};
+  if (schedule.stages_go_one_way) {
+    call.adapted = adapter::sharded_weights; // which lie on the host
+    return {call};
+  }
+  if (cuts_layers(schedule)) {
+    call.stages_per_device = 2 * layers_of_device;
+    if (asked.microbatches % (2 * asked.devices) == 0)
+      call.group = 2; // the paper's, which hides messages
+    std::vector<schedule_choice> calls{call, call};
+    calls.back().adapted = adapter::recompute; // but for attention
+    return calls;
+  }
+  call.stages_per_device = layers_of_device; // a stage is a layer
+  call.adapted = adapter::attention_exchange;
+  return schedule.name == "slimpipe" ? std::vector{call} : std::vector<schedule_choice>{};
+}
+
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
   if (has(schedule.takes, option::keep))
     return {}; // for sequences of unequal length; here they are of one
+  // No type is written down of these, and costs are predicted alone.
+  bool const apart = !asked.measured && asked.gpus.size() == 1 && asked.lengths.empty() &&
+                     asked.format != "header" && asked.model.layers >= asked.devices;
+  std::vector<schedule_choice> const others =
+    apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
   if (cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way)
-    return {}; // the model of costs knows whole layers, and weights that stay
+    return others;
   schedule_choice base;
   base.name = std::string(schedule.name);
   base.devices = asked.devices;
@@ -563,6 +613,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   std::erase_if(calls, [](schedule_choice const& c) {
     return c.adapted == adapter::weights_on_host && !is_looped(c);
   });
+  calls.insert(calls.end(), others.begin(), others.end());
   return calls;
 }
 
@@ -579,7 +630,7 @@ candidates evaluate_all(choose_command const& asked) {
     line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
     try {
       evaluated made = evaluate(asked, calls[i], orders);
-      if (asked.search && calls[i].adapted == adapter::none &&
+      if (asked.search && calls[i].adapted == adapter::none && !is_apart(calls[i]) &&
           made.table.tables.declared == pp::training)
         starts.push_back({result.all.size(),
                           {made.table.extents,

@@ -325,7 +325,8 @@ std::string choose_help() {
          "  --seed N               of the search\n"
          "  --all                  every row of the table\n"
          "  --format FORMAT        text (default), json, svg (memory and time of all), or header\n"
-         "                         (C++: the pick as a type, its costs, timetable and plan)\n";
+         "                         (C++: the pick as a type, its costs, timetable and plan; of\n"
+         "                         schedules whose layers stay on a device)\n";
 }
 
 } // namespace examples

@@ -183,6 +183,17 @@ void append_frontier(std::string& out,
   }
 }
 
+void append_layers(std::string& out, candidate const& pick) {
+  if (std::count(pick.layers.begin(), pick.layers.end(), 0) ==
+      static_cast<std::ptrdiff_t>(pick.layers.size())) {
+    out += "layers are cut at their attention";
+    return;
+  }
+  pp::append(out, "layers of the stages:");
+  for (int const layers : pick.layers)
+    pp::append(out, " ", layers);
+}
+
 void append_reasons(std::string& out,
                     choose_command const& asked,
                     candidates const& found,
@@ -214,9 +225,7 @@ void append_reasons(std::string& out,
       pp::append(out, " ", device);
     out += "\n";
   }
-  pp::append(out, "layers of the stages:");
-  for (int const layers : pick.layers)
-    pp::append(out, " ", layers);
+  append_layers(out, pick);
   if (pick.chunk_lengths.size() > 1 && !asked.lengths.empty())
     pp::append(out, "; at most ", pick.chunk_lengths.front(), " tokens of a chunk");
   else if (pick.chunk_lengths.size() > 1) {
@@ -225,7 +234,9 @@ void append_reasons(std::string& out,
       pp::append(out, " ", tokens);
   }
   out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
-  if (pick.choice.adapted == adapter::none) {
+  if (is_apart(pick.choice)) {
+    out += "of runs of its kind no memory is published\n";
+  } else if (pick.choice.adapted == adapter::none) {
     pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
     out += "published runs of its kind held " + rounded(band.least, 2) + " to " +
            rounded(band.most, 2) + " of the count, here " +
@@ -252,6 +263,7 @@ void append_reasons(std::string& out,
     candidate const* whole = nullptr;
     for (candidate const& each : found.all)
       if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 &&
+          each.choice.adapted != adapter::attention_exchange &&
           (whole == nullptr || each.ranked < whole->ranked))
         whole = &each;
     if (whole != nullptr)

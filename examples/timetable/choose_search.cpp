@@ -114,7 +114,7 @@ void add_searched(choose_command const& asked,
   line.end();
   double fastest = HUGE_VAL;
   for (candidate& each : found.all) {
-    if (!has_shards(each.choice.adapted)) // those cut a layer
+    if (!has_shards(each.choice.adapted) && !is_apart(each.choice)) // those cut a layer, or move it
       each.any_bound = best.bound;
     if (each.gigabytes <= asked.memory_gb)
       fastest = std::min(fastest, each.any_bound > 0 ? each.seconds : HUGE_VAL);

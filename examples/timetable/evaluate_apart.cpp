@@ -63,10 +63,14 @@ void set_links(choose_command const& asked, double bytes, pp::cost_table& cost) 
                                                                        : on.network_gb_per_s));
 }
 
-void take_times(pp::dynamic_timetable const& table, pp::cost_table const& cost, candidate& one) {
-  one.seconds = one.ranked = pp::makespan(table);
-  one.bubble = pp::bubble_rate(table);
-  one.latency = cost.latency();
+//! @param hidden the cost without exchanges
+void take_times(choose_command const& asked,
+                pp::dynamic_timetable const& table,
+                any_cost const& cost,
+                any_cost const& hidden,
+                candidate& one) {
+  measure_time(asked, table, cost, one);
+  one.bound = busiest_work(table, hidden);
 }
 
 //! A message carries weights of a group of layers, or these and their gradients.
@@ -82,8 +86,9 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
   for (pp::stage_bytes const& each : bytes)
     widest = std::max(widest, each.weights + each.gradients);
   set_links(asked, static_cast<double>(widest), cost);
-  pp::dynamic_timetable table = make_named_timetable(choice, cost_by_groups(cost));
-  take_times(table, cost, one);
+  any_cost const by_groups = cost_by_groups(cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, by_groups);
+  take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
   auto const size = [bytes](pp::slot_class of, pp::pass const& what) {
     pp::stage_bytes const& group = bytes[what.chunk];
     switch (of) {
@@ -127,8 +132,12 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
                         std::vector<int>{static_cast<int>(asked.setup.sequence)});
     sizes.push_back(static_cast<double>(of.weights + of.gradients));
   }
+  // A layer that is too large is a stage alone, and then the memory says so.
+  double const largest = *std::max_element(sizes.begin(), sizes.end());
   pp::round_stages const cut = pp::best_round_stages(
-    layers, asked.devices, {.bytes = sizes, .most_bytes = asked.memory_gb * 1e9 / 2});
+    layers,
+    asked.devices,
+    {.bytes = sizes, .most_bytes = std::max(asked.memory_gb * 1e9 / 2, largest)});
   choice.forward_stages = static_cast<int>(cut.forward.size());
   choice.backward_stages = static_cast<int>(cut.backward.size());
   candidate one = begin(asked, choice);
@@ -161,7 +170,7 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
   }
   one.host_gigabytes = on_host / asked.devices / 1e9;
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
-  take_times(table, cost, one);
+  take_times(asked, table, cost, cost.without_exchanges(), one);
   for (int device = 0; device < asked.devices; ++device) {
     auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
       return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
@@ -263,7 +272,7 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
   }
   set_links(asked, 2 * of_query + of_statistics, cost);
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
-  take_times(table, cost, one);
+  take_times(asked, table, cost, cost.without_exchanges(), one);
   for (int device = 0; device < asked.devices; ++device)
     one.gigabytes =
       std::max(one.gigabytes,

@@ -43,14 +43,12 @@ struct adapted_call {
   adapter which;
 };
 constexpr adapted_call further_calls[] = {
-  {"helix", adapter::recompute},     // but for attention
   {"interleaved", adapter::offload}, // PipeOffload
   {"interleaved", adapter::offload_half},
   {"chronos", adapter::recompute_first}, // Chronos-Recomp
   {"chronos", adapter::weights_on_host}, // Chronos-Offload
   {"breadth-first", adapter::sharded_weights},
   {"breadth-first", adapter::gathered_once},
-  {"slimpipe", adapter::attention_exchange},
   {"zb-h1", adapter::vocabulary_1},
   {"zb-h1", adapter::vocabulary_2},
 };
@@ -84,21 +82,19 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
       call.chunks = 4;
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
       call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
-    if (cuts_layers(each)) {
-      call.stages_per_device = 2 * (asked.model.layers / asked.devices);
-      if (asked.microbatches % (2 * asked.devices) == 0)
-        call.group = 2; // the paper's, which hides messages
+    if (!is_apart(call))
+      calls.push_back(call);
+    if (each.name == "gpipe") { // TeraPipe
+      calls.push_back(call);
+      calls.back().chunks = 4;
     }
-    if (each.stages_go_one_way)
-      call.adapted = adapter::sharded_weights; // which lie on the host
-    calls.push_back(call);
     for (named_adapter const& one : named_adapters)
       if (stands_with(asked, call, one.which)) {
         calls.push_back(call);
         calls.back().adapted = one.which;
-        if (one.which == adapter::attention_exchange) // of which a stage is a layer
-          calls.back().stages_per_device = asked.model.layers / asked.devices;
       }
+    for (schedule_choice const& apart : calls_apart(each, asked))
+      calls.push_back(apart);
   }
   return calls;
 }

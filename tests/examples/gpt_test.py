@@ -31,6 +31,12 @@ def rows(output):
     return {name: tuple(map(float, values)) for name, *values in found}
 
 
+def pools(output):
+    """Bytes of slots by device: name -> numbers."""
+    return {what: list(map(float, numbers.split())) for what, numbers in
+            re.findall(r"^    ([a-z, ]+?) +((?: +[\d.]+){4})$", output, re.MULTILINE)}
+
+
 def check_run(schedule, chunks, passes, most, text):
     with tempfile.TemporaryDirectory() as folder:
         result = run(*SMALL, "--schedule", schedule, "--steps", "12", "--text", text, "--output", folder)
@@ -167,8 +173,7 @@ def check_vocabulary(text):
             assert result.returncode == 0, result.stderr
             assert re.search(rf"^One step of {schedule} with vocabulary-{adapter}: 4 devices, 8 microbatches, held against one device that "
                              r"has all shards: 0 of \d{5} gradients differ$", result.stdout, re.MULTILINE), result.stdout
-            found = {what: list(map(float, numbers.split())) for what, numbers in
-                     re.findall(r"^    ([a-z, ]+?) +((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+            found = pools(result.stdout)
             for what in ("activations", "logits"):
                 assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
             if held:  # on the devices before the last, whose stage has the norm, too
@@ -191,8 +196,7 @@ def check_shards(text):
             result = run(*small, "--microbatches", "12", "--schedule", *words, "--output", folder)
             assert result.returncode == 0, result.stderr
             assert re.search(r"held against one device that has all shards: 0 of \d{5} gradients differ\n", result.stdout), result.stdout
-            found = {what: list(map(float, numbers.split())) for what, numbers in
-                     re.findall(r"^    ([a-z, ]+?) +((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+            found = pools(result.stdout)
             for what in ("activations", "for weights"):
                 assert all(most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
             assert found["passes alone, measured"] == found["passes alone, planned"], found
@@ -204,12 +208,58 @@ def check_shards(text):
             ("STP: 10 microbatches are too few: its braids begin when 11 are there, 3 P - 1; take DualPipeV or VHalf for fewer",
              "stp", "--microbatches", "10"),
             ("stages in shards (--tensor) want the heads of keys and values, 4, to be a multiple of the 3 shards", "1f1b", "--tensor", "3"),
-            ("stages in shards (--tensor) go with none of --with, --clip, --costs and several --chunk-counts; leave them out",
-             "1f1b", "--tensor", "2", "--with", "offload"),
+            ("stages in shards (--tensor) go into no adapter; leave --with out", "1f1b", "--tensor", "2", "--with", "offload"),
+            ("tensor parallelism (--tensor) goes with none of --clip, --costs and several --chunk-counts; leave them out",
+             "1f1b", "--tensor", "2", "--clip", "1"),
             *(("stages in shards (--tensor) want a schedule over whole sequences with one copy of every stage, which "
                f"{name} is not; take stp, 1f1b or a V shape", name, "--tensor", "2")
               for name in ("chimera", "seq1f1b", "helix", "wei-pipe"))):
         check_refusal(2, sentence, *small, "--microbatches", "12", "--schedule", *words)
+
+
+def check_round_pipe(text):
+    """Weights on the host, stages dealt out in turn: no bit differs, and a device has room for the weights of two stages."""
+    small = ["--layers", "8", "--width", "16", "--sequence", "16", "--devices", "4", "--microbatches", "8", "--text", text]
+    with tempfile.TemporaryDirectory() as folder:
+        for words, stages in (([], 11), (["--with", "gathered-once"], 11), (["--forward-stages", "2", "--backward-stages", "5"], 7)):
+            result = run(*small, "--schedule", "round-pipe", *words, "--steps", "6", "--output", folder)
+            assert result.returncode == 0, result.stderr
+            name = "round-pipe with " + ("gathered-once" if "gathered-once" in words else "sharded-weights")
+            assert f"\n{name}: devices 4, stages {stages}, microbatches 8" in result.stdout, result.stdout
+            assert re.search(rf"\nOne step of {name}: 4 devices, 8 microbatches, held against one device: 0 of \d{{5}} gradients differ\n",
+                             result.stdout), result.stdout
+            found = pools(result.stdout)
+            for what in ("weights", "gradients"):
+                assert all(0 < most <= room for most, room in zip(found[what + ", measured"], found[what + ", planned"])), found
+            assert {"timetable.svg", "loss.svg", "trace.json"} <= set(os.listdir(folder))
+    for sentence, *words in (
+            ("RoundPipe: 8 layers are at most as many stages that go back, and all but those of the first of these, 7, at most as many that "
+             "go forward; ask for fewer than 3 forward and 9 back, or for more --layers", "--backward-stages", "9"),
+            ("round-pipe goes with none of --clip, --costs and several --chunk-counts; leave them out", "--clip", "1"),
+            ("round-pipe does not have the option --chunks", "--chunks", "2")):
+        check_refusal(2, sentence, *small, "--schedule", "round-pipe", *words)
+
+
+def check_exchange(text):
+    """Attention that other devices take over: the bits of one device that splits it alike, in the slots that were planned."""
+    small = ["--layers", "8", "--width", "16", "--sequence", "19", "--devices", "4", "--microbatches", "3", "--text", text]
+    exchange = ["--schedule", "slimpipe", "--with", "attention-exchange"]
+    with tempfile.TemporaryDirectory() as folder:
+        for chunks in ("4", "8"):
+            result = run(*small, *exchange, "--chunks", chunks, "--steps", "6", "--output", folder)
+            assert result.returncode == 0, result.stderr
+            assert re.search(r"^One step of slimpipe with attention-exchange: 4 devices, 3 microbatches, held against one device that splits "
+                             r"attention alike: 0 of \d{5} gradients differ$", result.stdout, re.MULTILINE), result.stdout
+            found = pools(result.stdout)
+            assert all(0 < most <= room for most, room in zip(found["activations, measured"], found["activations, planned"])), found
+    for sentence, *words in (
+            ("the exchange of attention has a layer in every stage, 4 of them, but the model has 8; choose --layers, a multiple of --devices",
+             *exchange, "--stages-per-device", "1"),
+            ("the exchange of attention goes with none of --clip, --costs and several --chunk-counts; leave them out", *exchange, "--clip", "1"),
+            ("attention-exchange is for slimpipe alone, whose devices run as many chunks at the same time as there are devices, and not for "
+             "1f1b", "--schedule", "1f1b", "--with", "attention-exchange"),
+            ("a sequence of 19 tokens cannot be cut into 20 chunks", *exchange, "--chunks", "20")):
+        check_refusal(2, sentence, *small, *words)
 
 
 def check_weights_on_host(text):
@@ -242,11 +292,6 @@ def check_every_schedule(text):
             if "needs the option" in result.stderr:
                 assert (result.returncode, result.stdout) == (2, ""), result
                 result = run(*words, "--memory-limit=8")
-            if name == "round-pipe":
-                assert (result.returncode, result.stdout) == (2, ""), result
-                assert result.stderr == ("gpt: round-pipe is not run by the example: it has stages of some layers for forward "
-                                         "passes, and of others for backward passes\n"), result.stderr
-                continue
             assert result.returncode == 0, (name, result.stderr)
             if name == "wei-pipe":  # weights are messages; what is sent is what was planned, to the byte
                 assert "\nOne step of wei-pipe: 4 devices, 8 microbatches, held against one device: 0 of " in result.stdout, result.stdout
@@ -255,6 +300,9 @@ def check_every_schedule(text):
                 for words in (["--microbatches", "6"], ["--chunks", "2"], ["--with", "recompute"], ["--costs", "costs.json"]):
                     refused = run(*tiny, "--schedule", name, *words)
                     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1), refused
+                continue
+            if name == "round-pipe":  # weights come from the host: see check_round_pipe
+                assert "\nOne step of round-pipe with sharded-weights: 4 devices, 8 microbatches, held against one device: 0 of " in result.stdout
                 continue
             if name == "stp":  # its stages are in shards: see check_shards
                 assert "\nOne step of stp: 4 devices, 12 microbatches, held against one device that has all shards: 0 of " in result.stdout
@@ -332,6 +380,8 @@ with tempfile.TemporaryDirectory() as temporary:
     check_adapters(str(text))
     check_sharded_weights(str(text))
     check_weights_on_host(str(text))
+    check_round_pipe(str(text))
+    check_exchange(str(text))
     check_costs(str(text))
     check_post_validation(str(text))
     check_sizes(str(text))
@@ -353,7 +403,7 @@ check_refusal(2, "--clip wants a number above 0, not 'half'", "--clip", "half")
 check_refusal(2, "--clip wants a number above 0, not '0'", "--clip", "0")
 check_refusal(2, "--post-validation validates the norm that --clip gives; give both", "--post-validation")
 check_refusal(2, "--with wants one of recompute, offload, sharded-weights, gathered-once, weights-on-host, "
-              "vocabulary-1, vocabulary-2, vocabulary-interlaced, not 'vocabulary-3'", "--with", "vocabulary-3")
+              "vocabulary-1, vocabulary-2, vocabulary-interlaced, attention-exchange, not 'vocabulary-3'", "--with", "vocabulary-3")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
               "--schedule", "chunkflow", "--with", "offload")

@@ -48,7 +48,7 @@ class Systems(unittest.TestCase):
             "gpipe": chain, "1f1b": chain, "1f1b with recompute": chain, "1f1b with offload": chain, "zb-h1": chain,
             "chimera": chain, "dualpipe": chain, "interleaved": looped, "breadth-first": looped, "v-half": wave,
             "zb-v": wave, "seq1f1b --chunks 4": 4 * chain, "seq1f1b-interleaved --chunks 4": 4 * looped,
-            "slice-v --chunks 4": 4 * wave,
+            "slice-v --chunks 4": 4 * wave, "gpipe --chunks 4": 4 * chain,
         }.items():
             self.assertEqual(float(self.table[name][4]), wanted, name)
 
@@ -128,8 +128,20 @@ class Systems(unittest.TestCase):
         chosen = {each["schedule"]: each for each in json.loads(output("choose", *WORDS, "--format", "json"))["candidates"]}
         common = set(chosen) & set(self.table)
         self.assertGreater(len(common), 15)
+        apart = {label for label in self.table if re.match("helix|wei-pipe|round-pipe|.*attention-exchange", label)}
+        self.assertEqual(len(apart), 5)
+        self.assertLessEqual(apart | {"gpipe --chunks 4"}, common)
         for label in common:
             self.assertAlmostEqual(float(self.table[label][0]), chosen[label]["seconds"], delta=0.0051, msg=label)
+            self.assertAlmostEqual(float(self.table[label][2]), chosen[label]["memory_gb"], delta=0.051, msg=label)
+
+    def test_terapipe_idles_for_slices_and_keeps_what_gpipe_keeps(self):
+        sliced, whole = self.row("gpipe --chunks 4"), self.row("gpipe")
+        idle = [row[0] * row[1] / 100 for row in (sliced, whole)]
+        # A quarter of what waits for whole sequences, and as much as stages that are not equal cost either way.
+        self.assertTrue(idle[1] / 4 < idle[0] < idle[1] / 2, idle)
+        self.assertAlmostEqual(sliced[0] - idle[0], whole[0] - idle[1], delta=0.006)
+        self.assertAlmostEqual(sliced[2], whole[2], delta=0.01 * whole[2])
 
     def test_wrong_words_are_refused(self):
         made = subprocess.run([TOOL, "systems", "--modle", "gpt-7b"], capture_output=True, text=True)

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/model/device_memory.hpp>
+#include <pipe/schedule/round_pipe.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
 
 #include <examples/gpt/host_weights.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <examples/gpt/slot_use.hpp>
 #include <examples/gpt/weight_travel.hpp>
+#include <stdexcept>
 #include <tests/support/gpt_bits.hpp>
+#include <vector>
 
 using namespace gpt;
 
@@ -47,6 +52,29 @@ TEST_CASE("weights that travel leave the bits of one device, and send what was p
   }
 }
 
+namespace {
+
+void check_list(model_size const& size, pp::round_stages const& list, int devices) {
+  int const microbatches = devices + 1;
+  auto const table = pp::make_timetable(
+    pp::with_sharded_weights<pp::RoundPipe<>>{
+      {static_cast<int>(list.forward.size()), static_cast<int>(list.backward.size())}},
+    {devices, microbatches});
+  round_model model(size, list, table, 9);
+  check_bits(model, size, microbatches);
+  auto const ran = model.trace();
+  for (int device = 0; device < devices; ++device) {
+    for (pp::slot_class const of : {pp::slot_class::weights, pp::slot_class::full_gradients}) {
+      auto const use = slot_use_of(model.plan(), ran, model.sizes(), device, of);
+      CHECK((use.measured > 0 || of == pp::slot_class::full_gradients)); // some only go forward
+      CHECK(use.measured <= use.planned);
+      CHECK(model.plan().layout(device, of).count <= 2);
+    }
+  }
+}
+
+} // namespace
+
 TEST_CASE(
   "weights that are loaded from the host leave the bits of one device, two stages at a time") {
   for (int layers : {2, 5}) {
@@ -55,22 +83,25 @@ TEST_CASE(
       CAPTURE(devices);
       model_size const size{
         .layers = layers, .width = 8, .heads = 4, .key_heads = 2, .sequence = 13};
-      int const microbatches = devices + 1;
-      round_model model(size, devices, microbatches, 9);
-      CHECK(model.list().stages() >= layers);
-      check_bits(model, size, microbatches);
-      auto const ran = model.trace();
-      for (int device = 0; device < devices; ++device) {
-        for (pp::slot_class const of : {pp::slot_class::weights, pp::slot_class::full_gradients}) {
-          auto const& slots = model.plan().view().layout(device, of);
-          auto const measured = pp::peak_slot_bytes(ran, device, of, [&](pp::pass const& what) {
-            return static_cast<double>(model.sizes().bytes(of, what));
-          });
-          CHECK((measured > 0 || of == pp::slot_class::full_gradients)); // some only go forward
-          CHECK(measured <= static_cast<double>(slots.count * slots.bytes));
-          CHECK(slots.count <= 2);
-        }
-      }
+      auto const list = best_list(size, devices);
+      CHECK(list.stages() >= layers);
+      check_list(size, list, devices);
     }
   }
+}
+
+TEST_CASE("stages of RoundPipe are as many as asked for, some of several layers") {
+  model_size const size{.layers = 7, .width = 8, .heads = 4, .key_heads = 2, .sequence = 13};
+  auto const list = even_list(size, 3, 4);
+  CHECK(list.backward == std::vector<int>{2, 2, 2, 1}); // from the last layer back
+  CHECK(list.forward == std::vector<int>{2, 2, 1});     // all but the first of these
+  check_list(size, list, 2);
+  check_list(size, even_list(size, 1, 2), 3);
+  CHECK(even_list(size, 6, 7).forward.size() == 6);
+  CHECK_THROWS_WITH_AS((void)even_list(size, 7, 7),
+                       "RoundPipe: 7 layers are at most as many stages that go back, and all but "
+                       "those of the first of these, 6, at most as many that go forward; ask for "
+                       "fewer than 7 forward and 7 back, or for more --layers",
+                       std::invalid_argument);
+  CHECK_THROWS_AS((void)even_list(size, 1, 8), std::invalid_argument);
 }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A run whose devices take over attention of each other: bytes planned and measured.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/core/slot_class.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "../support/exchange_on_one_device.hpp"
+#include "../support/named_schedules.hpp"
+#include "exchanged_layers.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "system.hpp"
+
+namespace gpt {
+
+//! SlimPipe's exchange of attention; see system.hpp.
+struct exchange_system {
+  static constexpr char const* one_device_has = " that splits attention alike";
+
+  //! A stage is a layer.
+  static examples::schedule_choice choice(options const& o) {
+    auto result = choice_of(o, name_of(o));
+    (void)examples::arrange(result); // refuses other schedules than slimpipe
+    if (!result.stages_per_device) {
+      result.stages_per_device =
+        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
+    }
+    return result;
+  }
+  static exchange_schedule schedule(options const& o) {
+    auto const chosen = choice(o);
+    return {{chosen.chunks.value_or(chosen.devices), *chosen.stages_per_device}, {}};
+  }
+  //! @throws std::invalid_argument where layers are no stages, or an option does not go with it
+  static pp::dynamic_timetable plan(options const& o) {
+    check_system(o, "the exchange of attention");
+    auto table = examples::make_named_timetable(choice(o), unit_costs);
+    auto const layers = pp::stages(schedule(o).inside(table.extents));
+    if (layers != o.size.layers) {
+      throw std::invalid_argument("the exchange of attention has a layer in every stage, " +
+                                  std::to_string(layers) + " of them, but the model has " +
+                                  std::to_string(o.size.layers) +
+                                  "; choose --layers, a multiple of --devices");
+    }
+    return table;
+  }
+  static exchanged_pipeline<> pipeline(options const& o, pp::timetable_view table) {
+    return {o.size, schedule(o), table, seed_of(o)};
+  }
+  static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
+    examples::exchange_on_one_device<exchange_schedule> const alone{schedule(o)};
+    return {o.size,
+            schedule(o),
+            pp::make_timetable(alone, {table.extents.devices, table.extents.microbatches}),
+            seed_of(o)};
+  }
+  static void report(options const& o, pp::timetable_view, exchanged_pipeline<> const& model) {
+    static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation}};
+    report_pools(o,
+                 "Activations, with queries and keys of other devices, in slots",
+                 model.plan(),
+                 model.trace(),
+                 model.sizes(),
+                 pools);
+  }
+};
+
+} // namespace gpt
