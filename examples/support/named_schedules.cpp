@@ -759,13 +759,17 @@ any_cost cost_by_parts(schedule_choice const& choice, pp::uniform_cost const& me
                                                        keys};
 }
 
+any_cost
+cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost const& usual) {
+  if (choice.adapted != adapter::offload_chunks)
+    return whole;
+  using share = pp::hidden_share<any_cost>;
+  return pp::partial_cost<any_cost, share>{whole, share{usual, arrange(choice).chunks}};
+}
+
 pp::dynamic_timetable
 make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_orders* made) {
-  int const chunks = arrange(choice).chunks;
-  any_cost const cost =
-    choice.adapted == adapter::offload_chunks
-      ? any_cost(pp::partial_cost<any_cost, pp::hidden_share<any_cost>>{whole, {whole, chunks}})
-      : whole;
+  any_cost const cost = cost_in_adapter(choice, whole, whole);
   pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost, made), cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
     throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));

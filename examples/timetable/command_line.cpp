@@ -546,9 +546,6 @@ void check(command& result, std::vector<std::string_view> const& given) {
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
   bool const exchanges = result.choice.adapted == adapter::attention_exchange;
-  if (result.choice.adapted != adapter::none && !exchanges && result.format == "html")
-    throw usage_error("a page knows forward and backward passes alone; --with has all other "
-                      "formats, svg among them");
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");
