@@ -635,7 +635,7 @@ std::string describe_setting(command const& asked) {
   auto const time = [&asked](double value) {
     std::string text;
     if (asked.measured)
-      pipelining::append_rounded(text, value, 6);
+      pipelining::append_significant(text, value, 4);
     else
       pipelining::append(text, value);
     return text;

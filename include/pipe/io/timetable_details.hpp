@@ -34,6 +34,13 @@ struct timetable_details {
   double least_span = 0; //!< the same for the span
 };
 
+//! @brief Appends a name and a time with as many digits as captions have: ", message 0.3333".
+template <text_sink Sink>
+void append_time(Sink& out, std::string_view name, double time) {
+  append(out, name);
+  append_significant(out, time, 4);
+}
+
 //! @brief The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
 chunk_share(timetable_view table, timetable_details const& about, int chunk) noexcept {
