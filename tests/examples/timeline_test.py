@@ -224,6 +224,11 @@ def check_chunks(pages):
     pages.hold(json.loads(run(*words, "--cost", "1,1,1", "--even", "--format", "json")), "even chunks")
     pages.slide(F=2, I=3, W=0.5)
     pages.hold(json.loads(run(*words, "--cost", "2,3,0.5", "--even", "--format", "json")), "even chunks, slid")
+    # Chunks of equal work count by their tokens.
+    pages.open(*words, "--cost", "1,1,1")
+    made = json.loads(run(*words, "--cost", "1,1,1", "--format", "json"))
+    assert len(set(made["chunk_shares"])) > 1
+    pages.hold(made, "chunks of equal work")
     # Microbatches of unequal numbers of chunks, and of those some computed twice.
     for options in (["--chunk-counts", "1,4"], ["--keep", 1]):
         words = ["chunkflow", "--devices", 4, "--microbatches", 8, *options]
@@ -251,6 +256,24 @@ def check_exchange(pages):
     pages.slide(F=2, I=3, W=1.5, latency=0.125)
     pages.hold(json.loads(run(*words, "--cost", "2,3,1.5,0.125", "--format", "json")), "exchange, slid")
     pages.picture("exchange")
+
+
+def check_file(pages, folder):
+    """Times by stage and links from a file keep their ratio to the means."""
+    file = pathlib.Path(folder, "costs.json")
+    costs = {"pipelining_costs": 1, "communication": 0.125, "message_bytes": 4, "forward": [[1], [1.5], [0.75], [1.25]],
+             "backward_input": [[2], [1.25], [1], [1.5]], "backward_weight": [[0.5], [0.25], [1], [0.75]],
+             "links": [[0, 1, 0.5, 0.125], [1, 0, 0.25, 0], [2, 3, 0, 0.25], [3, 2, 0.375, 0.125]]}
+    file.write_text(json.dumps(costs), encoding="utf-8")
+    for name in ("1f1b", "zb-h1", "wei-pipe"):
+        words = [*words_of(name, 4, 8), "--cost", file]
+        pages.open(*words)
+        made = json.loads(run(*words, "--format", "json"))
+        pages.hold(made, words)
+        check_path(pages, words)
+        pages.slide(**{key: 2 * value for key, value in pages.evaluate("timeline.page.cost").items()})
+        twice = {key: 2 * made[key] if key in ("makespan", "span") else made[key] for key in made}
+        pages.hold(twice, (words, "slid to twice the costs"), factor=2)
 
 
 def check_two(pages):
@@ -371,6 +394,7 @@ def main():
         check_braids(pages)
         check_chunks(pages)
         check_exchange(pages)
+        check_file(pages, folder)
         check_two(pages)
         check_hands(pages)
         check_bytes(pages)
