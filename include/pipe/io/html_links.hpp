@@ -100,15 +100,17 @@ private:
     return in_group(over_, to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
   }
   [[nodiscard]] std::size_t instances_of_datum() const {
-    return static_cast<std::size_t>(stages(over_.extents) * graph_width(over_) * units(over_));
+    return static_cast<std::size_t>(stages(over_.extents)) *
+           static_cast<std::size_t>(graph_width(over_)) * static_cast<std::size_t>(units(over_));
   }
   //! The number of an instance, of a stage and for its reader of a number.
   [[nodiscard]] std::size_t index(int of, int stage, int reader, pass const& what) const {
     datum const& one = flow_.data[of];
     int const unit = one.instance == per::microbatch ? what.microbatch : unit_of(over_, what);
     int const number = one.instance == per::reader ? reader : 0;
-    int const at = (stage * graph_width(over_) + number) * units(over_) + unit;
-    return static_cast<std::size_t>(of) * instances_of_datum() + static_cast<std::size_t>(at);
+    auto const line = static_cast<std::size_t>(stage * graph_width(over_) + number);
+    return static_cast<std::size_t>(of) * instances_of_datum() +
+           line * static_cast<std::size_t>(units(over_)) + static_cast<std::size_t>(unit);
   }
 
   //! True for the chunk with which a kind ends in a microbatch, where chunks add to one datum.

@@ -52,15 +52,15 @@ private:
 struct html_timeline {
   timetable_view table;    //!< its order; the page times it again. Not owned
   timetable_details about; //!< name, mean costs, shares of chunks. Not owned
-  //! The same entries as a reader should see them: other than `table` where its stages are none, as
-  //! in WeiPipe. Not owned
+  //! The same entries as a reader should see them: other than `table` where what it calls stages
+  //! are none, as in WeiPipe. Not owned
   timetable_view shown;
   std::vector<detail::pass_time> times = {};    //!< those that differ, by what sliders say
   std::vector<int> time_of = {};                //!< of each entry, the number of its time
   std::span<measured_pass const> measured = {}; //!< every pass once, in any order, or none
   double measured_unit = 1; //!< units of planned time of one unit of measured time
-  //! The size of a slot of each class of a plan, in the order of `slot_class`; classes behind the
-  //! last count 1. Empty: 1 each, so that curves count slots.
+  //! The size of a slot of each class of a plan, [slot_classes], in the order of `slot_class`.
+  //! Empty: 1 each, so that curves count slots.
   std::vector<double> slot_sizes = {};
 };
 
@@ -77,13 +77,13 @@ make_html_timeline(timetable_view table, timetable_details const& about, ModelOf
   html_timeline result{table, about, table};
   detail::time_probe<std::invoke_result_t<ModelOf const&, uniform_cost const&>> const probe(
     model_of, about.cost.all_reduce > 0);
-  shape const& extents = table.extents;
-  std::vector<int> known(static_cast<std::size_t>(most_kinds * stages(extents) * extents.chunks),
-                         -1);
+  auto const stage_count = static_cast<std::size_t>(stages(table.extents));
+  auto const chunks = static_cast<std::size_t>(table.extents.chunks);
+  std::vector<int> known(most_kinds * stage_count * chunks, -1);
   std::map<detail::pass_time, int> numbers;
   for (pass const& what : std::span(table.passes, static_cast<std::size_t>(table.size()))) {
-    int& number = known[static_cast<std::size_t>(
-      (index_of(what.kind) * stages(extents) + what.stage) * extents.chunks + what.chunk)];
+    auto const kind = static_cast<std::size_t>(what.kind);
+    int& number = known[(kind * stage_count + what.stage) * chunks + what.chunk];
     if (number == -1) {
       detail::pass_time const time = probe.of(what);
       number = numbers.emplace(time, static_cast<int>(numbers.size())).first->second;
