@@ -262,6 +262,7 @@ cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost c
 
 pp::dynamic_timetable
 make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_orders* made) {
+  (void)arrange(choice); // refuses what the schedule cannot have
   any_cost const cost = cost_in_adapter(choice, whole, whole);
   pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost, made), cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
