@@ -209,7 +209,12 @@ set(PIPELINING_HEADERS_IO
   io/figures.hpp
   io/html.hpp
   io/html_control.hpp
+  io/html_data.hpp
+  io/html_links.hpp
   io/html_model.hpp
+  io/html_sliders.hpp
+  io/html_timeline.hpp
+  io/html_times.hpp
   io/html_view.hpp
   io/json.hpp
   io/pytorch_actions.hpp

@@ -535,27 +535,25 @@ inline void write_files(options const& o,
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
-  // Pages know neither recomputation nor copies nor gathers nor unequal numbers of chunks.
-  bool const has_page = plan.first_units == nullptr &&
-                        std::none_of(plan.passes, plan.passes + plan.size(), [](pp::pass one) {
-                          return one.kind == pp::pass_kind::recompute ||
-                                 one.kind == pp::pass_kind::copy_out ||
-                                 one.kind == pp::pass_kind::gather_weights;
-                        });
-  if (has_page) {
-    auto const milliseconds = cost.scaled(1e3);
-    auto const name = name_of(o);
-    pp::timetable_details const in_milliseconds{name, milliseconds.mean(), {}, {}};
-    auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
-    line.measured = measured;
-    line.measured_unit = 1e3;
-    std::string page;
-    pp::write_html(page, std::span(&line, 1), {title_of(o), "ms", false});
-    write_file(o.output + "/timeline.html", page);
+  auto const milliseconds = cost.scaled(1e3);
+  auto const name = name_of(o);
+  pp::timetable_details const in_milliseconds{name, milliseconds.mean(), {}, {}};
+  auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
+  for (int row = last.extents.devices; row < last.rows(); ++row) {
+    for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {
+      measured.push_back(
+        {row % last.extents.devices, last.passes[i], last.starts[i], last.ends[i]});
+    }
   }
-  std::printf("\nwrote into %s: %stimetable.svg, loss.svg and trace.json (for ui.perfetto.dev)\n",
-              o.output.c_str(),
-              has_page ? "timeline.html (planned and measured, to zoom into), " : "");
+  line.measured = measured;
+  line.measured_unit = 1e3;
+  std::string page;
+  pp::write_html(page, std::span(&line, 1), {title_of(o), "ms", false});
+  write_file(o.output + "/timeline.html", page);
+  std::printf(
+    "\nwrote into %s: timeline.html (planned and measured, to zoom into), timetable.svg, loss.svg "
+    "and trace.json (for ui.perfetto.dev)\n",
+    o.output.c_str());
 }
 
 } // namespace gpt

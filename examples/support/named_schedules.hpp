@@ -254,6 +254,12 @@ struct named_schedule {
 [[nodiscard]] any_cost
 cost_by_parts(schedule_choice const& choice, pipelining::uniform_cost const& mean, double ratio);
 
+//! Costs of a choice in its adapter: with offload-chunks, recomputes and copies are of as much of
+//! an activation as hides behind the next forward pass.
+//! @param whole of whole activations. @param usual those under which that is found out
+[[nodiscard]] any_cost
+cost_in_adapter(schedule_choice const& choice, any_cost const& whole, any_cost const& usual);
+
 class made_orders;
 
 //! The verified timetable of a choice.

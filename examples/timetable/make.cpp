@@ -4,6 +4,7 @@
 #include <pipe/core/flow.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/io/html_timeline.hpp>
 #include <pipe/io/read_pytorch_csv.hpp>
 #include <pipe/io/timetable_details.hpp>
 #include <pipe/search/bounds.hpp>
@@ -68,6 +69,40 @@ void take_measured(made_table& made, pp::cut_costs const& measured, pp::shape co
   made.model = costs;
 }
 
+//! What passes of a choice take.
+//! @param mean of a chunk on a stage. @param of the same by stage and chunk, as far as it is known
+any_cost model_for(command const& asked,
+                   schedule_choice const& choice,
+                   std::vector<int> const& chunk_lengths,
+                   pp::uniform_cost const& mean,
+                   any_cost const& of) {
+  if (choice.adapted == adapter::attention_exchange)
+    return cost_by_parts(choice, mean, asked.attention_ratio.value());
+  any_cost model = of;
+  if (!chunk_lengths.empty())
+    model = pp::chunk_costs(
+      shown_extents(choice),
+      chunk_lengths,
+      pp::work_of_attention_ratio(asked.attention_ratio.value(), asked.tokens.value()),
+      mean);
+  return find_schedule(choice.name).stages_go_one_way ? cost_by_layers(choice, model) : model;
+}
+
+//! The same for all mean costs that one may ask for.
+std::function<any_cost(pp::uniform_cost const&)>
+models_of(command const& asked, schedule_choice const& choice, made_table const& made) {
+  return [asked, choice, lengths = made.chunk_lengths, mean = made.cost, usual = made.model](
+           pp::uniform_cost const& now) -> any_cost {
+    any_cost of = now;
+    if (asked.measured)
+      of =
+        pp::scaled_cost<any_cost>{pp::costs_for(*asked.measured, shown_extents(choice)), mean, now};
+    any_cost const model =
+      cost_in_adapter(choice, model_for(asked, choice, lengths, now, of), usual);
+    return find_schedule(choice.name).weights_travel ? cost_by_groups(model) : model;
+  };
+}
+
 //! The timetable of a schedule for mean times, or for those of a file; where tokens are given, with
 //! chunks of equal work or of equal length.
 made_table
@@ -77,21 +112,19 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   made_table made{in_adapter(choice.name, choice.adapted), {}, cost, cost};
   if (asked.measured)
     take_measured(made, *asked.measured, extents);
-  if (choice.adapted == adapter::attention_exchange)
-    made.model = cost_by_parts(choice, cost, asked.attention_ratio.value());
-  else if (asked.tokens && has(find_schedule(choice.name).takes, option::chunks)) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  if (asked.tokens && has(schedule.takes, option::chunks) &&
+      choice.adapted != adapter::attention_exchange) {
     int const tokens = asked.tokens.value();
-    double const ratio = asked.attention_ratio.value();
     made.chunk_lengths =
       asked.even ? pp::even_partition(tokens, extents.chunks)
-                 : pp::balanced_partition(tokens, extents.chunks, work_to_cut(cost, ratio, tokens));
+                 : pp::balanced_partition(tokens,
+                                          extents.chunks,
+                                          work_to_cut(cost, asked.attention_ratio.value(), tokens));
     made.chunk_shares = pp::token_shares(made.chunk_lengths);
-    made.model = pp::chunk_costs(
-      extents, made.chunk_lengths, pp::work_of_attention_ratio(ratio, tokens), cost);
   }
-  named_schedule const& schedule = find_schedule(choice.name);
-  if (schedule.stages_go_one_way)
-    made.model = cost_by_layers(choice, made.model);
+  made.model = model_for(asked, choice, made.chunk_lengths, made.cost, made.model);
+  made.model_of = models_of(asked, choice, made);
   if (!schedule.weights_travel) {
     made.table = search(asked, choice, made.model);
     return made;
@@ -207,6 +240,8 @@ made_table make(command const& asked) {
   made_table made{"csv", {}, asked.cost, asked.cost};
   if (asked.measured)
     take_measured(made, *asked.measured, file.orders.extents);
+  else
+    made.model_of = [](pp::uniform_cost const& now) { return now; };
   made.table = pp::make_timetable(file, made.model);
   return made;
 }

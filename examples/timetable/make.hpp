@@ -10,6 +10,7 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct made_table {
   std::vector<double> chunk_shares = {};
   //! What runs, where weights travel; `table` shows its groups of layers as stages.
   std::optional<pipelining::dynamic_timetable> travelling = {};
+
+  //! What the passes of `to_run` take under other mean costs; none: as `model`, in their ratio.
+  std::function<any_cost(pipelining::uniform_cost const&)> model_of = {};
 
   [[nodiscard]] pipelining::timetable_view to_run() const {
     return travelling ? travelling->view() : table.view();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
 #include <pipe/core/flow.hpp>
+#include <pipe/core/slot_class.hpp>
 #include <pipe/io/csv.hpp>
 #include <pipe/io/html.hpp>
+#include <pipe/io/html_timeline.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
@@ -83,8 +85,7 @@ slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape con
   double const pieces =
     examples::pieces_of_share(first) / examples::pieces_of_share(here);
   std::vector<double> result;
-  constexpr int classes = 8; // those that passes use and pages show
-  for (int of = 0; of < classes; ++of) {
+  for (int of = 0; of < pp::slot_classes; ++of) {
     auto const which = static_cast<pp::slot_class>(of);
     bool const kept = which == pp::slot_class::activation || which == pp::slot_class::weight_input;
     bool const state =
@@ -97,27 +98,14 @@ slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape con
   return result;
 }
 
-//! @throws std::invalid_argument where a page would not know what a timetable has.
-void check_page(examples::made_table const& made) {
-  pp::timetable_view const table = made.table;
-  bool const recomputes =
-    std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& one) {
-      return one.kind == pp::pass_kind::recompute;
-    });
-  if (made.cost.all_reduce > 0)
-    throw std::invalid_argument(
-      "a page knows no all-reduce that pairs hide; leave out --all-reduce, "
-      "or take --format svg, trace or text");
-  if (made.travelling)
-    throw std::invalid_argument("a page does not know the messages of weights that travel, as " +
-                                made.name + " has them; take --format svg, trace or text");
-  if (pp::stages_go_one_way(*table.declared))
-    throw std::invalid_argument("a page does not know stages that go one way, as " + made.name +
-                                " has them; take --format svg, trace or text");
-  if (recomputes || table.first_units != nullptr)
-    throw std::invalid_argument("a page knows neither recomputation nor microbatches of unequal "
-                                "numbers of chunks, as " +
-                                made.name + " has them; take --format svg, trace or text");
+//! A schedule of a page. Where weights travel, what runs is shown as its groups of layers.
+pp::html_timeline line_of(examples::made_table const& made) {
+  pp::timetable_view const table = made.to_run();
+  pp::html_timeline line = made.model_of
+                             ? pp::make_html_timeline(table, made.about(), made.model_of)
+                             : pp::make_html_timeline(table, made.about(), made.model);
+  line.shown = made.table;
+  return line;
 }
 
 //! The page, with the second schedule where one is asked for.
@@ -129,8 +117,7 @@ void write_page(examples::command const& asked, examples::made_table const& made
   std::vector<pp::html_timeline> lines;
   std::string title;
   for (examples::made_table const& each : all) {
-    check_page(each);
-    lines.push_back(pp::make_html_timeline(each.table, each.about(), each.model));
+    lines.push_back(line_of(each));
     title += (title.empty() ? "" : " and ") + each.name;
     if (asked.sizes_given)
       lines.back().slot_sizes = slot_sizes(asked.sizes, made.table.extents, each.table.extents);

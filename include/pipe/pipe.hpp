@@ -30,7 +30,12 @@
 #include <pipe/io/figures.hpp>
 #include <pipe/io/html.hpp>
 #include <pipe/io/html_control.hpp>
+#include <pipe/io/html_data.hpp>
+#include <pipe/io/html_links.hpp>
 #include <pipe/io/html_model.hpp>
+#include <pipe/io/html_sliders.hpp>
+#include <pipe/io/html_timeline.hpp>
+#include <pipe/io/html_times.hpp>
 #include <pipe/io/html_view.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/pytorch_actions.hpp>

@@ -17,8 +17,6 @@ import browser
 
 TIMETABLE, GPT = sys.argv[1:3]
 PICTURES = pathlib.Path(sys.argv[4]) if "--pictures" in sys.argv else None
-CLASSES = ["activation", "received_input", "output", "received_gradient", "input_gradient", "weight_input", "sequence",
-           "sequence_gradient"]
 FIGURES = ["makespan", "span", "bubble_rate", "makespan_bubble_rate"]
 
 
@@ -36,6 +34,25 @@ def words_of(name, devices, microbatches):
     limit = ["--memory-limit", 8] if name in ("v-auto", "v-continuous", "zb-auto") else []
     least = 3 * devices - 1 if name == "stp" else 1
     return [name, "--devices", devices, "--microbatches", max(microbatches, least), *limit]
+
+
+#: Schedules whose orders do not follow the costs, and of which there is no file.
+FIXED_ORDERS = ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "round-pipe", "slice-v", "slimpipe", "stp", "svpp",
+                "wei-pipe")
+#: What adapters need, and by slider another value and the option that has it.
+ADAPTERS = {
+    "recompute": (["--recompute-cost", 0.75], {"R": (1.25, "--recompute-cost")}),
+    "recompute-first": (["--recompute-cost", 0.75], {"R": (1.25, "--recompute-cost")}),
+    "offload": (["--copy-cost", 0.5], {"O": (0.5625, "--copy-cost"), "L": (0.5625, "--copy-cost")}),
+    "offload-half": (["--copy-cost", 1.5], {}),
+    "offload-chunks": (["--copy-cost", 1.5], {}),
+    "vocabulary-1": (["--vocabulary-cost", "0.5,1,1.5,0.25"], {}),
+    "vocabulary-2": (["--vocabulary-cost", "0.5,1,1.5,0.25,0.125,0.375"], {}),
+    "vocabulary-interlaced": (["--vocabulary-cost", "0.5,1,1.5,0.25"], {}),
+    "sharded-weights": (["--gather", 0.5, "--scatter", 0.75], {"A": (0.25, "--gather"), "Z": (1.25, "--scatter")}),
+    "gathered-once": (["--gather", 0.5, "--scatter", 0.75], {"A": (0.25, "--gather"), "Z": (1.25, "--scatter")}),
+    "weights-on-host": (["--gather", 0.5, "--scatter", 0.75], {"A": (0.25, "--gather"), "Z": (1.25, "--scatter")}),
+}
 
 
 def same(found, expected, what):
@@ -63,47 +80,69 @@ class Pages:
             self.page.evaluate(f"{{const e = document.getElementById('{key}_value'); e.value = '{value}';"
                                "e.dispatchEvent(new Event('input'))}")
 
+    def evaluate(self, text):
+        return json.loads(self.page.evaluate(f"JSON.stringify({text})"))
+
     def click(self, name):
         self.page.evaluate(f"document.getElementById('{name}').click()")
+
+    def look_at(self, memory):
+        self.page.evaluate(f"{{const m = document.getElementById('memory'); m.value = '{memory}';"
+                           "m.dispatchEvent(new Event('change'))}")
 
     def picture(self, name):
         if PICTURES:
             self.page.screenshot(PICTURES / f"{name}.png")
 
-    def hold(self, expected, what, view=0):
+    def hold(self, expected, what, view=0, factor=1):
         found = self.figures(view)
         same([found[key] for key in FIGURES], [expected[key] for key in FIGURES], what)
         for key in ("peak_activations", "peak_weight_inputs"):
             same(found[key], expected[key], (what, key))
+        # Every pass of a compute engine starts when the library says.
+        starts = self.evaluate(f"(v => v.t.offsets.slice(0, v.t.devices).map((a, d) => [...v.times.start.slice(a, "
+                               f"v.t.offsets[d + 1])]))(timeline.views[{view}])")
+        for device, row in enumerate(expected["passes"]):
+            same(starts[device], [factor * entry["start"] for entry in row], (what, "starts", device))
 
 
 def check_slots(pages, words):
     """The slots of every class and device are those of the plan."""
     expected = {}
     for line in run(*words, "--format", "memory").splitlines()[1:]:
-        cells = line.split()
-        if cells[1] in CLASSES:
-            expected[int(cells[0]), cells[1]] = int(cells[2])
-    peaks = json.loads(pages.page.evaluate("JSON.stringify(timeline.slot_peaks(timeline.views[0].changes))"))
-    found = {(device, CLASSES[k]): count for device, row in enumerate(peaks) for k, count in enumerate(row) if count}
+        device, word, slots = line.split()[:3]
+        if word not in ("arena", "host"):
+            expected[int(device), word] = int(slots)
+    peaks = pages.evaluate("timeline.slot_peaks(timeline.views[0].changes)")
+    classes = [word[:17] for word, _ in pages.evaluate("timeline.page.classes")]  # the table has columns
+    found = {(device, classes[k]): count for device, row in enumerate(peaks) for k, count in enumerate(row) if count}
+    # Plans let a copy to the host wait for a slot that a copy from it leaves; pages count what their times need.
+    on_host = {key: count for key, count in found.items() if key[1] == "host_activation"}
+    for key, count in on_host.items():
+        assert count >= expected[key], (words, key, count, expected[key])
+        expected[key] = count
     assert found == expected, (words, {k: (found.get(k), expected.get(k)) for k in {*found, *expected}
                                        if found.get(k) != expected.get(k)})
 
 
 def check_path(pages, what):
-    path = json.loads(pages.page.evaluate(
-        "JSON.stringify((v => v.path.map(i => [v.times.start[i], v.times.end[i], v.t.device[i]]))(timeline.views[0]))"))
-    latency = pages.page.evaluate("timeline.state.cost.latency")
+    """From 0 to the makespan without a gap but for what lies between two passes."""
+    path = pages.evaluate("""(v => v.path.map((i, k) => [v.times.start[i], v.times.end[i], k == 0 ? 0 :
+        Math.max(0, ...v.t.needs[i].concat(v.t.pair(i) ? v.t.needs[i + 1] : [], v.t.overlapped[i] ? v.t.needs[i - 1] : [])
+          .filter(need => need[0] == v.path[k - 1]).map(need => timeline.delay(v.t, i, need, v.times.cost)))]))(
+        timeline.views[0])""")
     assert path[0][0] == 0 and abs(path[-1][1] - pages.figures()["makespan"]) < 1e-9, what
-    for (_, end, device), (start, _, to) in zip(path, path[1:]):
-        assert abs(start - end - (latency if device != to else 0)) < 1e-9, (what, path)
+    for (_, end, _), (start, _, delay) in zip(path, path[1:]):
+        assert abs(start - end - delay) < 1e-9, (what, path)
+
+
+def order(made):
+    return [[{k: v for k, v in e.items() if k not in ("start", "end")} for e in row] for row in made["passes"]]
 
 
 def check_every_schedule(pages):
     for name in names():
-        if name in ("round-pipe", "wei-pipe"):  # one has stages that go one way, the other messages that a page does not know
-            continue
-        for devices, microbatches, cost in ((4, 8, "1,1,1,0"), (6, 10, "10,12,8,1")):
+        for devices, microbatches, cost in ((4, 8, "1,1,1,0"), (6, 12, "10,12,8,1")):
             words = [*words_of(name, devices, microbatches), "--cost", cost]
             pages.open(*words)
             expected = json.loads(run(*words, "--format", "json"))
@@ -116,17 +155,66 @@ def check_every_schedule(pages):
             new = {"F": 1.75, "I": 2.5, "W": 0.625, "latency": 0.375}
             pages.slide(**new)
             costs = ["--cost", ",".join(str(value) for value in new.values())]
-            if name.startswith("seq") or name in ("bitpipe", "chimera", "chunkflow", "dualpipe", "helix", "slice-v", "slimpipe", "stp", "svpp"):  # no such file; but their orders do not follow the costs
-                order = [[{k: v for k, v in e.items() if k not in ("start", "end")} for e in row]
-                         for row in expected["passes"]]
-                expected = json.loads(run(*words_of(name, devices, microbatches), *costs, "--format", "json"))
-                assert order == [[{k: v for k, v in e.items() if k not in ("start", "end")} for e in row]
-                                 for row in expected["passes"]], name
+            if name.startswith("seq") or name in FIXED_ORDERS:
+                slid = json.loads(run(*words_of(name, devices, microbatches), *costs, "--format", "json"))
+                assert order(expected) == order(slid), name
+                expected = slid
             else:
                 pages.csv.write_text(run(*words, "--format", "pytorch"), encoding="utf-8")
                 expected = json.loads(run("csv", pages.csv, *costs, "--format", "json"))
             pages.hold(expected, (name, "slid"))
             check_path(pages, (name, "slid"))
+        pages.picture(name)
+
+
+def check_adapters(pages):
+    """Recomputation, copies, shards and gathers, and all-reduces in pairs: what passes do is in the data of a page."""
+    offered = set(re.search(r"wants (.*), not", subprocess.run([TIMETABLE, "1f1b", "--with", "x"], capture_output=True, text=True,
+                                                               check=False).stderr)[1].replace(" or ", ", ").split(", "))
+    assert offered == {*ADAPTERS, "attention-exchange"}, offered
+    for adapter, (options, more) in ADAPTERS.items():
+        held = 0
+        for name in ("1f1b", "zb-h1") if adapter.startswith("vocabulary") else (
+                "gpipe" if adapter.startswith("offload") else "1f1b", "v-half", "seq1f1b"):
+            words = [*words_of(name, 4, 6), "--with", adapter]
+            asked = [*words, *options, "--cost", "1,1.25,0.75,0.125"]
+            pages.open(*asked)
+            made = json.loads(run(*asked, "--format", "json"))
+            pages.hold(made, asked)
+            check_slots(pages, asked)
+            check_path(pages, asked)
+            # All times twice as long: the same order in twice the time.
+            pages.slide(**{key: 2 * value for key, value in pages.evaluate("timeline.page.cost").items()})
+            twice = {key: 2 * made[key] if key in ("makespan", "span") else made[key] for key in made}
+            pages.hold(twice, (asked, "slid to twice the costs"), factor=2)
+            # Some times changed, where the library has the same order for them.
+            changed = {**dict(zip(options[::2], options[1::2])), **{option: value for value, option in more.values()}}
+            other = [*words, *(word for pair in changed.items() for word in pair), "--cost", "1,1.25,0.75,0.15625"]
+            slid = json.loads(run(*other, "--format", "json"))
+            pages.click("reset")
+            pages.slide(latency=0.15625, **{key: value for key, (value, _) in more.items()})
+            check_path(pages, other)
+            if order(made) == order(slid):
+                pages.hold(slid, (other, "slid"))
+                held += 1
+        assert held > 0, adapter
+        pages.picture(adapter)
+
+
+def check_braids(pages):
+    """All-reduces that the other pass of a pair hides, or the gradient of the weights behind it."""
+    for name in ("stp", "v-half", "1f1b", "dualpipe"):
+        words = words_of(name, 4, 12)
+        costs = ["--cost", "1,1.25,0.75,0.125", "--all-reduce"]
+        pages.open(*words, *costs, 0.5)
+        made = json.loads(run(*words, *costs, 0.5, "--format", "json"))
+        pages.hold(made, words)
+        for value in (0.25, 1.5):
+            pages.slide(all_reduce=value)
+            slid = json.loads(run(*words, *costs, value, "--format", "json"))
+            assert order(slid) == order(made) or name == "v-half", name
+            if order(slid) == order(made):
+                pages.hold(slid, (words, "slid to", value))
 
 
 def check_chunks(pages):
@@ -136,19 +224,56 @@ def check_chunks(pages):
     pages.hold(json.loads(run(*words, "--cost", "1,1,1", "--even", "--format", "json")), "even chunks")
     pages.slide(F=2, I=3, W=0.5)
     pages.hold(json.loads(run(*words, "--cost", "2,3,0.5", "--even", "--format", "json")), "even chunks, slid")
+    # Chunks of equal work count by their tokens.
+    pages.open(*words, "--cost", "1,1,1")
+    made = json.loads(run(*words, "--cost", "1,1,1", "--format", "json"))
+    assert len(set(made["chunk_shares"])) > 1
+    pages.hold(made, "chunks of equal work")
+    # Microbatches of unequal numbers of chunks, and of those some computed twice.
+    for options in (["--chunk-counts", "1,4"], ["--keep", 1]):
+        words = ["chunkflow", "--devices", 4, "--microbatches", 8, *options]
+        pages.open(*words)
+        made = json.loads(run(*words, "--format", "json"))
+        pages.hold(made, words)
+        check_slots(pages, words)
+        check_path(pages, words)
+        slid = json.loads(run(*words, "--cost", "2,3,0.5,0.25", "--format", "json"))
+        assert order(made) == order(slid), words
+        pages.slide(F=2, I=3, W=0.5, latency=0.25)
+        if "--keep" in options:
+            pages.slide(R=2)  # as long as a forward pass where nothing is said
+        pages.hold(slid, (words, "slid"))
 
 
 def check_exchange(pages):
-    """Stages that are no chain: parts of layers, some on other devices. Times of messages alone may be slid."""
+    """Stages that are no chain: parts of layers, some on other devices."""
     words = ["slimpipe", "--devices", 4, "--microbatches", 4, "--stages-per-device", 1, "--tokens", 4096, "--attention-ratio", 2,
              "--with", "attention-exchange"]
     pages.open(*words, "--cost", "3,4,2")
     pages.hold(json.loads(run(*words, "--cost", "3,4,2", "--format", "json")), "exchange")
     check_slots(pages, words)
     check_path(pages, "exchange")
-    pages.slide(latency=0.125)
-    pages.hold(json.loads(run(*words, "--cost", "3,4,2,0.125", "--format", "json")), "exchange, slid")
+    pages.slide(F=2, I=3, W=1.5, latency=0.125)
+    pages.hold(json.loads(run(*words, "--cost", "2,3,1.5,0.125", "--format", "json")), "exchange, slid")
     pages.picture("exchange")
+
+
+def check_file(pages, folder):
+    """Times by stage and links from a file keep their ratio to the means."""
+    file = pathlib.Path(folder, "costs.json")
+    costs = {"pipelining_costs": 1, "communication": 0.125, "message_bytes": 4, "forward": [[1], [1.5], [0.75], [1.25]],
+             "backward_input": [[2], [1.25], [1], [1.5]], "backward_weight": [[0.5], [0.25], [1], [0.75]],
+             "links": [[0, 1, 0.5, 0.125], [1, 0, 0.25, 0], [2, 3, 0, 0.25], [3, 2, 0.375, 0.125]]}
+    file.write_text(json.dumps(costs), encoding="utf-8")
+    for name in ("1f1b", "zb-h1", "wei-pipe"):
+        words = [*words_of(name, 4, 8), "--cost", file]
+        pages.open(*words)
+        made = json.loads(run(*words, "--format", "json"))
+        pages.hold(made, words)
+        check_path(pages, words)
+        pages.slide(**{key: 2 * value for key, value in pages.evaluate("timeline.page.cost").items()})
+        twice = {key: 2 * made[key] if key in ("makespan", "span") else made[key] for key in made}
+        pages.hold(twice, (words, "slid to twice the costs"), factor=2)
 
 
 def check_two(pages):
@@ -199,17 +324,32 @@ def check_hands(pages):
         assert pages.page.evaluate(blank) != plain, switch
         pages.click(switch)
         assert pages.page.evaluate(blank) == plain, switch
-    # Every class of the plan can be looked at alone; those that are not in use have no curve.
-    pages.page.evaluate("{const m = document.getElementById('memory'); m.value = 'weight_input';"
-                        "m.dispatchEvent(new Event('change'))}")
-    assert pages.page.evaluate("timeline.views[0].curves.map(c => c.peak)") == [0, 0]
+    # Every class in use can be looked at alone.
+    assert pages.evaluate("[...document.getElementById('memory').options].map(o => o.value)") == [
+        "all", "activation", "received_input", "output", "received_gradient", "input_gradient", "none"]
+    pages.look_at("activation")
+    assert pages.page.evaluate("timeline.views[0].curves.map(c => c.peak)") == [2, 1]
+
+
+def check_host(pages):
+    """What lies on the host is no memory of the device."""
+    words = ["1f1b", "--devices", 4, "--microbatches", 6, "--with", "offload", "--copy-cost", 0.5]
+    pages.open(*words)
+    expected = {device: 0 for device in range(4)}
+    for line in run(*words, "--format", "memory").splitlines()[1:]:
+        if line.split()[1] == "host_activation":
+            expected[int(line.split()[0])] = int(line.split()[2])
+    assert max(expected.values()) > 0
+    for memory, host in (("host", True), ("all", False)):
+        pages.look_at(memory)
+        peaks = pages.evaluate("timeline.views[0].curves.map(c => Math.max(0, ...c.steps.map(s => s[1][10])))")
+        assert peaks == ([expected[device] for device in range(4)] if host else [0] * 4), (memory, peaks)
 
 
 def check_bytes(pages):
     pages.open("zb-h1", "--devices", 2, "--microbatches", 4, "--bytes", "1000,100000,30000")
     assert pages.page.evaluate("Math.max(...timeline.views[0].curves.map(c => c.peak))") >= 2 * 100000 + 30000
-    pages.page.evaluate("{const m = document.getElementById('memory'); m.value = 'weight_input';"
-                        "m.dispatchEvent(new Event('change'))}")
+    pages.look_at("weight_input")
     peaks = json.loads(run("zb-h1", "--devices", 2, "--microbatches", 4, "--format", "json"))["peak_weight_inputs"]
     assert pages.page.evaluate("timeline.views[0].curves.map(c => c.peak)") == [30000 * peak for peak in peaks]
     pages.picture("bytes")
@@ -250,11 +390,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder, browser.Browser(program) as chromium:
         pages = Pages(chromium, folder)
         check_every_schedule(pages)
+        check_adapters(pages)
+        check_braids(pages)
         check_chunks(pages)
         check_exchange(pages)
+        check_file(pages, folder)
         check_two(pages)
         check_hands(pages)
         check_bytes(pages)
+        check_host(pages)
         check_measured(pages, folder)
         size = len(run("v-half", "--devices", 4, "--microbatches", 8, "--format", "html"))
         assert size < 40000 and not re.search(r"(src|href)=", pages.file.read_text(encoding="utf-8")), size

@@ -223,7 +223,6 @@ class RoundPipe(unittest.TestCase):
                              (["--forward-stages", 1, "--backward-stages", 2], "in all no fewer than devices"),
                              (["--with", "recompute"], "goes into sharded-weights and gathered-once alone"),
                              (["--chunks", 2], "round-pipe does not have the option --chunks"),
-                             (["--format", "html"], "a page does not know stages that go one way"),
                              (["--format", "pytorch"], "here each goes one way")):
             result = run(*words, *more)
             self.assertEqual((result.returncode, result.stdout), (2, ""), more)
@@ -338,8 +337,7 @@ class Timetables(unittest.TestCase):
             self.assertLessEqual(waits["least_makespan"], waits["makespan"])
         self.assertIn(", all_reduce 0.5\n", output("stp", *words, "--all-reduce", 0.5))
         self.assertIn(", all-reduce 0.5", output("stp", *words, "--all-reduce", 0.5, "--format", "svg"))
-        for refused, reason in ((["stp", *words, "--all-reduce", 0.5, "--format", "html"], "knows no all-reduce"),
-                                (["stp", "--devices", 3, "--microbatches", 7], "take DualPipeV or VHalf")):
+        for refused, reason in ((["stp", "--devices", 3, "--microbatches", 7], "take DualPipeV or VHalf"),):
             result = run(*refused)
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertIn(reason, result.stderr)
@@ -531,12 +529,6 @@ class Timetables(unittest.TestCase):
                         loaded = table("csv", file, "--cost", "3,2,1,0.5")
                         self.assertEqual(loaded, {**wanted, "schedule": "csv"})
 
-    def test_a_page_refuses_what_it_does_not_know(self):
-        for options in (["--chunk-counts", "1,4"], ["--keep", 1]):
-            result = run("chunkflow", "--devices", 4, "--microbatches", 8, *options, "--format", "html")
-            self.assertEqual((result.returncode, result.stdout), (2, ""))
-            self.assertIn("a page knows neither recomputation nor microbatches of unequal numbers of chunks", result.stderr)
-
     def test_schedules_in_adapters(self):
         for schedule in ("1f1b", "seq1f1b", "zb-h1", "v-half", "interleaved"):
             for words in (["recompute"], ["recompute-first"], ["offload", "--copy-cost", "0.25"],
@@ -570,7 +562,6 @@ class Timetables(unittest.TestCase):
                                                "weights-on-host or attention-exchange, not 'shards'"),
                 (["1f1b", "--vocabulary-cost", "1,1,1,1"], "--vocabulary-cost is for a vocabulary in shards only"),
                 (["1f1b", "--with", "vocabulary-1", "--vocabulary-cost", "1,1"], "wants 4 or 6 times, E,S,T,G or"),
-                (["1f1b", "--with", "recompute", "--format", "html"], "a page knows forward and backward passes alone"),
                 (["1f1b", "--with", "offload"], "--with offload needs --copy-cost T above 0"),
                 (["1f1b", "--copy-cost", "1"], "--copy-cost is for --with offload, offload-half and offload-chunks only"),
                 (["1f1b", "--recompute-cost", "1"], "--recompute-cost is for --with recompute and recompute-first only"),

@@ -34,4 +34,31 @@ enum class slot_class : std::uint8_t {
   full_gradients       //!< gradients of the whole weights, until they have been scattered
 };
 
+//! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
+//! pass takes, tied gradients and totals, are not for flows.
+inline constexpr int slot_classes = 17; //!< Classes of slots.
+
+//! @brief The word of a class in sentences and tables.
+[[nodiscard]] constexpr char const* word(slot_class of) noexcept {
+  switch (of) {
+  case slot_class::activation: return "activation";
+  case slot_class::received_input: return "received_input";
+  case slot_class::output: return "output";
+  case slot_class::received_gradient: return "received_gradient";
+  case slot_class::input_gradient: return "input_gradient";
+  case slot_class::weight_input: return "weight_input";
+  case slot_class::sequence: return "sequence";
+  case slot_class::sequence_gradient: return "sequence_gradient";
+  case slot_class::tied_gradient: return "tied_gradient";
+  case slot_class::totals: return "totals";
+  case slot_class::host_activation: return "host_activation";
+  case slot_class::logits: return "logits";
+  case slot_class::statistics: return "statistics";
+  case slot_class::received_statistics: return "received_statistics";
+  case slot_class::weights: return "weights";
+  case slot_class::full_gradients: return "full_gradients";
+  }
+  return "unknown";
+}
+
 } // namespace pipelining::inline v0_2

@@ -60,6 +60,28 @@ void append_rounded(Sink& out, double value, int decimals) {
   out.append(text == "-0" ? std::string_view("0") : text);
 }
 
+//! @brief Appends a double rounded to so many significant digits, but with all digits before the
+//! point: what people read of a figure. "0.3333", "12345"; with an exponent as `append_number` has
+//! it.
+//! @pre 1 <= digits <= 12
+template <text_sink Sink>
+void append_significant(Sink& out, double value, int digits) {
+  double size = value < 0 ? -value : value;
+  if (size == 0 || (size >= 1e-5 && size < 1e16)) {
+    int decimals = digits - 1;
+    for (; size >= 10 && decimals > 0; size /= 10)
+      --decimals;
+    for (; size > 0 && size < 1; size *= 10)
+      ++decimals;
+    append_rounded(out, value, decimals);
+    return;
+  }
+  char text[40];
+  char* const last =
+    std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits).ptr;
+  out.append(std::string_view(text, static_cast<std::size_t>(last - text)));
+}
+
 //! @brief Appends text and numbers one after the other: `append(out, "device ", 3)`.
 template <text_sink Sink, class... Part>
 void append(Sink& out, Part const&... parts) {

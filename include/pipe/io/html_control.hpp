@@ -16,29 +16,33 @@ namespace detail {
 //! Everything that happens, and the start. Tests drive the page by `window.timeline`.
 inline constexpr std::string_view html_control = R"js(
 const page = JSON.parse(document.getElementById("data").textContent);
+page.cost = Object.fromEntries(page.sliders.map(each => [each.key, each.value]));
 const views = page.schedules.map(raw => ({t: build(raw), hover: -1}));
 const state = {cost: {...page.cost}, measured: false, arrows: false, path: false, memory: "all",
                from: 0, to: 1};
 const by_id = id => document.getElementById(id);
 
+// The classes whose curves are shown: those on the device, those on the host, or one.
+const is_shown = of => state.memory == "all" ? !page.classes[of][1]
+  : state.memory == "host" ? page.classes[of][1] : page.classes[of][0] == state.memory;
+
 // Times, figures and curves of every schedule for the costs and switches of now.
 function compute() {
-  const only = CLASSES.indexOf(state.memory);
   for (const view of views) {
     view.times = state.measured && view.t.measured
-      ? {start: view.t.measured.starts, end: view.t.measured.ends, latency: 0}
+      ? {start: view.t.measured.starts, end: view.t.measured.ends}
       : simulate(view.t, state.cost);
-    view.figures = figures(view.t, view.times);
     view.changes = slot_changes(view.t, view.times);
+    view.figures = figures(view.t, view.times, view.changes);
     view.path = critical_path(view.t, view.times);
-    view.curves = view.changes.map(classes => stack(classes, CLASSES.map((_, of) =>
-      state.memory == "all" || of == only ? (view.t.slot_sizes ?? [])[of] ?? 1 : 0)));
+    view.curves = view.changes.map(classes => stack(classes, page.classes.map((_, of) =>
+      is_shown(of) ? (view.t.slot_sizes ?? [])[of] ?? 1 : 0)));
   }
 }
 
 function show_figures(view) {
   const f = view.figures, t = view.t, most = list => Math.max(...list);
-  const share = t.stages > t.devices ? t.stages / t.devices : 1;
+  const share = t.stages_per_device;
   const of = peak => `<b>${number(peak)}</b>` +
     (share > 1 ? ` (${number(peak / share)} of all stages of a device)` : "");
   view.words.innerHTML =
@@ -88,9 +92,10 @@ const time_at = (view, x) =>
 function entry_at(view, x, y) {
   const {t, times} = view, h = heights(t), d = Math.floor((y - h.top) / h.row);
   const inside = y - h.top - d * h.row, time = time_at(view, x);
-  if (d < 0 || d >= t.devices || inside > h.passes || x < LEFT || x > view.width - RIGHT)
+  if (d < 0 || d >= t.devices || inside > h.all || x < LEFT || x > view.width - RIGHT)
     return -1;
-  for (let i = t.offsets[d]; i < t.offsets[d + 1]; ++i)
+  const row = d + t.devices * h.tops.findLastIndex((top, k) => h.rows[k] > 0 && top <= inside);
+  for (let i = t.offsets[row]; i < t.offsets[row + 1]; ++i)
     if (times.start[i] <= time && time < times.end[i])
       return t.pair(i) && inside > h.passes / 2 ? i + 1 : i;
   return -1;
@@ -100,7 +105,7 @@ function describe(view, i) {
   const {t, times} = view;
   const lines = [name_of(t, i), `device ${t.device[i]}, ${number(times.start[i], 7)} to ` +
     number(times.end[i], 7) + (t.overlapped[i] || t.pair(i) ? ", one half of a pair" : "")];
-  for (const j of t.needs[i])
+  for (const [j] of t.needs[i])
     lines.push(`waits for ${name_of(t, j)}` +
       (t.device[j] == t.device[i] ? "" : ` on device ${t.device[j]}`));
   for (const j of t.users[i])
@@ -154,16 +159,19 @@ function element(tag, parent, fields = {}) {
   return parent.appendChild(Object.assign(document.createElement(tag), fields));
 }
 
+const is_used = of => views.some(v => v.changes.some(c => c[of].length));
+
 function add_controls() {
   const bar = by_id("controls");
   const button = (text, title, act) =>
-    element("button", bar, {textContent: text, title, onclick: act});
+    element("button", bar, {textContent: text, title, id: text, onclick: act});
   const check = (id, text) => {
     const label = element("label", bar);
     element("input", label, {type: "checkbox", id, onchange: e => {
       state[id] = e.target.checked;
       refresh();
       if (id == "measured") {
+        add_legend();
         bar.querySelectorAll("input[type=range], input[type=number]").forEach(input =>
           input.disabled = state.measured);
         fit();
@@ -184,17 +192,18 @@ function add_controls() {
     add_legend();
     refresh();
   }});
-  for (const of of ["all", ...CLASSES, "none"])
-    element("option", select, {value: of, textContent: of});
-  for (const [key, text] of [["F", "F"], ["I", "I"], ["W", "W"], ["latency", "message"]]) {
-    const span = element("span", bar, {textContent: `${text} `,
-      title: "time of " + ({F: "a forward pass", I: "a backward pass for the input",
-        W: "a backward pass for the weights", latency: "a message"})[key]});
-    const most = 3 * Math.max(page.cost.F, page.cost.I, page.cost.W);
+  const on_host = page.classes.some((_, of) => page.classes[of][1] && is_used(of));
+  for (const [value, text] of [["all", "on the device"], ...(on_host ? [["host", "on the host"]] : []),
+                               ...page.classes.filter((_, of) => is_used(of)).map(c => [c[0], c[0]]),
+                               ["none", "none"]])
+    element("option", select, {value, textContent: text});
+  for (const {key, word, title, value} of page.sliders) {
+    const span = element("span", bar, {textContent: `${word} `, title: `time of ${title}`});
+    const most = 3 * Math.max(...page.sliders.map(each => each.value));
     const slider = element("input", span, {type: "range", id: key, min: 0, max: most,
-      step: "any", value: page.cost[key]});
+      step: "any", value});
     const exact = element("input", span, {type: "number", id: key + "_value", min: 0, step: "any",
-      value: number(page.cost[key])});
+      value: number(value)});
     const set = value => {
       if (!(value >= 0))
         return;
@@ -211,28 +220,30 @@ function add_controls() {
     };
   }
   button("reset", "the times that the order was made for", () => {
-    for (const key of ["F", "I", "W", "latency"]) {
-      by_id(key).value = state.cost[key] = page.cost[key];
-      by_id(key + "_value").value = number(page.cost[key]);
+    for (const {key, value} of page.sliders) {
+      by_id(key).value = state.cost[key] = value;
+      by_id(key + "_value").value = number(value);
     }
     refresh();
   });
 }
 
 function add_legend() {
-  const legend = by_id("legend"), kinds = new Set(views.flatMap(v => v.t.kind));
+  const legend = by_id("legend");
   legend.textContent = "";
   const entry = (colour, text) => {
     element("i", legend).style.background = colour;
     legend.append(text);
   };
-  KIND_NAMES.forEach((text, k) => kinds.has(k) && entry(css(page.colours[k]), text));
+  // Of kinds that take time, each once.
+  const seen = new Map();
+  for (const {t, times} of views)
+    t.kind.forEach((k, i) => times.end[i] > times.start[i] &&
+      seen.set(t.kinds[k].legend, t.kinds[k].colour));
+  seen.forEach((colour, text) => entry(css(colour), text));
   element("br", legend);
-  const used = CLASSES.map((_, of) => views.some(v => v.changes.some(c => c[of].length)));
-  if (state.memory != "none")
-    CLASSES.forEach((text, of) =>
-      used[of] && (state.memory == "all" || state.memory == text) &&
-      entry(CLASS_COLOURS[of], text));
+  page.classes.forEach((each, of) => is_used(of) && is_shown(of) &&
+    entry(CLASS_COLOURS[of], each[0]));
 }
 
 function start() {
@@ -244,8 +255,8 @@ function start() {
     view.canvas = element("canvas", element("div", section));
     listen(view);
   }
-  add_controls();
   compute();
+  add_controls();
   add_legend();
   refresh();
   fit();
@@ -257,7 +268,7 @@ function start() {
     if (act && !/INPUT|SELECT/.test(event.target.tagName))
       act();
   });
-  window.timeline = {page, views, state, slot_peaks};
+  window.timeline = {page, views, state, slot_peaks, delay};
 }
 start();
 )js";

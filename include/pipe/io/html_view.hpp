@@ -46,18 +46,16 @@ inline constexpr std::string_view html_head = R"html(<style>
 
 //! Colours, then one drawing of a schedule on its canvas.
 inline constexpr std::string_view html_view = R"js(
-const KIND_NAMES = ["forward", "backward (input and weights)", "backward for the input",
-                    "backward for the weights"];
 const CLASS_COLOURS = ["#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee8866", "#aa3377", "#999933",
-                       "#882255"];
+                       "#882255", "#bbbbbb", "#777777", "#77aadd", "#ddaa33", "#44aa99", "#88ccaa",
+                       "#cc6677", "#ddccee", "#555555"];
 const LEFT = 84, RIGHT = 104;
 
 const mix = (a, b, part) => a.map((v, k) => Math.round(v + (b[k] - v) * part));
 const css = c => `rgb(${c.join(",")})`;
 function shade(t, i) {
-  const plain = page.colours[t.kind[i]];
-  const local = t.bidirectional ? (t.device[t.find(0, 0, t.microbatch[i], 0)] > 0 ? 1 : 0)
-                                : t.locals[t.stage[i]];
+  const plain = t.kinds[t.kind[i]].colour;
+  const local = t.directions ? t.directions[t.microbatch[i]] : t.locals[t.stage[i]];
   const inside = t.chunks > 1 ? t.chunk[i] / (t.chunks - 1) : t.local_count > 1 ? 0.5 : 0.3;
   const dark = (local + 0.75 * inside) / (t.local_count - 0.25);
   return dark < 0.5 ? mix(plain, [255, 255, 255], 0.72 * (0.5 - dark) / 0.5)
@@ -70,50 +68,61 @@ const number = (v, digits = 4) => String(+v.toPrecision(digits));
 const bytes = v => v >= 1e9 ? number(v / 1e9, 3) + " GB" : v >= 1e6 ? number(v / 1e6, 3) + " MB"
   : v >= 1e3 ? number(v / 1e3, 3) + " kB" : number(v, 3) + " B";
 const amount = v => page.bytes ? bytes(v) : number(v, 3);
-const name_of = (t, i) => `${WORDS[t.kind[i]]} of stage ${t.stage[i]}, microbatch ` +
+const name_of = (t, i) => `${t.kinds[t.kind[i]].word} of stage ${t.stage[i]}, microbatch ` +
   t.microbatch[i] + (t.chunks > 1 ? `, chunk ${t.chunk[i]}` : "");
 
-// Heights of the rows of a device: its passes, and its memory below.
+// Heights of the rows of a device: its passes, what its further engines do, and its memory.
 function heights(t) {
   const passes = t.devices <= 8 ? 30 : t.devices <= 16 ? 22 : Math.max(5, 480 / t.devices);
   const memory = state.memory == "none" ? 0 : t.devices <= 8 ? 30 : Math.max(5, passes * 0.8);
-  return {passes, memory, row: passes + memory + (t.devices <= 16 ? 8 : 3), top: 6};
+  const rows = t.engines.map((_, engine) => {
+    const first = t.offsets[engine * t.devices], end = t.offsets[(engine + 1) * t.devices];
+    return engine == 0 ? passes : end > first ? passes / 2 : 0;
+  });
+  const tops = rows.map((_, engine) => rows.slice(0, engine).reduce((a, b) => a + b, 0));
+  const all = rows.reduce((a, b) => a + b, 0);
+  return {passes, rows, tops, all, memory, row: all + memory + (t.devices <= 16 ? 8 : 3), top: 6};
+}
+
+// Where a cell lies; the halves of a pair lie one above the other.
+function place_of(t, i, h) {
+  const tall = h.rows[t.engine[i]], half = t.overlapped[i] || t.pair(i) ? tall / 2 : tall;
+  const y = h.top + t.device[i] * h.row + h.tops[t.engine[i]];
+  return {y: y + (t.overlapped[i] ? half : 0), tall: half};
 }
 
 function draw_cells(g, view, x) {
   const {t, times} = view, h = heights(t);
-  const digits = String(t.microbatches - 1).length;
   const on_path = new Set(state.path ? view.path : []);
-  for (let d = 0; d < t.devices; ++d) {
-    const y = h.top + d * h.row;
-    g.fillStyle = "#ececec";
-    g.fillRect(LEFT, y, view.width - LEFT - RIGHT, h.passes);
-    for (let i = t.offsets[d]; i < t.offsets[d + 1]; ++i) {
-      const a = x(times.start[i]), w = x(times.end[i]) - a;
-      if (w <= 0 || a + w < LEFT || a > view.width - RIGHT)
-        continue;
-      const half = t.overlapped[i] || t.pair(i);
-      const top = y + (t.overlapped[i] ? h.passes / 2 : 0);
-      const tall = half ? h.passes / 2 : h.passes;
-      const gap = w > 6 ? 0.8 : w * 0.12, fill = shade(t, i);
-      g.globalAlpha = state.path && !on_path.has(i) ? 0.3 : 1;
-      g.fillStyle = css(fill);
-      g.fillRect(a + gap / 2, top, w - gap, tall);
-      const size = Math.min(12.5, tall * 0.62, (w - 3) / (0.6 * digits));
-      if (size >= 7) {
-        g.font = `${size}px Helvetica, Arial, sans-serif`;
-        g.textAlign = "center";
-        g.fillStyle = light_text(fill) ? "#fff" : "#222";
-        g.fillText(t.microbatch[i], a + w / 2, top + tall / 2 + size * 0.36);
-      }
-      if (view.hover == i) {
-        g.strokeStyle = "#000";
-        g.lineWidth = 2;
-        g.strokeRect(a + 1, top + 1, w - 2, tall - 2);
-      }
+  g.fillStyle = "#ececec";
+  for (let d = 0; d < t.devices; ++d)
+    h.rows.forEach((tall, engine) => g.fillRect(LEFT, h.top + d * h.row + h.tops[engine] +
+      (engine > 0 ? 1 : 0), view.width - LEFT - RIGHT, tall - (engine > 0 ? 1 : 0)));
+  for (let i = 0; i < t.size; ++i) {
+    const a = x(times.start[i]), w = x(times.end[i]) - a;
+    if (w <= 0 || a + w < LEFT || a > view.width - RIGHT)
+      continue;
+    const {y, tall} = place_of(t, i, h), fill = shade(t, i);
+    const gap = w > 6 ? 0.8 : w * 0.12, above = t.engine[i] > 0 ? 1 : 0;
+    g.globalAlpha = state.path && !on_path.has(i) ? 0.3 : 1;
+    g.fillStyle = css(fill);
+    g.fillRect(a + gap / 2, y + above, w - gap, tall - above);
+    const text = t.kinds[t.kind[i]].by_stage ? t.stage[i] : t.microbatch[i];
+    const digits = String((t.kinds[t.kind[i]].by_stage ? t.locals.length : t.microbatches) - 1).length;
+    const size = Math.min(12.5, tall * 0.62, (w - 3) / (0.6 * digits));
+    if (size >= 7) {
+      g.font = `${size}px Helvetica, Arial, sans-serif`;
+      g.textAlign = "center";
+      g.fillStyle = light_text(fill) ? "#fff" : "#222";
+      g.fillText(text, a + w / 2, y + tall / 2 + size * 0.36);
     }
-    g.globalAlpha = 1;
+    if (view.hover == i) {
+      g.strokeStyle = "#000";
+      g.lineWidth = 2;
+      g.strokeRect(a + 1, y + 1, w - 2, tall - 2);
+    }
   }
+  g.globalAlpha = 1;
 }
 
 function draw_memory(g, view, x) {
@@ -122,7 +131,7 @@ function draw_memory(g, view, x) {
     return;
   const most = Math.max(...views.map(v => Math.max(...v.curves.map(c => c.peak))), 1e-300);
   view.curves.forEach((curve, d) => {
-    const y = h.top + d * h.row + h.passes + 2, tall = h.memory;
+    const y = h.top + d * h.row + h.all + 2, tall = h.memory;
     g.fillStyle = "#f6f6f6";
     g.fillRect(LEFT, y, view.width - LEFT - RIGHT, tall);
     curve.steps.forEach(([time, live], k) => {
@@ -161,13 +170,12 @@ function arrow(g, x1, y1, x2, y2) {
 // Arrows of messages: all, or those of the pass under the mouse; and the critical path.
 function draw_arrows(g, view, x) {
   const {t, times} = view, h = heights(t);
-  const middle = i => h.top + t.device[i] * h.row + h.passes * (t.overlapped[i] ? 0.75
-                                                              : t.pair(i) ? 0.25 : 0.5);
+  const middle = i => (({y, tall}) => y + tall / 2)(place_of(t, i, h));
   const join = (j, i) => arrow(g, x(times.end[j]), middle(j), x(times.start[i]), middle(i));
   const seen = (j, i) => x(times.start[i]) > LEFT && x(times.end[j]) < view.width - RIGHT;
   g.lineWidth = 1;
   for (let i = 0; i < t.size; ++i)
-    for (const j of t.needs[i]) {
+    for (const [j] of t.needs[i]) {
       const own = view.hover == i || view.hover == j;
       if ((t.device[j] == t.device[i] && !own) || !(state.arrows || own) || !seen(j, i))
         continue;
@@ -195,6 +203,10 @@ function draw_labels(g, view, x) {
   g.font = `${size}px Helvetica, Arial, sans-serif`;
   for (let d = 0; d < t.devices; d += every)
     g.fillText(`device ${d}`, LEFT - 10, h.top + d * h.row + h.passes / 2 + size * 0.36);
+  g.font = "10.5px Helvetica, Arial, sans-serif";
+  for (let d = 0; d < t.devices && h.passes >= 20; ++d)
+    h.rows.forEach((tall, engine) => engine > 0 && tall > 0 && g.fillText(t.engines[engine],
+      LEFT - 10, h.top + d * h.row + h.tops[engine] + tall / 2 + 4));
   const least = 70 / (x(1) - x(0)), power = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= least * (1 - 1e-9));
   g.fillStyle = "#555";

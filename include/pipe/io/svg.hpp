@@ -215,7 +215,10 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
   if (layout.tooltips) {
     append(out, "><title>");
     append(out, describe(what, table.extents.chunks > 1), ": ");
-    append(out, table.starts[entry], " to ", table.ends[entry], "</title></rect>");
+    append_significant(out, table.starts[entry], 7);
+    append(out, " to ");
+    append_significant(out, table.ends[entry], 7);
+    append(out, "</title></rect>");
   } else {
     append(out, "/>");
   }
@@ -409,11 +412,12 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_details const& 
                                                      : "; darker: later stages of a device");
   if (extents.chunks > 1)
     append(out, "; shades: chunks of a sequence, first to last from light to dark");
-  append(out, "; times: forward ", about.cost.forward);
-  append(out, ", backward ", about.cost.backward_input, " + ", about.cost.backward_weight);
-  append(out, ", message ", about.cost.communication);
+  append_time(out, "; times: forward ", about.cost.forward);
+  append_time(out, ", backward ", about.cost.backward_input);
+  append_time(out, " + ", about.cost.backward_weight);
+  append_time(out, ", message ", about.cost.communication);
   if (about.cost.all_reduce > 0)
-    append(out, ", all-reduce ", about.cost.all_reduce);
+    append_time(out, ", all-reduce ", about.cost.all_reduce);
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "; tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, "</text>\n");

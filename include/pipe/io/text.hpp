@@ -168,12 +168,12 @@ void write_text_heading(Sink& out, timetable_view table, timetable_details const
   shape const& extents = table.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
-  append(out, "cost: forward ", about.cost.forward);
-  append(out, ", backward_input ", about.cost.backward_input);
-  append(out, ", backward_weight ", about.cost.backward_weight);
-  append(out, ", communication ", about.cost.communication);
+  append_time(out, "cost: forward ", about.cost.forward);
+  append_time(out, ", backward_input ", about.cost.backward_input);
+  append_time(out, ", backward_weight ", about.cost.backward_weight);
+  append_time(out, ", communication ", about.cost.communication);
   if (about.cost.all_reduce > 0)
-    append(out, ", all_reduce ", about.cost.all_reduce);
+    append_time(out, ", all_reduce ", about.cost.all_reduce);
   append(out, "\n");
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);

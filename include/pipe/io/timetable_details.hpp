@@ -34,6 +34,13 @@ struct timetable_details {
   double least_span = 0; //!< the same for the span
 };
 
+//! @brief Appends a name and a time with as many digits as captions have: ", message 0.3333".
+template <text_sink Sink>
+void append_time(Sink& out, std::string_view name, double time) {
+  append(out, name);
+  append_significant(out, time, 4);
+}
+
 //! @brief The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
 chunk_share(timetable_view table, timetable_details const& about, int chunk) noexcept {
@@ -83,17 +90,23 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
   return most;
 }
 
+//! @brief Stages that hold activations, by devices: 1 where they have one or less each.
+[[nodiscard]] inline double device_share(timetable_view const& table) {
+  int count = 0;
+  for (int stage = 0; stage < stages(table.extents); ++stage)
+    count += in_group(table.over(), stage) ? 0 : 1;
+  return count <= table.extents.devices ? 1 : static_cast<double>(count) / table.extents.devices;
+}
+
 //! @brief Where devices hold several stages, says what peak activations are in microbatches of all
 //! stages of a device, so that they compare with those of schedules with one stage per device.
 template <text_sink Sink>
 void append_device_share(Sink& out, timetable_view const& table, double peak) {
-  int count = 0; // of stages that hold activations
-  for (int stage = 0; stage < stages(table.extents); ++stage)
-    count += in_group(table.over(), stage) ? 0 : 1;
-  if (count <= table.extents.devices)
+  double const share = device_share(table);
+  if (share <= 1)
     return;
   append(out, " (");
-  append_rounded(out, peak * table.extents.devices / count, 4);
+  append_rounded(out, peak / share, 4);
   append(out, " of all stages of a device)");
 }
 

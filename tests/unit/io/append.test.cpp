@@ -60,3 +60,21 @@ TEST_CASE("texts and numbers follow each other") {
   pp::append(text, "a", view, std::string("c"), 1, std::uint16_t{2}, -3, 0.5);
   CHECK(text == "abc12-30.5");
 }
+
+TEST_CASE("figures for people have so many digits, and all before the point") {
+  auto const text = [](double value, int digits) {
+    std::string out;
+    pp::append_significant(out, value, digits);
+    return out;
+  };
+  CHECK(text(1.0 / 3, 4) == "0.3333");
+  CHECK(text(2.0 / 3, 3) == "0.667");
+  CHECK(text(0.001234567, 3) == "0.00123");
+  CHECK(text(-12.3456, 4) == "-12.35");
+  CHECK(text(12345.678, 4) == "12346");
+  CHECK(text(9.99996, 4) == "10");
+  CHECK(text(0.25, 4) == "0.25");
+  CHECK(text(0, 4) == "0");
+  CHECK(text(100, 1) == "100");
+  CHECK(text(1.23456e-7, 3) == "1.23e-07");
+}

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/slot_class.hpp>
 #include <pipe/io/html.hpp>
+#include <pipe/io/html_links.hpp>
+#include <pipe/io/html_timeline.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -36,10 +40,63 @@ TEST_CASE("a page holds the order of every device and the times of every kind") 
   std::string const text =
     page({pp::make_html_timeline(table, {"1f1b", cost, {}, {}}, cost)}, {"a title", "ms", false});
   CHECK(has(text, "<title>a title</title>"));
-  CHECK(has(text, "\"cost\":{\"F\":2,\"I\":3,\"W\":1,\"latency\":0.5}"));
-  CHECK(has(text, "\"factors\":{\"F\":1,\"I\":1,\"W\":1}"));
+  CHECK(
+    has(text,
+        "\"sliders\":[{\"key\":\"F\",\"word\":\"F\",\"title\":\"a forward pass\",\"value\":2},"
+        "{\"key\":\"I\",\"word\":\"I\",\"title\":\"a backward pass for the input\",\"value\":3},"
+        "{\"key\":\"W\",\"word\":\"W\",\"title\":\"a backward pass for the "
+        "weights\",\"value\":1},"
+        "{\"key\":\"latency\",\"word\":\"message\",\"title\":\"a message\",\"value\":0.5}]"));
+  CHECK(has(text,
+            "\"times\":[{\"always\":0,\"takes\":{\"F\":1}},"
+            "{\"always\":0,\"takes\":{\"I\":1,\"W\":1}}]"));
   CHECK(has(text, "\"heading\":\"1f1b: 2 devices, 2 microbatches, 2 stages\""));
-  CHECK(has(text, "[0,0,0,0,0,0,1,0,1,0,0,0,1,0,1,0],\n[0,1,0,0,1,1,0,0,0,1,1,0,1,1,1,0]]"));
+  CHECK(has(text,
+            "[0,0,0,0,0,0,0,1,0,0,1,0,0,0,1,1,0,1,0,1],\n"
+            "[0,1,0,0,0,1,1,0,0,1,0,1,1,0,0,1,1,1,0,1]]"));
+  // Forward on stage 1 waits for that of stage 0; backward on stage 1 for its forward, on stage 0
+  // for that on stage 1.
+  CHECK(has(text, "\"needs\":[[],[],[5],[7],[0],[4],[1],[6]]"));
+}
+
+TEST_CASE("memory is held from one entry to the last of others, sent slots through the next") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 1});
+  pp::detail::table_links const links(table);
+  auto const holds = links.holds();
+  auto const found = [&](pp::slot_class of, int from, bool arrives, std::vector<int> until) {
+    for (pp::detail::slot_hold const& each : holds)
+      if (each.pool == static_cast<int>(of) && each.from == from && each.arrives == arrives)
+        return each.until == until;
+    return false;
+  };
+  // Entries: F and B of device 0, F and B of device 1.
+  CHECK(holds.size() == 6);
+  CHECK(found(pp::slot_class::activation, 0, false, {1}));
+  CHECK(found(pp::slot_class::activation, 2, false, {3}));
+  CHECK(found(pp::slot_class::output, 0, false, {1}));
+  CHECK(found(pp::slot_class::received_input, 0, true, {2}));
+  CHECK(found(pp::slot_class::input_gradient, 3, false, {3}));
+  CHECK(found(pp::slot_class::received_gradient, 3, true, {1}));
+}
+
+TEST_CASE("every part of a pass moves with its slider, and what hides exchanges is told apart") {
+  pp::uniform_cost cost{2, 3, 1, 0};
+  cost.all_reduce = 0.5;
+  auto const table = pp::make_timetable<pp::OneFOneB>({1, 1}, cost);
+  CHECK(has(page({pp::make_html_timeline(table, {"1f1b", cost, {}, {}}, cost)}),
+            "\"times\":[{\"always\":0,\"takes\":{\"F\":1},\"exchanges\":1},"
+            "{\"always\":0,\"takes\":{\"I\":1,\"W\":1},\"exchanges\":1,\"hides\":{\"W\":1}}]"));
+}
+
+TEST_CASE("times that no slider has stay as they are") {
+  struct own_times {
+    [[nodiscard]] double duration(pp::pass const&) const { return 7; }
+    [[nodiscard]] double latency() const { return 0; }
+  };
+  auto const table = pp::make_timetable<pp::OneFOneB>({1, 1});
+  pp::uniform_cost mean{0, 1, 1};
+  CHECK(has(page({pp::make_html_timeline(table, {"1f1b", mean, {}, {}}, own_times{})}),
+            "\"times\":[{\"always\":7},{\"always\":0,\"takes\":{\"I\":7,\"W\":7}}]"));
 }
 
 TEST_CASE("unequal chunks keep their ratio to the mean") {
@@ -48,7 +105,9 @@ TEST_CASE("unequal chunks keep their ratio to the mean") {
   pp::uniform_cost const mean;
   auto const cost = pp::chunk_costs(table.extents, lengths, pp::sequence_work{}, mean);
   CHECK(has(page({pp::make_html_timeline(table, {"seq1f1b", mean, {}, lengths}, cost)}),
-            "\"factors\":{\"F\":[1.5,0.5],\"I\":[1.5,0.5],\"W\":[1.5,0.5]}"));
+            "\"times\":[{\"always\":0,\"takes\":{\"F\":1.5}},{\"always\":0,\"takes\":{\"F\":0.5}},"
+            "{\"always\":0,\"takes\":{\"I\":0.5,\"W\":0.5}},"
+            "{\"always\":0,\"takes\":{\"I\":1.5,\"W\":1.5}}]"));
 }
 
 TEST_CASE("a second schedule keeps its ratio to the costs of the first") {
@@ -58,7 +117,8 @@ TEST_CASE("a second schedule keeps its ratio to the costs of the first") {
   auto const other = pp::make_timetable<pp::OneFOneB>({2, 2}, half);
   CHECK(has(page({pp::make_html_timeline(one, {"1f1b", cost, {}, {}}, cost),
                   pp::make_html_timeline(other, {"1f1b", half, {}, {}}, half)}),
-            "\"factors\":{\"F\":0.5,\"I\":0.5,\"W\":0.5}"));
+            "\"times\":[{\"always\":0,\"takes\":{\"F\":0.5}},"
+            "{\"always\":0,\"takes\":{\"I\":0.5,\"W\":0.5}}]"));
 }
 
 TEST_CASE("what would end the data is escaped") {

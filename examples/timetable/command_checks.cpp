@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "command_checks.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "files.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! What a schedule from a file cannot be told, since the file says it.
+void check_file_options(std::vector<std::string_view> const& given) {
+  for (std::string_view const name : given)
+    if (name != "--cost" && name != "--pair-cost" && name != "--all-reduce" && name != "--format" &&
+        name != "--width" && name != "--iterations" && name != "--policy" && name != "--bytes" &&
+        name != "--torch")
+      throw usage_error("csv does not have the option " + std::string(name) +
+                        ": the file says all but the costs");
+}
+
+//! An option that only some formats have.
+struct format_option {
+  std::string_view option;
+  char const* formats;
+  bool (*fits)(std::string const& format);
+};
+
+constexpr format_option format_options[] = {
+  {"--width", "format text", [](std::string const& f) { return f == "text"; }},
+  {"--iterations", "format text", [](std::string const& f) { return f == "text"; }},
+  {"--policy",
+   "formats calls and memory",
+   [](std::string const& f) { return f == "calls" || f == "memory"; }},
+  {"--bytes",
+   "formats calls, memory and html",
+   [](std::string const& f) { return f == "calls" || f == "memory" || f == "html"; }},
+  {"--against", "format html", [](std::string const& f) { return f == "html"; }},
+  {"--torch", "format pytorch-comms", [](std::string const& f) { return f == "pytorch-comms"; }},
+};
+
+void check_tokens(command const& result) {
+  if (result.tokens.has_value() != result.attention_ratio.has_value() ||
+      (result.even && !result.tokens))
+    throw usage_error("--tokens and --attention-ratio belong together, and --even to both");
+}
+
+//! What costs of a file do not go with, and their means.
+void check_measured(command& result) {
+  if (!result.measured)
+    return;
+  if (result.tokens || result.attention_ratio)
+    throw usage_error("--tokens and --attention-ratio do not go with a file of costs, which says "
+                      "what every chunk takes");
+  if (result.cost.overlapped_pair >= 0)
+    throw usage_error("--pair-cost does not go with a file of costs, which has no times of pairs; "
+                      "give --cost F,I,W");
+  if (result.cost.all_reduce > 0)
+    throw usage_error("--all-reduce does not go with a file of costs, whose times have it already");
+  pp::shape const share{.devices = result.choice.devices};
+  result.cost = mean_of(pp::costs_for(*result.measured, share), share);
+}
+
+//! What a search cannot be told.
+void check_search(command& result, std::vector<std::string_view> const& given) {
+  constexpr std::string_view known[] = {"--devices",
+                                        "--microbatches",
+                                        "--chunks",
+                                        "--stages-per-device",
+                                        "--cost",
+                                        "--format",
+                                        "--width",
+                                        "--iterations",
+                                        "--policy",
+                                        "--bytes",
+                                        "--torch",
+                                        "--memory",
+                                        "--seconds",
+                                        "--moves",
+                                        "--seed",
+                                        "--goal",
+                                        "--whole-backward",
+                                        "--like"};
+  for (std::string_view const name : given)
+    if (std::find(std::begin(known), std::end(known), name) == std::end(known))
+      throw usage_error("search does not have the option " + std::string(name));
+  if (result.search.memory == 0)
+    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
+                      "of the model; 1f1b holds as many as there are devices");
+}
+
+} // namespace
+
+void check(command& result, std::vector<std::string_view> const& given) {
+  auto const has_option = [&given](std::string_view name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  for (format_option const& each : format_options)
+    if (has_option(each.option) && !each.fits(result.format))
+      throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
+  check_measured(result);
+  if (result.choice.name == "csv")
+    return check_file_options(given);
+  for (std::string_view const name : {"--devices", "--microbatches"})
+    if (!has_option(name))
+      throw usage_error(std::string(name) + " is missing; see --help");
+  bool const compares = result.what == command::task::compare;
+  bool const searches = result.what == command::task::search;
+  for (std::string_view const name :
+       {"--memory", "--seconds", "--moves", "--seed", "--goal", "--whole-backward", "--like"})
+    if (has_option(name) && !searches)
+      throw usage_error("only search has the option " + std::string(name));
+  if (searches)
+    return check_search(result, given);
+  if (result.format == "header")
+    throw usage_error("only search has the format header; others have types of their own");
+  if (compares && has_option("--with"))
+    throw usage_error("compare does not have the option --with");
+  bool const offloads = moves_activations(result.choice.adapted);
+  if (has_option("--copy-cost") && !offloads)
+    throw usage_error("--copy-cost is for --with offload, offload-half and offload-chunks only");
+  if (has_option("--offloaded-stages") &&
+      (!offloads || result.choice.adapted == adapter::offload_chunks))
+    throw usage_error("--offloaded-stages is for --with offload and offload-half only");
+  bool const recomputes = result.choice.adapted == adapter::recompute ||
+                          result.choice.adapted == adapter::recompute_first;
+  if (has_option("--recompute-cost") && (!recomputes || result.measured))
+    throw usage_error("--recompute-cost is for --with recompute and recompute-first only, and not "
+                      "for costs of a file");
+  if (offloads && !(result.cost.copy_out > 0) && !result.measured)
+    throw usage_error("--with offload needs --copy-cost T above 0: the time of a copy of an "
+                      "activation to the host, or back");
+  for (std::string_view const name : {"--gather", "--scatter"})
+    if (has_option(name) && (!gathers_weights(result.choice.adapted) || result.measured))
+      throw usage_error(std::string(name) +
+                        " is for --with sharded-weights, gathered-once and weights-on-host "
+                        "only, and not for costs of a file");
+  if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
+    throw usage_error(
+      "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
+  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
+  if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
+    throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
+                      "of a file or of tokens, which say nothing of shards");
+  if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
+    throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
+                      "the work is attention; chunks are of equal length");
+  if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
+    throw usage_error("compare has the formats text, csv and json");
+  if (compares && has_option("--width"))
+    throw usage_error("compare does not have the option --width");
+  if (compares && has_option("--iterations"))
+    throw usage_error("compare does not have the option --iterations");
+  if (!compares) {
+    named_schedule const& schedule = find_schedule(result.choice.name);
+    for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})
+      if (has_option(name) && !has(schedule.takes, option::chunks))
+        throw usage_error(std::string(schedule.name) +
+                          " has no chunks, so it does not have the option " + std::string(name));
+    if (has_option("--pair-cost") && !has(schedule.takes, option::pair_cost) &&
+        result.against.empty())
+      throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
+  }
+  check_tokens(result);
+  if (result.tokens && !result.cost_given) {
+    // The times that the work itself has, for a forward pass of 1.
+    double const ratio = result.attention_ratio.value();
+    result.cost.backward_input = (1 + 2.5 * ratio) / (1 + ratio);
+    result.cost.backward_weight = 1 / (1 + ratio);
+  }
+}
+
+} // namespace examples
