@@ -52,6 +52,8 @@ def use_of(i):
         return Use("memory", 8, 30)
     if i.name in ("LDG", "LDL", "ATOM", "ATOMG"):
         return Use("memory", 4, 350)
+    if i.name in ("RED", "REDG") and i.words > 1:  # through the same lines as shared memory
+        return Use("shared", 4 * i.words, 30)
     if i.name in ("STG", "RED", "REDG", "STL", "S2R", "S2UR", "CS2R"):
         return Use("memory", 4, 30)
     if i.name in ("LDC", "ULDC", "LDCU"):

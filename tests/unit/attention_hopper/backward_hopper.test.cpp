@@ -14,9 +14,6 @@ namespace {
 
 using namespace hopper_tests;
 
-constexpr gradient_shape plainly{128, 64};
-constexpr gradient_shape scored{64, 64};
-
 machine& the_machine() {
   static machine one(text_of("kernels.sm_90a"));
   return one;
@@ -24,13 +21,10 @@ machine& the_machine() {
 
 template <class Element, class Mask, class Score>
 void check_backward(char const* name,
-                    gradient_shape const& tile,
                     sizes const& s,
                     Mask const& m,
                     Score const& f,
-                    unsigned seed,
-                    unsigned blocks = 1,
-                    ptx::options const& how = {}) {
+                    unsigned seed) {
   CAPTURE(name);
   CAPTURE(seed);
   CAPTURE(s.queries);
@@ -39,7 +33,7 @@ void check_backward(char const* name,
   backward_problem<Element> problem(the_machine().where, s, seed);
   auto const exactly = reference_of(problem, m, f);
   auto const call = problem.backward_call(m, f);
-  auto const result = the_machine().launch_backward(name, tile, call, blocks, how);
+  auto const result = the_machine().launch_backward(name, call);
   REQUIRE_MESSAGE(result.clean(), result.text());
   CHECK(gradient_error(problem, exactly) <= 1);
 }
@@ -54,14 +48,12 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
     ++seed;
     check_backward<__nv_bfloat16>(
       "64",
-      plainly,
       {.queries = queries, .query_offset = before, .keys = queries + before},
       at::causal{},
       at::plain{},
       seed);
     check_backward<__nv_bfloat16>(
       "128",
-      plainly,
       {.queries = queries, .query_offset = before, .keys = queries + before, .dim = 128},
       at::causal{},
       at::plain{},
@@ -72,20 +64,18 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
 TEST_CASE("hopper backward: whole tiles take the path without questions") {
   // More steps than stages, in both kernels; the second has keys of the past alone.
   check_backward<__nv_bfloat16>("64",
-                                plainly,
                                 {.queries = 384, .query_offset = 640, .keys = 640},
                                 at::causal{},
                                 at::plain{},
                                 5);
   check_backward<__nv_bfloat16>("128",
-                                plainly,
                                 {.queries = 384, .query_offset = 384, .keys = 384, .dim = 128},
                                 at::causal{},
                                 at::plain{},
                                 6);
 }
 
-TEST_CASE("hopper backward: blocks that stay take all work, heads of a group in turn") {
+TEST_CASE("hopper backward: heads of a group come in turn, several blocks add to a dQ") {
   sizes const s{.batch = 2,
                 .queries = 130,
                 .query_offset = 40,
@@ -93,11 +83,10 @@ TEST_CASE("hopper backward: blocks that stay take all work, heads of a group in 
                 .key_offset = 20,
                 .heads = 4,
                 .key_heads = 2};
-  for (unsigned const blocks : {1U, 5U}) {
-    check_backward<__nv_bfloat16>("64", plainly, s, at::causal{}, at::plain{}, 7, blocks);
+  for (auto const* name : {"64", "64_free"}) {
+    check_backward<__nv_bfloat16>(name, s, at::causal{}, at::plain{}, 7);
   }
   check_backward<__nv_bfloat16>("128",
-                                plainly,
                                 {.queries = 70,
                                  .query_offset = 40,
                                  .keys = 50,
@@ -107,8 +96,7 @@ TEST_CASE("hopper backward: blocks that stay take all work, heads of a group in 
                                  .dim = 128},
                                 at::causal{},
                                 at::plain{},
-                                7,
-                                2);
+                                7);
 }
 
 TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
@@ -117,62 +105,76 @@ TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
   push_logits_down(problem);
   auto const exactly = reference_of(problem, at::causal{}, at::plain{});
   auto const call = problem.backward_call(at::causal{}, at::plain{});
-  auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+  auto const result = the_machine().launch_backward("64", call);
   REQUIRE_MESSAGE(result.clean(), result.text());
   CHECK(gradient_error(problem, exactly) <= 1);
 }
 
 TEST_CASE("hopper backward: queries that see nothing get 0 and give nothing") {
   check_backward<__nv_bfloat16>("64",
-                                plainly,
                                 {.queries = 20, .query_offset = 5, .keys = 30, .key_offset = 15},
                                 at::causal{},
                                 at::plain{},
                                 8);
   check_backward<__nv_bfloat16>(
-    "64", plainly, {.queries = 3, .keys = 0, .heads = 2}, at::causal{}, at::plain{}, 9);
+    "64", {.queries = 3, .keys = 0, .heads = 2}, at::causal{}, at::plain{}, 9);
   // Keys that nobody sees, beside some that are seen: two tiles without work of three.
   check_backward<__nv_bfloat16>(
-    "64", plainly, {.queries = 20, .query_offset = 60, .keys = 300}, at::causal{}, at::plain{}, 9);
+    "64", {.queries = 20, .query_offset = 60, .keys = 300}, at::causal{}, at::plain{}, 9);
 }
 
 TEST_CASE("hopper backward: masks and scores, also a user's own") {
   auto& where = the_machine().where;
   table<std::int32_t> const first(where, three_documents());
   check_backward<__half>("128_cap",
-                         scored,
                          {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
                          at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
                          at::soft_cap{5},
                          10);
   check_backward<__half>(
     "64_own",
-    scored,
     {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},
     speckled{},
     bent{},
-    11,
-    2);
+    11);
 }
 
-TEST_CASE("hopper backward: blocks, the order of warps and of copies change no bit") {
-  sizes const s{
-    .queries = 140, .query_offset = 60, .keys = 200, .heads = 2, .key_heads = 1, .dim = 128};
+TEST_CASE("hopper backward: the order of blocks, warps and copies changes no bit") {
+  sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .heads = 2, .key_heads = 1};
+  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"128", 128}}) {
+    std::vector<std::vector<double>> seen;
+    for (auto const order : {ptx::order::forward, ptx::order::reverse, ptx::order::shuffled}) {
+      auto of_dim = s;
+      of_dim.dim = dim;
+      backward_problem<__nv_bfloat16> problem(the_machine().where, of_dim, 13);
+      reference_of(problem, at::causal{}, at::plain{});
+      auto const result =
+        the_machine().launch_backward(name,
+                                      problem.backward_call(at::causal{}, at::plain{}),
+                                      {.warps = order, .seed = 4});
+      REQUIRE_MESSAGE(result.clean(), result.text());
+      seen.push_back(all_gradients(problem));
+    }
+    CHECK(seen[0] == seen[1]);
+    CHECK(seen[0] == seen[2]);
+  }
+}
+
+TEST_CASE("hopper backward: without an order dQ is as close, dK and dV have the same bits") {
+  sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .dim = 128};
+  check_backward<__nv_bfloat16>("128_free", s, at::causal{}, at::plain{}, 16);
   std::vector<std::vector<double>> seen;
-  for (auto const order : {ptx::order::forward, ptx::order::reverse, ptx::order::shuffled}) {
+  for (auto const* name : {"128", "128_free"}) {
     backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
     reference_of(problem, at::causal{}, at::plain{});
     auto const result =
-      the_machine().launch_backward("128",
-                                    plainly,
-                                    problem.backward_call(at::causal{}, at::plain{}),
-                                    order == ptx::order::reverse ? 3 : 1,
-                                    {.warps = order, .seed = 4});
+      the_machine().launch_backward(name, problem.backward_call(at::causal{}, at::plain{}));
     REQUIRE_MESSAGE(result.clean(), result.text());
-    seen.push_back(all_gradients(problem));
+    seen.push_back(problem.key_gradient.numbers());
+    seen.push_back(problem.value_gradient.numbers());
   }
-  CHECK(seen[0] == seen[1]);
   CHECK(seen[0] == seen[2]);
+  CHECK(seen[1] == seen[3]);
 }
 
 TEST_CASE("hopper backward: dK and dV of chunks in reverse add up to those of the whole sequence") {
@@ -195,7 +197,7 @@ TEST_CASE("hopper backward: dK and dV of chunks in reverse add up to those of th
     for (auto* view : {&call.t.key, &call.t.value}) {
       view->length = end;
     }
-    auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+    auto const result = the_machine().launch_backward("64", call);
     REQUIRE_MESSAGE(result.clean(), result.text());
   }
   CHECK(gradient_error(problem, exactly) <= 1);
@@ -216,7 +218,7 @@ TEST_CASE("hopper backward: dQ of slices of the keys adds up") {
     }
     call.t.key_gradient.data += begin * call.t.key_gradient.length_stride;
     call.t.value_gradient.data += begin * call.t.value_gradient.length_stride;
-    auto const result = the_machine().launch_backward("64", plainly, call, 1, {});
+    auto const result = the_machine().launch_backward("64", call);
     REQUIRE_MESSAGE(result.clean(), result.text());
   }
   CHECK(gradient_error(problem, exactly) <= 1);

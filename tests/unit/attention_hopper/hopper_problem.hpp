@@ -4,6 +4,7 @@
 //! @file
 //! @brief Launches of the kernels for Hopper in the PTX interpreter, held against double.
 
+#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/reference.hpp>
@@ -26,8 +27,7 @@ struct maps {
 
 //! The tensor maps of backward, laid out as hopper_backward_maps.
 struct backward_maps {
-  CUtensorMap query_tile, output_gradient_tile, query_gradient_tile, key_step, value_step, key_tile,
-    value_tile, query_step, output_gradient_step;
+  CUtensorMap key, value, query, output_gradient;
 };
 
 //! What the driver would make of a tensor.
@@ -60,14 +60,14 @@ struct shape {
   }
 };
 
-//! Rows of a step of the two backward kernels, as hopper_query_gradient_shape and
-//! hopper_key_gradient_shape have them.
-struct gradient_shape {
-  std::uint32_t keys, queries;
-  static unsigned shared(std::int64_t dim, std::uint32_t step) {
-    unsigned const stages = dim * step == 128 * 128 ? 2 : 4;
-    return static_cast<unsigned>(4 * 64 * dim * 2 + stages * (2 * step * dim * 2 + 8 * step) +
-                                 8 * (2 + 2 * stages) + 8 * stages);
+//! Tile sizes of backward, as hopper_backward_shape has them.
+struct backward_shape {
+  static constexpr int keys = 128, stages = 3;
+  static int step(std::int64_t dim) { return dim == 64 ? 128 : 64; }
+  static unsigned shared(std::int64_t dim) {
+    auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
+    return static_cast<unsigned>(2 * keys * dim * 2 + stages * of_step + 2 * keys * step(dim) * 2 +
+                                 8 * (3 + 2 * stages) + 12 * stages + 16);
   }
 };
 
@@ -94,42 +94,37 @@ struct machine {
       code, name, {blocks}, {tile.threads()}, tile.shared(call.p.head_dim), arguments, how);
   }
 
-  //! One backward kernel.
-  //! @param step rows of a step of this kernel
+  //! Backward: the kernels before and after the sums have the names without "_free".
   template <class Call>
-  ptx::result launch_gradient(std::string const& name,
-                              gradient_shape const& tile,
-                              std::uint32_t step,
-                              Call const& call,
-                              unsigned blocks,
-                              ptx::options const& how) {
+  ptx::result
+  launch_backward(std::string const& name, Call const& call, ptx::options const& how = {}) {
+    auto const& p = call.p;
     auto const& t = call.t;
-    backward_maps all{encoded(t.query, 64),
-                      encoded(t.output_gradient, 64),
-                      encoded(t.query_gradient, 64),
-                      encoded(t.key, tile.keys),
-                      encoded(t.value, tile.keys),
-                      encoded(t.key, 64),
+    auto const step = static_cast<std::uint32_t>(backward_shape::step(p.head_dim));
+    backward_maps all{encoded(t.key, 64),
                       encoded(t.value, 64),
-                      encoded(t.query, tile.queries),
-                      encoded(t.output_gradient, tile.queries)};
+                      encoded(t.query, step),
+                      encoded(t.output_gradient, step)};
     Call argument = call;
-    void* arguments[] = {&all, &argument};
-    auto const shared = gradient_shape::shared(call.p.head_dim, step);
-    return ptx::launch(code, name, {blocks}, {384}, shared, arguments, how);
-  }
-
-  //! Both backward kernels, or the first that is not clean.
-  template <class Call>
-  ptx::result launch_backward(std::string const& name,
-                              gradient_shape const& tile,
-                              Call const& call,
-                              unsigned blocks,
-                              ptx::options const& how) {
-    auto first = launch_gradient("query_gradient_" + name, tile, tile.keys, call, blocks, how);
-    return first.clean()
-             ? launch_gradient("key_gradient_" + name, tile, tile.queries, call, blocks, how)
-             : first;
+    std::vector<float> scratch(static_cast<std::size_t>(at::hopper_query_sums::scratch(p)) + 4);
+    where.add(scratch.data(), scratch.size() * 4);
+    auto sums = at::hopper_query_sums::in(scratch.data(), p);
+    void* of_sums[] = {&argument, &sums};
+    void* arguments[] = {&all, &argument, &sums};
+    auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
+    auto const pieces = static_cast<unsigned>((p.key_length + backward_shape::keys - 1) /
+                                              backward_shape::keys * p.key_heads * p.batch);
+    auto const plain = name.substr(0, name.find("_free"));
+    auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, of_sums, how);
+    if (result.clean() && pieces > 0) {
+      auto const shared = backward_shape::shared(p.head_dim);
+      result = ptx::launch(code, "backward_" + name, {pieces}, {384}, shared, arguments, how);
+    }
+    if (result.clean()) {
+      result = ptx::launch(code, "finish_sums_" + plain, {2 * steps}, {256}, 0, of_sums, how);
+    }
+    where.remove(scratch.data());
+    return result;
   }
 };
 

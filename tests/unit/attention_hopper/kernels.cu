@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The kernels for Hopper under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
+#include <pipe/attention/hopper/backward.cuh>
 #include <pipe/attention/hopper/forward.cuh>
-#include <pipe/attention/hopper/key_gradient.cuh>
-#include <pipe/attention/hopper/query_gradient.cuh>
+#include <pipe/attention/hopper/query_sums.cuh>
 #include <pipe/attention/kernel/merge_splits.cuh>
 
 #include "functors.hpp"
@@ -45,19 +45,34 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
   at::detail::merge_splits_block<128>(call.p, call.t, splits);
 }
 
-#define BACKWARD(name, dim, element, mask, score)                                                  \
-  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<dim>::threads, 1)     \
-    query_gradient_##name(const __grid_constant__ at::hopper_backward_maps maps,                   \
-                          const __grid_constant__ at::backward_call<element, mask, score> call) {  \
-    at::detail::query_gradient_hopper_block<dim>(call, maps, memory);                              \
+#define SUMS(name, dim, element, mask, score)                                                      \
+  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
+    const __grid_constant__ at::backward_call<element, mask, score> call,                          \
+    const __grid_constant__ at::hopper_query_sums sums) {                                          \
+    at::detail::start_sums_block<dim>(call, sums);                                                 \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<dim>::threads, 1)     \
-    key_gradient_##name(const __grid_constant__ at::hopper_backward_maps maps,                     \
-                        const __grid_constant__ at::backward_call<element, mask, score> call) {    \
-    at::detail::key_gradient_hopper_block<dim>(call, maps, memory);                                \
+  extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
+    finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
+                       const __grid_constant__ at::hopper_query_sums sums) {                       \
+    at::detail::finish_sums_block<dim, element>(call, sums);                                       \
   }
 
-BACKWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
-BACKWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
-BACKWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
-BACKWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
+#define BACKWARD(name, dim, order, element, mask, score)                                           \
+  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<dim>::threads, 1)         \
+    backward_##name(const __grid_constant__ at::hopper_backward_maps maps,                         \
+                    const __grid_constant__ at::backward_call<element, mask, score> call,          \
+                    const __grid_constant__ at::hopper_query_sums sums) {                          \
+    at::detail::backward_hopper_block<dim, at::query_order::order>(call, maps, sums, memory);      \
+  }
+
+SUMS(64, 64, __nv_bfloat16, at::causal, at::plain)
+SUMS(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
+SUMS(128, 128, __nv_bfloat16, at::causal, at::plain)
+SUMS(128_cap, 128, __half, window_of_document, at::soft_cap)
+
+BACKWARD(64, 64, kept, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(64_free, 64, free, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(64_own, 64, kept, __half, kernel_tests::speckled, kernel_tests::bent)
+BACKWARD(128, 128, kept, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(128_free, 128, free, __nv_bfloat16, at::causal, at::plain)
+BACKWARD(128_cap, 128, kept, __half, window_of_document, at::soft_cap)

@@ -114,7 +114,8 @@ __device__ inline void show_to_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Named barriers: 0 is __syncthreads, 1 ... 3 the warpgroups', 4 ... 6 the turns'. Names are
+// Named barriers: 0 is __syncthreads, 1 ... 3 the warpgroups', 4 ... 6 the turns', 7 all
+// consumers'. Names are
 // literals where a warpgroup's own branch takes them, so that ptxas counts them.
 
 //! Meets the 128 threads of a consumer, 0 ... 2.
@@ -126,6 +127,11 @@ __device__ inline void meet_warpgroup(int consumer) {
   } else {
     asm volatile("bar.sync 3, 128;" ::: "memory");
   }
+}
+
+//! Meets the 256 threads of both consumers.
+__device__ inline void meet_consumers() {
+  asm volatile("bar.sync 7, 256;" ::: "memory");
 }
 
 //! Waits for the turn of a consumer to start products: until another has handed it on.

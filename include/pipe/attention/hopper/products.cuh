@@ -118,6 +118,24 @@ start_product(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
                : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(name_in_ptx<Element>));
 }
 
+//! d[64 x 64] = a^T b, or += with add, for 16 of the inner dimension: both in rows across it.
+template <class Element>
+__device__ inline void
+start_product_across(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32.%35.%35 "
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+               "%32, %33, add, 1, 1, 1, 1;\n}"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                 "+f"(d[30]), "+f"(d[31])
+               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(name_in_ptx<Element>));
+}
+
 //! d[64 x 128] += a b for 16 of the inner dimension: a in registers, b in rows across.
 template <class Element>
 __device__ inline void
@@ -196,6 +214,17 @@ start_sum(float (&sum)[Count], std::uint32_t const (&a)[Packed], std::uint32_t b
     start_product<Element>(sum, part, moved(right, n * 2 * eight_rows_bytes));
   }
   end_products();
+}
+
+//! Writes four matrices of 8 x 8 elements, packed as accumulators are; a lane says where a row of
+//! one goes, 16 bytes.
+__device__ inline void store_matrices(std::uint32_t row, std::uint32_t const* packed) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(packed[0]),
+               "r"(packed[1]),
+               "r"(packed[2]),
+               "r"(packed[3])
+               : "memory");
 }
 
 //! Writes the rows of a warpgroup as elements to a tile of 64 rows, laid out as tensor copies want

@@ -2,15 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief What the backward kernels for Hopper share: tile sizes, shared memory, roles, and weights
+//! @brief The backward kernel for Hopper, its parts: tile sizes, shared memory, roles, and weights
 //! and gradients on the accumulators of wgmma.
-//!
-//! A block keeps two tiles of its own (queries and dO, or keys and values) and visits steps of the
-//! other two, which come through a ring of stages.
 
 #include <pipe/attention/hopper/forward_block.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/hopper/products.cuh>
+#include <pipe/attention/hopper/query_sums.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
 
@@ -21,109 +19,127 @@
 
 namespace pipelining::inline v0_2::attention {
 
-namespace detail {
-
-//! Tile sizes of a backward kernel for Hopper. Step: rows of the other kind in one stage.
-template <int Dim, int Step>
-struct hopper_gradient_shape {
-  static_assert(Dim == 64 || Dim == 128,
-                "attention::hopper_gradient_shape: the head dim must be 64 or 128, because the "
-                "registers of a warpgroup hold no wider sums beside the weights");
-  static constexpr int dim = Dim;
-  static constexpr int consumers = 2;
-  static constexpr int threads = 128 * (1 + consumers);
-  static constexpr int rows = 64; //!< of one consumer
-  static constexpr int own = consumers * rows;
-  static constexpr int step = Step;
-  static constexpr int stages = Dim * Step == 128 * 128 ? 2 : 4;
-  static constexpr int row_bytes = Dim * 2;
-  static constexpr int consumer_bytes = rows * row_bytes; //!< one tile of one consumer
-  static constexpr int own_bytes = 2 * consumers * consumer_bytes;
-  static constexpr int tile_bytes = Step * row_bytes; //!< one tile of a stage
-  static constexpr int number_bytes = 2 * Step * 4;   //!< of a stage: two floats per row
-  static constexpr int barrier_bytes = 8 * (2 + 2 * stages) + 8 * stages;
-  static constexpr int shared_bytes =
-    own_bytes + stages * (2 * tile_bytes + number_bytes) + barrier_bytes;
-  // What setmaxnreg hands over: the launch gives every thread 168.
-  static constexpr int copy_registers = 24;
-  static constexpr int consumer_registers = 240;
-};
-
-//! Scores beside plain need some registers themselves.
-template <score Score>
-inline constexpr int hopper_keys_of_step = std::is_same_v<Score, plain> ? 128 : 64;
-
-} // namespace detail
-
-//! @brief Tile sizes of the kernel of dQ for Hopper: 128 queries stay, keys come in steps.
-template <int Dim, score Score = plain>
-using hopper_query_gradient_shape =
-  detail::hopper_gradient_shape<Dim, detail::hopper_keys_of_step<Score>>;
-
-//! @brief Tile sizes of the kernel of dK and dV for Hopper: 128 keys stay, queries come in steps.
+//! @brief Tile sizes of the backward kernel for Hopper: 128 keys stay with their values, queries and
+//! dO come in steps, through a ring of stages.
 template <int Dim>
-using hopper_key_gradient_shape = detail::hopper_gradient_shape<Dim, 64>;
+struct hopper_backward_shape {
+  static_assert(Dim == 64 || Dim == 128,
+                "attention::hopper_backward_shape: the head dim must be 64 or 128, because the "
+                "registers of a warpgroup hold no wider sums beside the weights");
+  static constexpr int dim = Dim;                        //!< elements of a head
+  static constexpr int consumers = 2;                    //!< warpgroups that multiply
+  static constexpr int threads = 128 * (1 + consumers);  //!< of a block: one warpgroup copies
+  static constexpr int rows = 64;                        //!< keys of one consumer
+  static constexpr int keys = consumers * rows;          //!< of a block
+  static constexpr int step = hopper_queries_of_step<Dim>; //!< queries of a stage
+  static constexpr int part = 64;                        //!< queries whose weights are made at once
+  static constexpr int parts = step / part;              //!< of a stage
+  static constexpr int stages = 3;                       //!< steps on the way
+  static constexpr int row_bytes = Dim * 2;              //!< of one query, key, value or dO
+  static constexpr int consumer_bytes = rows * row_bytes; //!< keys, or values, of one consumer
+  static constexpr int own_bytes = 2 * consumers * consumer_bytes; //!< all keys and values
+  static constexpr int tile_bytes = step * row_bytes;    //!< one tile of a stage
+  static constexpr int part_bytes = part * row_bytes;    //!< one part of a tile
+  static constexpr int gradient_bytes = keys * part * 2; //!< gradients of the logits of a part
+  static constexpr int number_bytes = 2 * step * 4;      //!< of a stage: two floats per query
+  //! Of the barriers, and of what a stage tells.
+  static constexpr int barrier_bytes = 8 * (3 + 2 * stages) + 12 * stages + 16;
+  //! Bytes of shared memory that a block takes.
+  static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
+                                      2 * parts * gradient_bytes + barrier_bytes;
+  // What setmaxnreg hands over: the launch gives every thread 168.
+  static constexpr int copy_registers = Dim == 64 ? 40 : 24;       //!< of a thread that copies
+  static constexpr int consumer_registers = Dim == 64 ? 232 : 240; //!< of a thread that multiplies
+};
 
-//! @brief The tensors of a backward call as the copy engine sees them. Boxes: `_tile` the rows of
-//! one consumer, `_step` those of one stage.
+//! @brief The tensors of a backward call as the copy engine sees them. Boxes: keys and values of one
+//! consumer, queries and dO of one step.
 struct hopper_backward_maps {
-  CUtensorMap query_tile;           //!< for the kernel of dQ
-  CUtensorMap output_gradient_tile; //!< for the kernel of dQ
-  CUtensorMap query_gradient_tile;  //!< written by the kernel of dQ
-  CUtensorMap key_step;             //!< for the kernel of dQ
-  CUtensorMap value_step;           //!< for the kernel of dQ
-  CUtensorMap key_tile;             //!< for the kernel of dK and dV
-  CUtensorMap value_tile;           //!< for the kernel of dK and dV
-  CUtensorMap query_step;           //!< for the kernel of dK and dV
-  CUtensorMap output_gradient_step; //!< for the kernel of dK and dV
+  CUtensorMap key;             //!< read
+  CUtensorMap value;           //!< read
+  CUtensorMap query;           //!< read
+  CUtensorMap output_gradient; //!< read
 };
 
 namespace detail {
 
-//! Shared memory of a block: its own tiles [which][consumer][panel][row], stages [which][panel]
-//! [row], numbers, barriers, slots. `which` is 0 or 1: queries and dO, or keys and values.
+//! Shared memory of a block: keys, then values [consumer][panel][row]; stages of queries, then dO
+//! [panel][row]; gradients of the logits [turn][part][key]; numbers, barriers, slots. `which` is 0
+//! for keys and queries, 1 for values and dO.
 template <class Shape>
-struct gradient_memory {
+struct backward_memory {
   std::uint32_t start; // shared address, a multiple of 1024
 
-  //! Where tiles begin, in the units of descriptors.
-  __device__ std::uint32_t own_piece(int which, int consumer) const {
-    return start / piece_bytes +
-           (which * Shape::consumers + consumer) * (Shape::consumer_bytes / piece_bytes);
-  }
-  __device__ std::uint32_t step_piece(int which, int stage) const {
-    return start / piece_bytes + Shape::own_bytes / piece_bytes +
-           (2 * stage + which) * (Shape::tile_bytes / piece_bytes);
-  }
   __device__ std::uint32_t own(int which, int consumer) const {
     return start + (which * Shape::consumers + consumer) * Shape::consumer_bytes;
   }
   __device__ std::uint32_t step(int which, int stage) const {
     return start + Shape::own_bytes + (2 * stage + which) * Shape::tile_bytes;
   }
-  //! Floats, two for each row of the stage.
+  __device__ std::uint32_t gradients(int turn, int part) const {
+    return step(0, Shape::stages) + (turn * Shape::parts + part) * Shape::gradient_bytes;
+  }
+  //! Where tiles begin, in the units of descriptors.
+  __device__ std::uint32_t own_piece(int which, int consumer) const {
+    return start / piece_bytes +
+           (which * Shape::consumers + consumer) * (Shape::consumer_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t step_piece(int which, int stage, int part) const {
+    return start / piece_bytes + Shape::own_bytes / piece_bytes +
+           (2 * stage + which) * (Shape::tile_bytes / piece_bytes) +
+           part * (Shape::part * panel_row_bytes / piece_bytes);
+  }
+  __device__ std::uint32_t gradient_piece(int turn, int part) const {
+    return step_piece(0, Shape::stages, 0) +
+           (turn * Shape::parts + part) * (Shape::gradient_bytes / piece_bytes);
+  }
+  //! Floats, two for each query of the stage.
   __device__ std::uint32_t numbers(int stage) const {
-    return step(0, Shape::stages) + stage * Shape::number_bytes;
+    return gradients(2, 0) + stage * Shape::number_bytes;
   }
   __device__ std::uint32_t barrier(int n) const { return numbers(Shape::stages) + 8 * n; }
   __device__ std::uint32_t own_full() const { return barrier(0); }
-  __device__ std::uint32_t own_empty() const { return barrier(1); }
-  __device__ std::uint32_t full(int stage) const { return barrier(2 + stage); }
-  __device__ std::uint32_t empty(int stage) const { return barrier(2 + Shape::stages + stage); }
-  //! What a stage holds: 2 * tile, + 1 where every pair has to be asked; or no_more_tiles.
+  //! It is this block's turn to add to the dQ of a step; everybody has added.
+  __device__ std::uint32_t turn() const { return barrier(1); }
+  __device__ std::uint32_t added() const { return barrier(2); }
+  __device__ std::uint32_t full(int stage) const { return barrier(3 + stage); }
+  __device__ std::uint32_t empty(int stage) const { return barrier(3 + Shape::stages + stage); }
+  //! What a stage holds: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
   __device__ std::uint32_t slot(int stage) const {
-    return barrier(2 + 2 * Shape::stages) + 4 * stage;
+    return barrier(3 + 2 * Shape::stages) + 4 * stage;
   }
-  //! Of which query head, where that differs between stages.
+  //! Of which query head.
   __device__ std::uint32_t head(int stage) const { return slot(Shape::stages) + 4 * stage; }
+  //! Where its sums of dQ lie, in steps.
+  __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
+  //! The block's work: four numbers.
+  __device__ std::uint32_t work() const { return sums(Shape::stages); }
 };
 
-//! A consumer, that is a warpgroup with 64 rows of the block, and its way through the stages.
+//! A tile of keys of one key head.
+struct hopper_key_work {
+  int batch;
+  int key_head;
+  int first; // key of the call
+  int rows;  // that exist
+};
+
+//! Writes the work of a block to shared memory: nobody keeps in registers what is seldom needed.
+__device__ inline void write_work(std::uint32_t to, hopper_key_work const& work) {
+  write_slot(to, work.batch);
+  write_slot(to + 4, work.key_head);
+  write_slot(to + 8, work.first);
+  write_slot(to + 12, work.rows);
+}
+__device__ inline hopper_key_work read_work(std::uint32_t from) {
+  return {read_slot(from), read_slot(from + 4), read_slot(from + 8), read_slot(from + 12)};
+}
+
+//! A consumer, that is a warpgroup with 64 keys of the block, and its way through the stages.
 template <class Shape>
-struct gradient_consumer {
-  gradient_memory<Shape> memory;
+struct backward_consumer {
+  backward_memory<Shape> memory;
   ring_place<Shape::stages> place;
-  std::uint32_t own_parity;
 
   __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
   __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
@@ -135,7 +151,7 @@ struct gradient_consumer {
   //! Column of this lane; then 8 further right for each part.
   __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
 
-  //! Waits for the next stage and says which tile it holds.
+  //! Waits for the next stage and says which step it holds.
   __forceinline__ __device__ int next_tile() const {
     wait_for(memory.full(place.stage), place.parity);
     return read_slot(memory.slot(place.stage));
@@ -149,50 +165,50 @@ struct gradient_consumer {
   __forceinline__ __device__ void release(int stage) const {
     arrive_warp(memory.empty(stage), lane() == 0);
   }
-  __forceinline__ __device__ void wait_for_own() {
-    wait_for(memory.own_full(), own_parity);
-    own_parity ^= 1;
-  }
-  //! Products of own tile `which` with that of a stage.
+  //! Products of own tile `which` with a part of that of a stage.
   template <class Element, int Count>
-  __forceinline__ __device__ void start(float (&d)[Count], int which, int stage) const {
+  __forceinline__ __device__ void start(float (&d)[Count], int which, int stage, int part) const {
     start_rows<Element, Shape::dim>(d,
                                     describe_tile(memory.own_piece(which, consumer()), 16),
-                                    describe_tile(memory.step_piece(which, stage), 16));
+                                    describe_tile(memory.step_piece(which, stage, part), 16));
   }
 };
 
-//! Makes the barriers and gives each warpgroup its role: copy(memory, lane) for one warp,
-//! consume(consumer) for two warpgroups.
-//! @param full_arrivals on a full stage, beside its bytes. @param own_arrivals on free own tiles
-template <class Shape, class Copy, class Consume>
+//! Makes the barriers and gives everybody a role: copy(memory) for one warp, order(memory) for
+//! one thread, consume(consumer) for two warpgroups.
+//! @param take gives the work; asked by one thread
+template <class Shape, class Take, class Copy, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
-                                          int full_arrivals,
-                                          int own_arrivals,
+                                          Take const& take,
                                           Copy const& copy,
+                                          Order const& order,
                                           Consume const& consume) {
-  gradient_memory<Shape> const memory{shared_address(shared)};
+  backward_memory<Shape> const memory{shared_address(shared)};
   if (threadIdx.x == 0) {
     check_alignment(memory.start);
     begin_barrier(memory.own_full(), 1);
-    begin_barrier(memory.own_empty(), own_arrivals);
+    begin_barrier(memory.turn(), 1);
+    begin_barrier(memory.added(), 4 * Shape::consumers); // one arrival per warp
     for (int stage = 0; stage < Shape::stages; ++stage) {
-      begin_barrier(memory.full(stage), full_arrivals);
-      begin_barrier(memory.empty(stage), 4 * Shape::consumers); // one arrival per warp
+      begin_barrier(memory.full(stage), 2); // of the copies and of the numbers
+      begin_barrier(memory.empty(stage), 4 * Shape::consumers);
     }
     publish_barriers();
+    write_work(memory.work(), take());
   }
   __syncthreads();
-  int const warpgroup = static_cast<int>(threadIdx.x) / 128;
+  int const warp = static_cast<int>(threadIdx.x) / 32 - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;
-  if (warpgroup == Shape::consumers) {
+  if (warp >= 0) {
     give_registers<Shape::copy_registers>();
-    if (threadIdx.x < 128 * Shape::consumers + 32) {
-      copy(memory, lane);
+    if (warp == 0) {
+      copy(memory);
+    } else if (warp == 1 && lane == 0) {
+      order(memory);
     }
   } else {
     take_registers<Shape::consumer_registers>();
-    consume(gradient_consumer<Shape>{memory, {}, 0});
+    consume(backward_consumer<Shape>{memory, {}});
   }
 }
 
