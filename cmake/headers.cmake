@@ -149,6 +149,7 @@ set(PIPELINING_HEADERS_SEARCH
 set(PIPELINING_HEADERS_ATTENTION
   attention/backward.hpp
   attention/forward.hpp
+  attention/hopper/query_sums.hpp
   attention/kernel_call.hpp
   attention/kernel_choice.hpp
   attention/key_splits.hpp
@@ -297,15 +298,15 @@ set(PIPELINING_CUDA_HEADERS
   attention/forward_on_hopper.cuh
   attention/merge.cuh
   attention/on_gpu.cuh
+  attention/hopper/backward.cuh
+  attention/hopper/backward_block.cuh
   attention/hopper/code_in_program.cuh
   attention/hopper/forward.cuh
   attention/hopper/forward_block.cuh
-  attention/hopper/gradient_block.cuh
   attention/hopper/instructions.cuh
-  attention/hopper/key_gradient.cuh
   attention/hopper/launch.cuh
   attention/hopper/products.cuh
-  attention/hopper/query_gradient.cuh
+  attention/hopper/query_sums.cuh
   attention/hopper/softmax.cuh
   attention/hopper/tensor_map.cuh
   attention/kernel/merge_splits.cuh

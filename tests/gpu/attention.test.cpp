@@ -39,7 +39,7 @@ void check_chunk(gpu_tests::program const& calls, at::parameters const& p) {
   attention_call c(p);
   attention_answers const expected(c);
   device_array<float> scratch(
-    std::max(c.row_count(), calls.forward_scratch(p))); // for dO . O, and for keys in parts
+    std::max(c.scratch_count(), calls.forward_scratch(p))); // for dO . O, and for keys in parts
   auto const forward =
     calls.forward(p, c.forward(), scratch.data(), calls.forward_scratch(p), nullptr);
   auto const backward = calls.backward(p, c.backward(), scratch.data(), scratch.count(), nullptr);

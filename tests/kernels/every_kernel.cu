@@ -2,9 +2,8 @@
 // Every attention kernel of one head dim and element type, for every mask, under plain names:
 // scripts/check-kernels --everything compiles it once for each DIM, TYPE and ELEMENT.
 #if defined(HOPPER)
+#include <pipe/attention/hopper/backward.cuh>
 #include <pipe/attention/hopper/forward.cuh>
-#include <pipe/attention/hopper/key_gradient.cuh>
-#include <pipe/attention/hopper/query_gradient.cuh>
 #else
 #include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/attention/portable/forward_mma.cuh>
@@ -31,17 +30,19 @@ using window_of_document = at::both<at::sliding_window, at::document>;
       const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
     at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);                \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::hopper_query_gradient_shape<DIM>::threads, 1)   \
-    JOIN(query_gradient, DIM, TYPE, name)(                                                         \
+  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)         \
+    JOIN(backward, DIM, TYPE, name)(                                                               \
       const __grid_constant__ at::hopper_backward_maps maps,                                       \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
-    at::detail::query_gradient_hopper_block<DIM>(call, maps, memory);                              \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::hopper_query_sums sums) {                                        \
+    at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);       \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::hopper_key_gradient_shape<DIM>::threads, 1)     \
-    JOIN(key_gradient, DIM, TYPE, name)(                                                           \
+  extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)         \
+    JOIN(backward_free, DIM, TYPE, name)(                                                          \
       const __grid_constant__ at::hopper_backward_maps maps,                                       \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
-    at::detail::key_gradient_hopper_block<DIM>(call, maps, memory);                                \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::hopper_query_sums sums) {                                        \
+    at::detail::backward_hopper_block<DIM, at::query_order::free>(call, maps, sums, memory);       \
   }
 #else
 #define KERNELS(name, mask)                                                                        \

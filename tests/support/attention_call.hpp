@@ -4,6 +4,7 @@
 //! @file
 //! @brief One call of attention on the stand-in for the CUDA runtime, and its answers in double.
 
+#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/reference.hpp>
 
@@ -60,7 +61,8 @@ struct attention_call {
   explicit attention_call(at::parameters const& of = some_parameters, unsigned seed = 1)
       : p(of), query(query_count()), key(key_count()), value(key_count()), output(query_count()),
         output_gradient(query_count()), query_gradient(query_count()), lse(row_count()),
-        mean(row_count()), key_gradient(key_count()), value_gradient(key_count()) {
+        mean(row_count()), sums(at::hopper_query_sums::scratch(p)), key_gradient(key_count()),
+        value_gradient(key_count()) {
     std::mt19937 random(seed);
     query.fill(random);
     key.fill(random);
@@ -71,6 +73,10 @@ struct attention_call {
   }
 
   std::int64_t row_count() const { return p.batch * p.heads * p.query_length; }
+  //! What backward_scratch says: dO . O in 16 bytes, then the sums of dQ.
+  std::int64_t scratch_count() const {
+    return (row_count() + 3) / 4 * 4 + at::hopper_query_sums::scratch(p);
+  }
   std::int64_t query_count() const { return row_count() * p.head_dim; }
   std::int64_t key_count() const { return p.batch * p.key_length * p.key_heads * p.head_dim; }
 
@@ -109,7 +115,7 @@ struct attention_call {
 
   at::parameters p;
   device_array<element> query, key, value, output, output_gradient, query_gradient;
-  device_array<float> lse, mean, key_gradient, value_gradient;
+  device_array<float> lse, mean, sums, key_gradient, value_gradient;
 };
 
 //! What the double reference makes of a call.

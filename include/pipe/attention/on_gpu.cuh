@@ -80,6 +80,11 @@ kernel_choice choose(Code const& code) {
   }
 }
 
+//! Floats of dO . O, up to the next multiple of 16 bytes.
+[[nodiscard]] constexpr std::int64_t floats_of_means(parameters const& p) {
+  return (p.batch * p.heads * p.query_length + 3) / 4 * 4;
+}
+
 //! As many parts of the keys as scratch holds, at most `best`.
 inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std::int32_t best) {
   auto const fit = scratch.count / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
@@ -105,11 +110,16 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
 //! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
 //! @tparam Dim elements of a head: 64, 128 or 256
 //! @throws as chosen_forward
-template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+template <int Dim,
+          class Element,
+          mask Mask = causal,
+          score Score = plain,
+          class Built = built_here,
+          query_order Order = query_order::kept>
 [[nodiscard]] kernel_choice chosen_backward() {
   return detail::choose<Dim>([] {
     if constexpr (detail::is_hopper_dim<Dim>) {
-      return detail::backward_code<Dim, Element, Mask, Score, Built>();
+      return detail::backward_code<Dim, Element, Mask, Score, Built, Order>();
     }
   });
 }
@@ -129,9 +139,11 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
-//! @brief Floats of scratch that backward_on_gpu needs.
+//! @brief Floats of scratch that backward_on_gpu needs: dO . O of the queries and, at head dims 64 and
+//! 128, what the kernel for Hopper sums dQ in. About head_dim + 1 for each query of a head.
 [[nodiscard]] constexpr std::int64_t backward_scratch(parameters const& p) {
-  return p.batch * p.heads * p.query_length;
+  auto const sums = p.head_dim == 64 || p.head_dim == 128 ? hopper_query_sums::scratch(p) : 0;
+  return detail::floats_of_means(p) + sums;
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, with the fastest kernels
@@ -188,7 +200,9 @@ kernel_choice forward_on_gpu(parameters const& p,
 //!
 //! The chunks of a sequence come last chunk first, as backward_on_device says.
 //!
-//! @tparam Dim elements of a head: 64, 128 or 256
+//! @tparam Dim   elements of a head: 64, 128 or 256
+//! @tparam Order of the sums of dQ on a Hopper, as backward_on_hopper says; the portable kernels keep
+//!               theirs
 //! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
 //! @param t       as for backward_on_device
 //! @param scratch at least backward_scratch floats
@@ -199,7 +213,12 @@ kernel_choice forward_on_gpu(parameters const& p,
 //! @throws std::invalid_argument as check_for_kernels, where the current GPU is below compute
 //!         capability 8.0, and where scratch is too short or not aligned, before any launch
 //! @throws cuda::error where a launch fails
-template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
+template <int Dim,
+          class Element,
+          mask Mask = causal,
+          score Score = plain,
+          class Built = built_here,
+          query_order Order = query_order::kept>
 kernel_choice backward_on_gpu(parameters const& p,
                               backward_tensors<Element, float, float> const& t,
                               gpu_scratch const& scratch,
@@ -207,18 +226,18 @@ kernel_choice backward_on_gpu(parameters const& p,
                               Score const& f,
                               cudaStream_t stream) {
   check(p, t);
-  auto choice = chosen_backward<Dim, Element, Mask, Score, Built>();
+  auto choice = chosen_backward<Dim, Element, Mask, Score, Built, Order>();
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   if constexpr (detail::is_hopper_dim<Dim>) {
     check_for_kernels<Dim>(p, t, mean);
     if (choice.family == kernel_family::hopper &&
-        !detail::are_strides_of_copies(
-          t.query, t.key, t.value, t.output_gradient, t.query_gradient)) {
+        !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
       choice = {kernel_family::portable, choice_reason::strides};
     }
     if (choice.family == kernel_family::hopper) {
-      detail::start_on_hopper<Dim, Built>(p, t, mean, m, f, stream);
+      auto const sums = hopper_query_sums::in(scratch.data + detail::floats_of_means(p), p);
+      detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
       return choice;
     }
   }

@@ -29,7 +29,7 @@ void plug_in(int major, int minor) {
 void check_answers(program const& calls, std::string const& family) {
   attention_call c;
   attention_answers const expected(c);
-  device_array<float> scratch(c.row_count());
+  device_array<float> scratch(c.scratch_count());
   CHECK(at::name_of(calls.forward(c.p, c.forward(), nullptr, 0, nullptr).family) == family);
   CHECK(at::name_of(
           calls.backward(c.p, c.backward(), scratch.data(), scratch.count(), nullptr).family) ==
@@ -103,7 +103,7 @@ TEST_CASE("on gpu: the numbers are those of the double reference, whatever is ch
 TEST_CASE("on gpu: a GPU that no kernel runs on is refused in one sentence") {
   plug_in(7, 5);
   attention_call c;
-  device_array<float> scratch(c.row_count());
+  device_array<float> scratch(c.scratch_count());
   auto const expected = "attention: the kernels run on compute capability 8.0 and up, but the "
                         "current GPU has 7.5; use attention::forward and attention::backward on "
                         "the host";
@@ -156,7 +156,7 @@ TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels")
   auto backward = c.backward();
   backward.key = t.key;
   backward.value = t.value;
-  device_array<float> scratch(c.row_count());
+  device_array<float> scratch(c.scratch_count());
   CHECK(for_80_and_90a.backward(c.p, backward, scratch.data(), scratch.count(), nullptr) ==
         at::kernel_choice{at::kernel_family::portable, at::choice_reason::strides});
   c.query_gradient.fetch();
@@ -235,14 +235,16 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
 TEST_CASE("on gpu: scratch that is short or not aligned is refused in one sentence") {
   plug_in(9, 0);
   attention_call c;
-  device_array<float> scratch(c.row_count());
+  device_array<float> scratch(c.scratch_count());
   auto const refused = [&](float* data, std::int64_t floats) {
     return sentence_of([&] { for_80_and_90a.backward(c.p, c.backward(), data, floats, nullptr); });
   };
-  CHECK(refused(scratch.data(), 319) ==
-        "attention: scratch holds 319 floats, but the call needs 320");
-  CHECK(refused(nullptr, 320) == "attention: scratch holds 0 floats, but the call needs 320");
-  CHECK(refused(scratch.data() + 1, 320) ==
+  auto const wanted = c.scratch_count();
+  auto const needs = " floats, but the call needs " + std::to_string(wanted);
+  CHECK(refused(scratch.data(), wanted - 1) ==
+        "attention: scratch holds " + std::to_string(wanted - 1) + needs);
+  CHECK(refused(nullptr, wanted) == "attention: scratch holds 0" + needs);
+  CHECK(refused(scratch.data() + 1, wanted) ==
         "attention: scratch does not begin at a multiple of 16 bytes");
   CHECK(standin::counters().kernels == 0);
 }

@@ -17,6 +17,13 @@ namespace {
 using namespace hopper_tests;
 using namespace device_tests;
 
+void launch_backward_of(attention_call& c,
+                        at::parameters const& p,
+                        at::backward_tensors<__nv_bfloat16> const& t,
+                        cudaStream_t stream) {
+  launch_backward(p, t, c.rows(c.mean.data()), at::hopper_query_sums::in(c.sums.data(), p), stream);
+}
+
 } // namespace
 
 TEST_CASE("hopper launch: forward on a stream gives the numbers of the double reference") {
@@ -45,10 +52,10 @@ TEST_CASE("hopper launch: backward on a stream gives the numbers of the double r
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
   launch_forward(c.p, c.forward(), stream);
-  launch_backward(c.p, c.backward(), c.rows(c.mean.data()), stream);
+  launch_backward_of(c, c.p, c.backward(), stream);
   REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
   CHECK(standin::summary() == "");
-  CHECK(standin::counters().kernels == 3);
+  CHECK(standin::counters().kernels == 4);
   c.query_gradient.fetch();
   c.key_gradient.fetch();
   c.value_gradient.fetch();
@@ -82,22 +89,22 @@ TEST_CASE("hopper launch: no keys, no queries") {
   c.output.fetch();
   auto const mine = c.output.numbers();
   CHECK(std::all_of(mine.begin(), mine.end(), [](double x) { return x == 0; }));
-  auto b = c.backward(); // dQ = 0 and dO . O, and no kernel for keys
+  auto b = c.backward(); // dQ = 0 and dO . O: the kernels before and after the sums
   for (auto* view : {&b.key, &b.value}) {
     view->length = 0;
     view->data = nullptr;
   }
   b.key_gradient.length = b.value_gradient.length = 0;
-  launch_backward(p, b, c.rows(c.mean.data()), nullptr);
+  launch_backward_of(c, p, b, nullptr);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::summary() == "");
-  CHECK(standin::counters().kernels == 2);
+  CHECK(standin::counters().kernels == 3);
   c.query_gradient.fetch();
   auto const gradients = c.query_gradient.numbers();
   CHECK(std::all_of(gradients.begin(), gradients.end(), [](double x) { return x == 0; }));
   p.query_length = t.query.length = t.output.length = t.log_sum_exp.length = 0;
   launch_forward(p, t, nullptr);
-  CHECK(standin::counters().kernels == 2);
+  CHECK(standin::counters().kernels == 3);
 }
 
 TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence") {
@@ -107,9 +114,8 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
     standin::configure(older);
     attention_call c;
     for (auto const& sentence :
-         {sentence_of([&] { launch_forward(c.p, c.forward(), nullptr); }), sentence_of([&] {
-            launch_backward(c.p, c.backward(), c.rows(c.mean.data()), nullptr);
-          })}) {
+         {sentence_of([&] { launch_forward(c.p, c.forward(), nullptr); }),
+          sentence_of([&] { launch_backward_of(c, c.p, c.backward(), nullptr); })}) {
       CHECK(sentence.find("compute capability 9.0") != std::string::npos);
     }
   }
@@ -121,7 +127,7 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
                         "0 and below 2^40 bytes";
   CHECK(sentence_of([&] { launch_forward(c.p, t, nullptr); }) == expected);
   auto const refused = [&](at::backward_tensors<__nv_bfloat16> const& b) {
-    return sentence_of([&] { launch_backward(c.p, b, c.rows(c.mean.data()), nullptr); });
+    return sentence_of([&] { launch_backward_of(c, c.p, b, nullptr); });
   };
   auto b = c.backward();
   b.key.length_stride = -b.key.length_stride;

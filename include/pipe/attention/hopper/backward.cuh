@@ -18,21 +18,13 @@
 //! FlashAttention's deterministic backward
 
 #include <pipe/attention/hopper/backward_block.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
+#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/kernel/query_statistics.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
-
-//! @brief In which order blocks of keys add to a dQ.
-enum class query_order : std::uint8_t {
-  kept, //!< last keys first: the same call gives the same bits
-  free  //!< as they come: nobody waits, and the last bits of dQ differ from call to call
-};
-
-namespace detail {
+namespace pipelining::inline v0_2::attention::detail {
 
 //! The tile of keys of piece n. In order of n: where the order is kept, late keys first, as they add
 //! to dQ, so that blocks only wait for pieces taken before theirs; else early keys, which most
@@ -406,6 +398,4 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
     });
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_2::attention::detail

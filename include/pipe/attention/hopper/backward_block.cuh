@@ -8,7 +8,7 @@
 #include <pipe/attention/hopper/forward_block.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/hopper/products.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
+#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
 

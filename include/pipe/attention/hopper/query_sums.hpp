@@ -11,6 +11,12 @@
 
 namespace pipelining::inline v0_2::attention {
 
+//! @brief In which order blocks of keys add to dQ in the backward kernel for Hopper.
+enum class query_order : std::uint8_t {
+  kept, //!< last keys first: the same call gives the same bits
+  free  //!< as they come: nobody waits, and dQ differs in its last bits from call to call
+};
+
 //! @brief Queries of one step of the backward kernel for Hopper.
 template <int Dim>
 inline constexpr int hopper_queries_of_step = Dim == 64 ? 128 : 64;
@@ -22,10 +28,11 @@ struct hopper_query_sums {
   static constexpr int tile = 64 * 64; //!< floats to which one consumer adds in a step
 
   float* sums = nullptr;           //!< begins at a multiple of 16 bytes
-  std::int32_t* after = nullptr;  //!< [batch, heads, steps]: 1 + the tile of keys that added last
+  std::int32_t* after = nullptr;   //!< [batch, heads, steps]: 1 + the tile of keys that added last
   std::uint32_t* ticket = nullptr; //!< the next piece of work
   std::int32_t steps = 0;          //!< of the queries of a head
 
+  //! Steps of the queries of a head.
   [[nodiscard]] static constexpr std::int64_t steps_of(parameters const& p) {
     auto const step = p.head_dim == 64 ? hopper_queries_of_step<64> : hopper_queries_of_step<128>;
     return (p.query_length + step - 1) / step;
@@ -35,6 +42,7 @@ struct hopper_query_sums {
     return p.batch * p.heads * steps_of(p) * (2 * tile + 1) + 1;
   }
   //! Takes its place at the start of scratch.
+  //! @param data begins at a multiple of 16 bytes and holds scratch(p) numbers
   [[nodiscard]] static hopper_query_sums in(float* data, parameters const& p) {
     auto const count = p.batch * p.heads * steps_of(p);
     auto* const after = reinterpret_cast<std::int32_t*>(data + count * 2 * tile);
