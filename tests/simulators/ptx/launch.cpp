@@ -161,7 +161,8 @@ public:
   void all() {
     u64 idle = 0;
     while (next_ < blocks_ || !active_.empty()) {
-      if (active_.empty()) {
+      while (next_ < blocks_ && (active_.empty() || (run_.how.together &&
+                                                     active_.size() < run_.how.resident_blocks))) {
         admit();
       }
       u64 const before = run_.progress;

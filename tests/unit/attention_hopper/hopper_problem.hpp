@@ -11,6 +11,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/simulators/ptx/tensor_map.hpp"
@@ -76,6 +77,7 @@ struct machine {
   explicit machine(std::string const& text) : code(text, where) {}
   ptx::memory where;
   ptx::module code;
+  std::vector<float> sums; // of dQ, after the last backward: it rounds away in which order they are
 
   template <class Call>
   ptx::result launch(std::string const& name,
@@ -108,10 +110,10 @@ struct machine {
     Call argument = call;
     std::vector<float> scratch(static_cast<std::size_t>(at::hopper_query_sums::scratch(p)) + 4);
     where.add(scratch.data(), scratch.size() * 4);
-    auto sums = at::hopper_query_sums::in(scratch.data(), p);
-    void* of_sums[] = {&argument, &sums};
-    void* arguments[] = {&all, &argument, &sums};
-    auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
+    auto sums_of_call = at::hopper_query_sums::in(scratch.data(), p);
+    void* of_sums[] = {&argument, &sums_of_call};
+    void* arguments[] = {&all, &argument, &sums_of_call};
+    auto const steps = static_cast<unsigned>(p.batch * p.heads * sums_of_call.steps);
     auto const pieces = static_cast<unsigned>((p.key_length + backward_shape::keys - 1) /
                                               backward_shape::keys * p.key_heads * p.batch);
     auto const plain = name.substr(0, name.find("_free"));
@@ -124,6 +126,9 @@ struct machine {
       result = ptx::launch(code, "finish_sums_" + plain, {2 * steps}, {256}, 0, of_sums, how);
     }
     where.remove(scratch.data());
+    scratch.resize(static_cast<std::size_t>(sums_of_call.after -
+                                            reinterpret_cast<std::int32_t*>(scratch.data())));
+    sums = std::move(scratch);
     return result;
   }
 };

@@ -14,9 +14,9 @@ BLOCK = "hopper/forward_block.cuh"
 SOFTMAX = "hopper/softmax.cuh"
 PRODUCTS = "hopper/products.cuh"
 INSTRUCTIONS = "hopper/instructions.cuh"
-QUERIES = "hopper/query_gradient.cuh"
-KEYS = "hopper/key_gradient.cuh"
-GRADIENTS = "hopper/gradient_block.cuh"
+BACK = "hopper/backward.cuh"
+PARTS = "hopper/backward_block.cuh"
+SUMS = "hopper/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -63,49 +63,54 @@ FORWARD = {
     "heads_of_a_group_mixed_up": (BLOCK, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
 }
 
-QUERY_GRADIENT = {
-    "dq_no_wait_for_a_free_stage": (QUERIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      write", "write"),
-    "dq_no_wait_for_a_stage": (GRADIENTS, "wait_for(memory.full(place.stage), place.parity);", ""),
-    "dq_no_wait_for_own_tiles": (QUERIES, "walk.wait_for_own();", ""),
-    "dq_parity_of_own_tiles_stays": (GRADIENTS, "own_parity ^= 1;", ""),
-    "dq_too_few_bytes": (QUERIES, "memory.full(place.stage), 2 * shape::tile_bytes", "memory.full(place.stage), shape::tile_bytes"),
-    "dq_values_take_the_place_of_keys": (QUERIES, "memory.step(1, place.stage), maps.value_step", "memory.step(1, place.stage), maps.key_step"),
-    "dq_gradients_read_too_early": (QUERIES, "wait_for_products<0>(d);", ""),
-    "dq_stage_released_too_early": (QUERIES, "wait_for_products<1>(sum);\n        walk.release(stage);",
-                                    "walk.release(stage);\n        wait_for_products<1>(sum);"),
-    "dq_own_tiles_released_too_early": (QUERIES, "wait_for_stores_to_read();", ""),
-    "dq_no_proxy_fence": (QUERIES, "show_to_copies();", ""),
-    "dq_no_barrier_before_the_store": (QUERIES, "show_to_copies();\n    meet_warpgroup(walk.consumer());", "show_to_copies();"),
-    "dq_means_read_too_early": (QUERIES, "walk.lane());\n    __syncwarp();", "walk.lane());"),
-    "dq_keys_beyond_the_end": (BLOCK, "key_end == (tile + 1) * Keys &&", "true &&"),
-    "dq_offset_of_keys_forgotten": (QUERIES, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
-    "dq_without_scale": (QUERIES, "before.x + c.scale * two[0]", "before.x + two[0]"),
-    "dq_of_before_is_lost": (QUERIES, "c.p.from == carry::in", "false"),
-    "dq_mean_forgotten": (GRADIENTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
+BACKWARD = {
+    "back_no_wait_for_a_free_stage": (BACK, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n    if", "if"),
+    "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
+    "back_no_wait_for_own_tiles": (BACK, "wait_for(walk.memory.own_full(), 0);", ""),
+    "back_too_few_bytes": (BACK, "memory.full(place.stage), 2 * Shape::tile_bytes", "memory.full(place.stage), Shape::tile_bytes"),
+    "back_too_many_bytes": (BACK, "memory.own_full(), Shape::own_bytes", "memory.own_full(), Shape::own_bytes + 16"),
+    "back_queries_take_the_place_of_gradients": (BACK, "maps.output_gradient, from", "maps.query, from"),
+    "back_logits_read_too_early": (BACK, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
+    "back_gradients_read_too_early": (BACK, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
+    "back_sums_read_too_early": (BACK, "wait_for_products<2>(of_query);", "wait_for_products<3>(of_query);"),
+    "back_stage_released_too_early": (BACK, "wait_for_products<1>(of_key);\n      walk.release(stage);",
+                                      "walk.release(stage);\n      wait_for_products<1>(of_key);"),
+    "back_stage_released_before_the_turn": (BACK, "wait_for_products<2>(of_query);\n      add_queries(stage);\n      wait_for_products<1>(of_key);\n      walk.release(stage);",
+                                            "wait_for_products<1>(of_key);\n      walk.release(stage);\n      wait_for_products<1>(of_query);\n      add_queries(stage);"),
+    "back_no_proxy_fence": (BACK, "show_to_copies();", ""),
+    "back_consumers_do_not_meet": (BACK, "meet_consumers();", ""),
+    "back_gradients_keep_their_place": (BACK, "turn ^= 1;", ""),
+    "back_gradients_without_swizzle": (BACK, "((n + lane / 16) ^ row % 8)", "(n + lane / 16)"),
+    "back_matrices_in_another_order": (BACK, "row() / 16 * 16 + lane % 16", "row() / 16 * 16 + lane / 16 * 8 + lane % 8"),
+    "back_consumers_share_one_half": (BACK, "Dim == 64 ? share : 0", "0"),
+    "back_keys_of_the_first_consumer": (BACK, "n / 4 * shape::consumer_bytes +", ""),
+    "back_consumers_add_to_one_tile": (BACK, "(hopper_query_sums::tile - 128 * 4)", "(-128 * 4)"),
+    "back_numbers_not_waited_for": (BACK, "arrive_warp(memory.full(place.stage), lane() == 0);", "if (lane() == 0) {\n      arrive(memory.full(place.stage));\n    }"),
+    "back_one_arrival_on_full_stages": (PARTS, "begin_barrier(memory.full(stage), 2)", "begin_barrier(memory.full(stage), 1)"),
+    "back_numbers_of_the_first_stage": (BACK, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
+    "back_numbers_of_the_first_part": (BACK, "which * shape::step + part * shape::part + walk.column()", "which * shape::step + walk.column()"),
+    "back_numbers_swapped": (BACK, "which * shape::step", "(1 - which) * shape::step"),
+    "back_mean_forgotten": (PARTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
+    "back_rows_beyond_the_end": (BACK, "if (r < work.rows)", "if (true)"),
+    "back_mask_asked_the_wrong_way": (PARTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
+    "back_second_consumer_multiplies_keys_of_the_first": (PARTS, "memory.own_piece(which, consumer())", "memory.own_piece(which, 0)"),
+    "back_offset_of_queries_forgotten": (BACK, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
+    "back_only_the_first_head_of_the_group": (BACK, "head = first_head + now.head", "head = first_head"),
+    "back_dk_without_scale": (BACK, "of_key, c.scale)", "of_key, 1.0f)"),
+    "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
+    "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
+    "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
+    "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
+    "order_turn_not_given": (BACK, "arrive(memory.turn());", ""),
+    "order_turn_not_waited_for": (BACK, "wait_for(walk.memory.turn(), order_parity);", ""),
+    "order_handed_on_too_early": (BACK, "wait_for(memory.added(), parity);", ""),
+    "order_parity_stays": (BACK, "order_parity ^= 1;", ""),
+    "order_of_another_step": (BACK, "write_after(sums.after + step,", "write_after(sums.after + read_slot(memory.sums(place.stage)),"),
+    "order_not_waited_for": (BACK, "while (read_after(sums.after + step) != last) {\n    }", ""),
+    "order_the_wrong_way": (BACK, "(length + Keys - 1) / Keys - 1 - tile : tile", "tile : tile"),
 }
-KEY_GRADIENT = {
-    "dk_no_wait_for_a_free_stage": (KEYS, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
-    "dk_no_wait_for_free_own_tiles": (KEYS, "wait_for(memory.own_empty(), own_parity);", ""),
-    "dk_own_tiles_released_too_early": (KEYS, "walk.wait_for_own();\n",
-                                        "walk.wait_for_own();\n        arrive_warp(walk.memory.own_empty(), walk.lane() == 0);\n"),
-    "dk_too_many_bytes": (KEYS, "memory.own_full(), shape::own_bytes", "memory.own_full(), shape::own_bytes + 16"),
-    "dk_numbers_not_waited_for": (KEYS, "arrive_warp(memory.full(place.stage), lane == 0);", "if (lane == 0) {\n        arrive(memory.full(place.stage));\n      }"),
-    "dk_one_arrival_on_full_stages": (KEYS, "2, // of the copies", "1, // of the copies"),
-    "dk_numbers_of_the_first_stage": (KEYS, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
-    "dk_numbers_swapped": (KEYS, "which * shape::step + walk.column()", "(1 - which) * shape::step + walk.column()"),
-    "dk_gradients_read_too_early": (KEYS, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
-    "dk_stage_released_too_early": (KEYS, "wait_for_products<1>(of_key);\n      walk.release(stage);",
-                                    "walk.release(stage);\n      wait_for_products<1>(of_key);"),
-    "dk_rows_beyond_the_end": (KEYS, "if (r < work.rows)", "if (true)"),
-    "dk_running_gradient_is_lost": (KEYS, "before.x += factor", "before.x = factor"),
-    "dk_without_scale": (KEYS, "of_key, c.scale)", "of_key, 1.0f)"),
-    "dk_only_the_first_head_of_the_group": (KEYS, "head = first_head + now.head", "head = first_head"),
-    "dk_mask_asked_the_wrong_way": (GRADIENTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
-    "dk_second_consumer_multiplies_keys_of_the_first": (GRADIENTS, "memory.own_piece(which, consumer())", "memory.own_piece(which, 0)"),
-    "dk_offset_of_queries_forgotten": (KEYS, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
-}
-KERNELS = {"FORWARD": FORWARD, "QUERY_GRADIENT": QUERY_GRADIENT, "KEY_GRADIENT": KEY_GRADIENT}
-MUTANTS = {**FORWARD, **QUERY_GRADIENT, **KEY_GRADIENT}
+KERNELS = {"FORWARD": FORWARD, "BACKWARD": BACKWARD}
+MUTANTS = {**FORWARD, **BACKWARD}
 
 
 def main():
