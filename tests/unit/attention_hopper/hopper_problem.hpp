@@ -68,7 +68,7 @@ struct backward_shape {
   static unsigned shared(std::int64_t dim) {
     auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
     return static_cast<unsigned>(2 * keys * dim * 2 + stages * of_step + 2 * keys * step(dim) * 2 +
-                                 8 * (3 + 2 * stages) + 12 * stages + 16);
+                                 8 * (3 + 3 * stages) + 16 * stages + 16);
   }
 };
 

@@ -43,7 +43,7 @@ struct hopper_backward_shape {
   static constexpr int gradient_bytes = keys * part * 2; //!< gradients of the logits of a part
   static constexpr int number_bytes = 2 * step * 4;      //!< of a stage: two floats per query
   //! Of the barriers, and of what a stage tells.
-  static constexpr int barrier_bytes = 8 * (3 + 2 * stages) + 12 * stages + 16;
+  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 16;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
                                       2 * parts * gradient_bytes + barrier_bytes;
@@ -104,16 +104,20 @@ struct backward_memory {
   __device__ std::uint32_t added() const { return barrier(2); }
   __device__ std::uint32_t full(int stage) const { return barrier(3 + stage); }
   __device__ std::uint32_t empty(int stage) const { return barrier(3 + Shape::stages + stage); }
+  //! What the stage holds is said, though perhaps not there.
+  __device__ std::uint32_t told(int stage) const { return barrier(3 + 2 * Shape::stages + stage); }
   //! What a stage holds: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
   __device__ std::uint32_t slot(int stage) const {
-    return barrier(3 + 2 * Shape::stages) + 4 * stage;
+    return barrier(3 + 3 * Shape::stages) + 4 * stage;
   }
   //! Of which query head.
   __device__ std::uint32_t head(int stage) const { return slot(Shape::stages) + 4 * stage; }
   //! Where its sums of dQ lie, in steps.
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
+  //! The tile of keys after which this block adds, as hopper_query_sums::after has it.
+  __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
   //! The block's work: four numbers.
-  __device__ std::uint32_t work() const { return sums(Shape::stages); }
+  __device__ std::uint32_t work() const { return after(Shape::stages); }
 };
 
 //! A tile of keys of one key head.
@@ -174,13 +178,14 @@ struct backward_consumer {
   }
 };
 
-//! Makes the barriers and gives everybody a role: copy(memory) for one warp, order(memory) for
-//! one thread, consume(consumer) for two warpgroups.
+//! Makes the barriers and gives everybody a role: copy(memory, is_first_lane) and
+//! tell(memory, lane) for a warp each, order(memory) for one thread, consume(consumer) for two warpgroups.
 //! @param take gives the work; asked by one thread
-template <class Shape, class Take, class Copy, class Order, class Consume>
+template <class Shape, class Take, class Copy, class Tell, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
                                           Take const& take,
                                           Copy const& copy,
+                                          Tell const& tell,
                                           Order const& order,
                                           Consume const& consume) {
   backward_memory<Shape> const memory{shared_address(shared)};
@@ -192,18 +197,22 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     for (int stage = 0; stage < Shape::stages; ++stage) {
       begin_barrier(memory.full(stage), 2); // of the copies and of the numbers
       begin_barrier(memory.empty(stage), 4 * Shape::consumers);
+      begin_barrier(memory.told(stage), 1);
     }
     publish_barriers();
     write_work(memory.work(), take());
   }
   __syncthreads();
-  int const warp = static_cast<int>(threadIdx.x) / 32 - 4 * Shape::consumers;
+  // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
+  int const warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;
   if (warp >= 0) {
     give_registers<Shape::copy_registers>();
     if (warp == 0) {
-      copy(memory);
-    } else if (warp == 1 && lane == 0) {
+      copy(memory, lane == 0);
+    } else if (warp == 1) {
+      tell(memory, lane);
+    } else if (warp == 2 && lane == 0) {
       order(memory);
     }
   } else {

@@ -56,12 +56,6 @@ struct next_queries {
   tile_cover cover;
 };
 
-//! parameters::group, by a division of 32 bits: that of 64 takes more registers than copying warps
-//! have.
-__device__ inline int group_of(parameters const& p) {
-  return static_cast<int>(p.heads) / static_cast<int>(p.key_heads);
-}
-
 //! First tile of queries at or after (head, index) that a tile of keys has to visit.
 //! @param at batch, first query head of the group, keys of the tile
 template <int Queries, mask Mask>
@@ -70,7 +64,7 @@ find_query_tile(parameters const& p, Mask const& m, tile_position at, int head, 
   int const length = static_cast<int>(p.query_length);
   auto const offset = static_cast<std::int32_t>(p.query_offset);
   auto const first_head = at.head;
-  for (; head < group_of(p); ++head, index = 0) {
+  for (; head < static_cast<int>(p.group()); ++head, index = 0) {
     for (; index * Queries < length; ++index) {
       int const end = min(length, (index + 1) * Queries);
       at.head = first_head + head;
