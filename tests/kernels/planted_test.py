@@ -68,22 +68,22 @@ class Planted(unittest.TestCase):
             self.assertRegex(said[1], f"OVER BUDGET: .*{sentence}")
 
     def test_kernels_as_they_are_pass(self):
-        for path, name, architecture in ((HOPPER, "query_gradient_64", "sm_90a"), (PORTABLE, "forward_64", "sm_80")):
+        for path, name, architecture in ((HOPPER, "backward_64", "sm_90a"), (PORTABLE, "forward_64", "sm_80")):
             code, text = self.say(kernel_of(path, name), architecture)
             self.assertEqual(code, 0, text)
             self.assertIn(f"{name} {architecture}", text)
 
     def test_serialised_products(self):
         """Gradients are packed while the product that reads the last ones runs: ptxas serialises all products."""
-        ptx = kernel_of(HOPPER, "query_gradient_64")
-        self.refused(self.say(self.replaced(ptx, "wgmma.wait_group.sync.aligned 1;", "", 3)),
-                     r"query_gradient_64 sm_90a wgmma is serialised by ptxas: .*C75\d\d")
+        ptx = kernel_of(HOPPER, "backward_64")
+        self.refused(self.say(self.replaced(ptx, "wgmma.wait_group.sync.aligned 1;", "", 10)),
+                     r"backward_64 sm_90a wgmma is serialised by ptxas: .*C75\d\d")
 
     def test_softmax_after_the_products(self):
         """Everything is waited for at once: right, and slower. ptxas has nothing to say."""
-        ptx = kernel_of(HOPPER, "query_gradient_64")
-        self.refused(self.say(self.replaced(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", 3)),
-                     "query_gradient_64 sm_90a wgmma issues 0 exponentials of a pass under its own products, planned are 64")
+        ptx = kernel_of(HOPPER, "backward_64")
+        self.refused(self.say(self.replaced(ptx, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 0;", 10)),
+                     "backward_64 sm_90a wgmma issues 0 exponentials of a pass under its own products, planned are 64")
 
     def test_spills(self):
         ptx = kernel_of(PORTABLE, "forward_64")
