@@ -300,6 +300,8 @@ set(PIPELINING_CUDA_HEADERS
   attention/on_gpu.cuh
   attention/hopper/backward.cuh
   attention/hopper/backward_block.cuh
+  attention/hopper/backward_copies.cuh
+  attention/hopper/backward_weights.cuh
   attention/hopper/code_in_program.cuh
   attention/hopper/forward.cuh
   attention/hopper/forward_block.cuh

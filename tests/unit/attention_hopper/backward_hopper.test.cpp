@@ -20,11 +20,8 @@ machine& the_machine() {
 }
 
 template <class Element, class Mask, class Score>
-void check_backward(char const* name,
-                    sizes const& s,
-                    Mask const& m,
-                    Score const& f,
-                    unsigned seed) {
+void check_backward(
+  char const* name, sizes const& s, Mask const& m, Score const& f, unsigned seed) {
   CAPTURE(name);
   CAPTURE(seed);
   CAPTURE(s.queries);
@@ -63,11 +60,8 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
 
 TEST_CASE("hopper backward: whole tiles take the path without questions") {
   // More steps than stages, in both kernels; the second has keys of the past alone.
-  check_backward<__nv_bfloat16>("64",
-                                {.queries = 384, .query_offset = 640, .keys = 640},
-                                at::causal{},
-                                at::plain{},
-                                5);
+  check_backward<__nv_bfloat16>(
+    "64", {.queries = 384, .query_offset = 640, .keys = 640}, at::causal{}, at::plain{}, 5);
   check_backward<__nv_bfloat16>("128",
                                 {.queries = 384, .query_offset = 384, .keys = 384, .dim = 128},
                                 at::causal{},

@@ -16,6 +16,8 @@ PRODUCTS = "hopper/products.cuh"
 INSTRUCTIONS = "hopper/instructions.cuh"
 BACK = "hopper/backward.cuh"
 PARTS = "hopper/backward_block.cuh"
+COPIES = "hopper/backward_copies.cuh"
+WEIGHTS = "hopper/backward_weights.cuh"
 SUMS = "hopper/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
@@ -64,12 +66,12 @@ FORWARD = {
 }
 
 BACKWARD = {
-    "back_no_wait_for_a_free_stage": (BACK, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
+    "back_no_wait_for_a_free_stage": (COPIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
     "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
     "back_no_wait_for_own_tiles": (BACK, "wait_for(walk.memory.own_full(), 0);", ""),
-    "back_too_few_bytes": (BACK, "memory.full(place.stage), 2 * Shape::tile_bytes", "memory.full(place.stage), Shape::tile_bytes"),
-    "back_too_many_bytes": (BACK, "memory.own_full(), Shape::own_bytes", "memory.own_full(), Shape::own_bytes + 16"),
-    "back_queries_take_the_place_of_gradients": (BACK, "maps.output_gradient, from", "maps.query, from"),
+    "back_too_few_bytes": (COPIES, "memory.full(place.stage), 2 * Shape::tile_bytes", "memory.full(place.stage), Shape::tile_bytes"),
+    "back_too_many_bytes": (COPIES, "memory.own_full(), Shape::own_bytes", "memory.own_full(), Shape::own_bytes + 16"),
+    "back_queries_take_the_place_of_gradients": (COPIES, "maps.output_gradient, from", "maps.query, from"),
     "back_logits_read_too_early": (BACK, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
     "back_gradients_read_too_early": (BACK, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
     "back_sums_read_too_early": (BACK, "wait_for_products<2>(of_query);", "wait_for_products<3>(of_query);"),
@@ -85,30 +87,30 @@ BACKWARD = {
     "back_consumers_share_one_half": (BACK, "Dim == 64 ? share : 0", "0"),
     "back_keys_of_the_first_consumer": (BACK, "n / 4 * shape::consumer_bytes +", ""),
     "back_consumers_add_to_one_tile": (BACK, "(hopper_query_sums::tile - 128 * 4)", "(-128 * 4)"),
-    "back_numbers_not_waited_for": (BACK, "arrive_warp(memory.full(place.stage), lane == 0);", "if (lane == 0) {\n      arrive(memory.full(place.stage));\n    }"),
+    "back_numbers_not_waited_for": (COPIES, "arrive_warp(memory.full(place.stage), lane == 0);", "if (lane == 0) {\n      arrive(memory.full(place.stage));\n    }"),
     "back_one_arrival_on_full_stages": (PARTS, "begin_barrier(memory.full(stage), 2)", "begin_barrier(memory.full(stage), 1)"),
     "back_numbers_of_the_first_stage": (BACK, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
     "back_numbers_of_the_first_part": (BACK, "which * shape::step + part * shape::part + walk.column()", "which * shape::step + walk.column()"),
     "back_numbers_swapped": (BACK, "which * shape::step", "(1 - which) * shape::step"),
-    "back_mean_forgotten": (PARTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
+    "back_mean_forgotten": (WEIGHTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
     "back_rows_beyond_the_end": (BACK, "if (r < work.rows)", "if (true)"),
-    "back_mask_asked_the_wrong_way": (PARTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
+    "back_mask_asked_the_wrong_way": (WEIGHTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
     "back_second_consumer_multiplies_keys_of_the_first": (PARTS, "memory.own_piece(which, consumer())", "memory.own_piece(which, 0)"),
     "back_offset_of_queries_forgotten": (BACK, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
-    "back_only_the_first_head_of_the_group": (BACK, "group_of(c.p) + member", "group_of(c.p)"),
+    "back_only_the_first_head_of_the_group": (COPIES, "group_of(c.p) + member", "group_of(c.p)"),
     "back_dk_without_scale": (BACK, "of_key, c.scale)", "of_key, 1.0f)"),
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
     "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
     "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
-    "order_told_too_early": (BACK, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
-    "order_turn_not_given": (BACK, "arrive(memory.turn());", ""),
+    "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
+    "order_turn_not_given": (COPIES, "arrive(memory.turn());", ""),
     "order_turn_not_waited_for": (BACK, "wait_for(walk.memory.turn(), order_parity);", ""),
-    "order_handed_on_too_early": (BACK, "wait_for(memory.added(), parity);", ""),
+    "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (BACK, "order_parity ^= 1;", ""),
-    "order_of_another_step": (BACK, "write_after(sums.after + step,", "write_after(sums.after + read_slot(memory.sums(place.stage)),"),
-    "order_not_waited_for": (BACK, "while (read_after(sums.after + step) != before) {\n    }", ""),
-    "order_the_wrong_way": (BACK, "(length + Keys - 1) / Keys - 1 - tile : tile", "tile : tile"),
+    "order_of_another_step": (COPIES, "write_after(sums.after + step,", "write_after(sums.after + read_slot(memory.sums(place.stage)),"),
+    "order_not_waited_for": (COPIES, "while (read_after(sums.after + step) != before) {\n    }", ""),
+    "order_the_wrong_way": (COPIES, "(length + Keys - 1) / Keys - 1 - tile : tile", "tile : tile"),
 }
 KERNELS = {"FORWARD": FORWARD, "BACKWARD": BACKWARD}
 MUTANTS = {**FORWARD, **BACKWARD}

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Backward kernel for sm_90a: one thread copies tiles, two warpgroups multiply them, one warp
+//! @brief Backward kernel for sm_90a: one warp copies tiles, two warpgroups multiply them, one warp
 //! brings what is known of the queries, one thread keeps the order of dQ.
 //!
 //! A block keeps 128 keys of one head with their values and visits the queries of all heads of the
@@ -18,203 +18,13 @@
 //! FlashAttention's deterministic backward
 
 #include <pipe/attention/hopper/backward_block.cuh>
+#include <pipe/attention/hopper/backward_copies.cuh>
+#include <pipe/attention/hopper/backward_weights.cuh>
 #include <pipe/attention/hopper/query_sums.hpp>
-#include <pipe/attention/kernel/query_statistics.cuh>
 
 #include <cstdint>
 
 namespace pipelining::inline v0_2::attention::detail {
-
-//! The tile of keys of piece n. In order of n: where the order is kept, late keys first, as they add
-//! to dQ, so that blocks only wait for pieces taken before theirs; else early keys, which most
-//! queries see where a mask is causal.
-template <query_order Order, int Keys>
-__device__ __forceinline__ hopper_key_work key_work(parameters const& p, int n) {
-  int const heads = static_cast<int>(p.key_heads);
-  int const sequences = static_cast<int>(p.batch);
-  int const length = static_cast<int>(p.key_length);
-  int const tile = n / heads / sequences;
-  int const first =
-    (Order == query_order::kept ? (length + Keys - 1) / Keys - 1 - tile : tile) * Keys;
-  return {n / heads % sequences, n % heads, first, min(Keys, length - first)};
-}
-
-//! Numbers of the queries of a stage: log-sum-exps as powers of two, then dO . O; by one warp.
-template <int Queries, class Call>
-__device__ inline void
-tell_numbers(Call const& c, std::uint32_t to, int batch, int head, int begin, int lane) {
-  int const present = static_cast<int>(c.p.query_length) - begin;
-#pragma unroll
-  for (int row = lane; row < Queries; row += 32) {
-    bool const there = row < present;
-    float const lse = there ? power_of(c.t.log_sum_exp.at(batch, head, begin + row)) : 0.0f;
-    float const mean = there ? c.mean.at(batch, head, begin + row) : 0.0f;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + row * 4), "f"(lse) : "memory");
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (Queries + row) * 4), "f"(mean) : "memory");
-  }
-}
-
-//! parameters::group, by a division of 32 bits: that of 64 takes more registers than copying warps
-//! have.
-__device__ inline int group_of(parameters const& p) {
-  return static_cast<int>(p.heads) / static_cast<int>(p.key_heads);
-}
-
-//! How a step of queries and a tile of keys meet. Asks for everything anew, so that nothing stays in
-//! a register from one tile to the next.
-//! @param index of the tile of keys
-template <class Shape, class Call>
-__device__ inline tile_cover cover_of(
-  Call const& c, backward_memory<Shape> const& memory, int head, int step, int index) {
-  int const query = step * Shape::step;
-  int const key = index * Shape::keys;
-  int const queries = min(Shape::step, static_cast<int>(c.p.query_length) - query);
-  int const keys = min(Shape::keys, static_cast<int>(c.p.key_length) - key);
-  int const query_position = static_cast<int>(c.p.query_offset) + query;
-  int const key_position = static_cast<int>(c.p.key_offset) + key;
-  auto const covered = cover(c.m,
-                             tile_position{read_slot(memory.work()),
-                                           head,
-                                           query_position,
-                                           query_position + queries,
-                                           key_position,
-                                           key_position + keys});
-  return covered == tile_cover::full && (queries < Shape::step || keys < Shape::keys)
-           ? tile_cover::partial
-           : covered;
-}
-
-//! The copying warp, which finds out what there is to do. It has few registers beside those that
-//! masks take: it asks for its work again and again, and all lanes go the same way.
-template <class Shape, query_order Order, class Call>
-__device__ inline void copy_for_keys(Call const& c,
-                                     hopper_backward_maps const& maps,
-                                     hopper_query_sums const& sums,
-                                     backward_memory<Shape> const& memory,
-                                     bool is_first_lane) {
-  if (is_first_lane) {
-    auto const work = read_work(memory.work());
-    arrive_expecting(memory.own_full(), Shape::own_bytes);
-    for (int consumer = 0; consumer < Shape::consumers; ++consumer) {
-      tile_place const at{work.first + consumer * Shape::rows, work.key_head, work.batch};
-      load_tile(memory.own(0, consumer), maps.key, at, memory.own_full());
-      load_tile(memory.own(1, consumer), maps.value, at, memory.own_full());
-    }
-  }
-  __syncwarp();
-  ring_place<Shape::stages> place;
-  auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
-  int const group = group_of(c.p);
-#pragma unroll 1
-  for (int member = 0; member < group; ++member) {
-    auto const head = [&] { return read_slot(memory.work() + 4) * group_of(c.p) + member; };
-#pragma unroll 1
-    for (int step = 0; step < sums.steps; ++step) {
-      auto const covered = cover_of(c, memory, head(), step, tile());
-      if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
-        continue;
-      }
-      bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
-      wait_for(memory.empty(place.stage), place.parity ^ 1);
-      if (is_first_lane) {
-        int const batch = read_slot(memory.work());
-        write_slot(memory.slot(place.stage), 2 * step + (whole ? 0 : 1));
-        write_slot(memory.head(place.stage), head());
-        write_slot(memory.sums(place.stage), sums.first_step(c.p, batch, head()) + step);
-        arrive_expecting(memory.full(place.stage), 2 * Shape::tile_bytes);
-        tile_place const from{step * Shape::step, head(), batch};
-        load_tile(memory.step(0, place.stage), maps.query, from, memory.full(place.stage));
-        load_tile(memory.step(1, place.stage), maps.output_gradient, from, memory.full(place.stage));
-      }
-      __syncwarp();
-      if constexpr (Order == query_order::kept) {
-        int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
-        int away = 1;
-#pragma unroll 1
-        while (__all_sync(0xffffffffu,
-                          tile() + away < tiles &&
-                            cover_of(c, memory, head(), step, tile() + away) == tile_cover::skip)) {
-          ++away;
-        }
-        if (is_first_lane) {
-          write_slot(memory.after(place.stage), tile() + away < tiles ? tile() + away + 1 : 0);
-        }
-      }
-      arrive_warp(memory.told(place.stage), is_first_lane);
-      place.advance();
-    }
-  }
-  wait_for(memory.empty(place.stage), place.parity ^ 1);
-  if (is_first_lane) {
-    write_slot(memory.slot(place.stage), no_more_tiles);
-    arrive(memory.told(place.stage));
-    arrive(memory.full(place.stage));
-  }
-  wait_for(memory.own_full(), 0); // nobody else does where there is no step
-}
-
-//! The warp that brings what is known of the queries.
-template <class Shape, class Call>
-__device__ inline void
-tell_all_numbers(Call const& c, backward_memory<Shape> const& memory, int lane) {
-  ring_place<Shape::stages> place;
-#pragma unroll 1
-  for (bool more = true; more; place.advance()) {
-    wait_for(memory.told(place.stage), place.parity);
-    int const told = read_slot(memory.slot(place.stage));
-    more = told != no_more_tiles;
-    if (more) {
-      tell_numbers<Shape::step>(c,
-                                memory.numbers(place.stage),
-                                read_slot(memory.work()),
-                                read_slot(memory.head(place.stage)),
-                                told / 2 * Shape::step,
-                                lane);
-    }
-    arrive_warp(memory.full(place.stage), lane == 0);
-  }
-}
-
-__device__ inline int read_after(std::int32_t const* from) {
-  int tile;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-               : "=r"(tile)
-               : "l"(__cvta_generic_to_global(from))
-               : "memory");
-  return tile;
-}
-
-__device__ inline void write_after(std::int32_t* to, int tile) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(tile)
-               : "memory");
-}
-
-//! The thread that keeps the order: to each step the tiles of keys that see it add last tile first.
-//! Gives the consumers their turn when the tile before has added, and hands it on when they have.
-//! They release no stage before their turn, so what it tells stays till then.
-template <class Shape>
-__device__ inline void keep_order(hopper_query_sums const& sums,
-                                  backward_memory<Shape> const& memory) {
-  ring_place<Shape::stages> place;
-  std::uint32_t parity = 0;
-#pragma unroll 1
-  while (true) {
-    wait_for(memory.told(place.stage), place.parity);
-    if (read_slot(memory.slot(place.stage)) == no_more_tiles) {
-      return;
-    }
-    int const step = read_slot(memory.sums(place.stage));
-    int const before = read_slot(memory.after(place.stage));
-    while (read_after(sums.after + step) != before) {
-    }
-    arrive(memory.turn());
-    wait_for(memory.added(), parity);
-    parity ^= 1;
-    // The stage may hold another step by now.
-    write_after(sums.after + step, read_work(memory.work()).first / Shape::keys + 1);
-    place.advance();
-  }
-}
 
 //! Adds four floats to memory; does not wait.
 __device__ inline void add_four(float* to, float const* four) {

@@ -22,8 +22,8 @@ template <int Dim>
 inline constexpr int hopper_queries_of_step = Dim == 64 ? 128 : 64;
 
 //! @brief Scratch of the backward kernel for Hopper. Sums lie as accumulators of wgmma do, so that
-//! every lane adds four neighbours: [batch, heads, steps, 2, part 8, thread 128, 4]. The 2 are halves
-//! of the queries at head dim 64 and of the head dim at 128.
+//! every lane adds four neighbours: [batch, heads, steps, 2, part 8, thread 128, 4]. The 2 are
+//! halves of the queries at head dim 64 and of the head dim at 128.
 struct hopper_query_sums {
   static constexpr int tile = 64 * 64; //!< floats to which one consumer adds in a step
 
@@ -46,7 +46,10 @@ struct hopper_query_sums {
   [[nodiscard]] static hopper_query_sums in(float* data, parameters const& p) {
     auto const count = p.batch * p.heads * steps_of(p);
     auto* const after = reinterpret_cast<std::int32_t*>(data + count * 2 * tile);
-    return {data, after, reinterpret_cast<std::uint32_t*>(after + count), static_cast<std::int32_t>(steps_of(p))};
+    return {data,
+            after,
+            reinterpret_cast<std::uint32_t*>(after + count),
+            static_cast<std::int32_t>(steps_of(p))};
   }
   //! The number of the first step of a head.
   [[nodiscard]] PIPELINING_HOST_DEVICE std::int32_t
