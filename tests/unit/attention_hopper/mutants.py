@@ -97,20 +97,16 @@ BACKWARD = {
     "back_mask_asked_the_wrong_way": (WEIGHTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
     "back_second_consumer_multiplies_keys_of_the_first": (PARTS, "memory.own_piece(which, consumer())", "memory.own_piece(which, 0)"),
     "back_offset_of_queries_forgotten": (BACK, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
-    "back_only_the_first_head_of_the_group": (COPIES, "group_of(c.p) + member", "group_of(c.p)"),
     "back_dk_without_scale": (BACK, "of_key, c.scale)", "of_key, 1.0f)"),
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
     "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
     "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
-    "order_turn_not_given": (COPIES, "arrive(memory.turn());", ""),
     "order_turn_not_waited_for": (BACK, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (BACK, "order_parity ^= 1;", ""),
-    "order_of_another_step": (COPIES, "write_after(sums.after + step,", "write_after(sums.after + read_slot(memory.sums(place.stage)),"),
     "order_not_waited_for": (COPIES, "while (read_after(sums.after + step) != before) {\n    }", ""),
-    "order_the_wrong_way": (COPIES, "(length + Keys - 1) / Keys - 1 - tile : tile", "tile : tile"),
 }
 KERNELS = {"FORWARD": FORWARD, "BACKWARD": BACKWARD}
 MUTANTS = {**FORWARD, **BACKWARD}
