@@ -117,15 +117,18 @@ __device__ inline void copy_for_keys(Call const& c,
       __syncwarp();
       if constexpr (Order == query_order::kept) {
         int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
-        int away = 1;
+        int next = tile() + 1; // a tile for each lane
+        unsigned seen = 0;
 #pragma unroll 1
-        while (__all_sync(0xffffffffu,
-                          tile() + away < tiles &&
-                            cover_of(c, memory, head(), step, tile() + away) == tile_cover::skip)) {
-          ++away;
+        while (seen == 0 && next < tiles) {
+          int const mine = next + thread_anew() % 32;
+          seen = __ballot_sync(0xffffffffu,
+                               mine < tiles &&
+                                 cover_of(c, memory, head(), step, mine) != tile_cover::skip);
+          next += 32;
         }
         if (is_first_lane) {
-          write_slot(memory.after(place.stage), tile() + away < tiles ? tile() + away + 1 : 0);
+          write_slot(memory.after(place.stage), seen == 0 ? 0 : next - 32 + __ffs(seen));
         }
       }
       arrive_warp(memory.told(place.stage), is_first_lane);
