@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thrust/execution_policy.h>
+#include <thrust/reduce.h>
 #include <utility>
 #include <vector>
 
@@ -96,6 +98,7 @@ struct slot_sizes {
     placing all;
     switch (of) {
     case pp::slot_class::activation:
+    case pp::slot_class::host_activation:
       (void)stage_kept<Element>(all, size, held, tokens, cut.chunks(maker.microbatch) == 1);
       break;
     case pp::slot_class::weight_input:
@@ -128,6 +131,10 @@ public:
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
         losses_(held.ends ? loss_count() * static_cast<std::int64_t>(sizeof(float)) : 0) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
+    if (held_.ends) { // what lies behind a short sequence counts as nothing
+      clear(losses(), loss_count(), nullptr);
+      cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    }
   }
 
   //! Puts the bytes to learn from where passes read them, as work of this stream.
@@ -190,15 +197,8 @@ public:
   [[nodiscard]] std::vector<trained<Element>> const& weights() const { return weights_; }
   //! The sum of the losses of all tokens. @pre the step has ended. 0 but on the last stage
   [[nodiscard]] double loss_sum() const {
-    double sum = 0;
-    if (held_.ends) {
-      for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
-        for (float const x : fetch(losses() + m * size_.sequence, cut_.tokens(m))) {
-          sum += static_cast<double>(x);
-        }
-      }
-    }
-    return sum;
+    return held_.ends ? thrust::reduce(thrust::cuda::par, losses(), losses() + loss_count(), 0.0)
+                      : 0.0;
   }
 
 private:

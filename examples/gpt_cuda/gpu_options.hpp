@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the backends on GPUs.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../gpt/options.hpp"
+#include "../gpt/stage.hpp"
+#include "gpu_run.hpp"
+
+namespace gpt {
+
+inline constexpr char const* gpu_usage =
+  "usage: gpt --backend cuda [--bf16] [--graph] [OPTION [VALUE]]...\n"
+  "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
+  "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
+  "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
+  "itself. Of the options below there are no --clip, --post-validation, --tensor and --costs, and\n"
+  "--with has recompute and offload.\n\n"
+  "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
+  "  --graph            every step but the first is one CUDA graph\n"
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";
+
+struct gpu_options {
+  options common;
+  operands numbers = operands::float32;
+  bool graph = false;
+  std::chrono::seconds deadline{60};
+
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
+};
+
+//! @param devices those that there are by themselves; 0: as many as read_options says
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+                                                  int devices = 0) {
+  gpu_options chosen;
+  std::string const count = std::to_string(devices);
+  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
+  if (devices > 0) {
+    words.insert(words.end(), {"--devices", count});
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == "--bf16") {
+      chosen.numbers = operands::bf16;
+    } else if (given[i] == "--graph") {
+      chosen.graph = true;
+    } else if (given[i] == "--deadline" && i + 1 < given.size()) {
+      chosen.deadline =
+        std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
+      ++i;
+    } else {
+      words.push_back(given[i]);
+    }
+  }
+  for (auto const* const lacking : {"--clip", "--post-validation", "--tensor", "--costs"}) {
+    if (std::find(words.begin(), words.end(), lacking) != words.end()) {
+      throw std::invalid_argument(std::string("the backends on GPUs have no ") + lacking +
+                                  "; --backend threads has it");
+    }
+  }
+  chosen.common = read_options(words);
+  auto const with = chosen.common.adapted;
+  if (has_shards_of_stages(chosen.common) ||
+      (with != examples::adapter::none && with != examples::adapter::recompute &&
+       with != examples::adapter::offload)) {
+    throw std::invalid_argument(
+      "the backends on GPUs have no shards of stages, weights or vocabulary; --backend threads has "
+      "them");
+  }
+  return chosen;
+}
+
+//! What schedules may lie from the host: attention rounds to bf16, and products may.
+[[nodiscard]] inline double allowed_error(operands numbers) {
+  return numbers == operands::bf16 ? 0.03 : 0.02;
+}
+
+} // namespace gpt
