@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief A run from the first line of its report to the last: what is the same wherever stages run.
+//! @brief A run from the first line of its report to the last: what is the same wherever stages
+//! run.
 
 #include <pipe/io/figures.hpp>
 #include <pipe/io/text.hpp>

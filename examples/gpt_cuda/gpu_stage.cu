@@ -35,9 +35,10 @@ struct stage_at_work {
 void check(model_size const& size, pp::timetable_view table) {
   on_gpu::with_head_dim(size.head_dim(), [](auto) {});
   auto const refuse = [](std::string const& what) {
-    throw std::invalid_argument("the example on GPUs has " + what +
-                                "; choose a schedule with one copy of every stage, whose passes are forward and backward, "
-                                "with recomputation and offload");
+    throw std::invalid_argument(
+      "the example on GPUs has " + what +
+      "; choose a schedule with one copy of every stage, whose passes are forward and backward, "
+      "with recomputation and offload");
   };
   if (table.extents.where == pp::placement::custom || pp::routes(table.extents) > 1) {
     refuse("one copy of every stage, but this schedule takes microbatches different ways");
@@ -93,14 +94,13 @@ gpu_stages make_stages(model_size const& size,
     }
     auto& shared = work[static_cast<std::size_t>(device)];
     if (shared == nullptr) {
-      shared = std::make_shared<on_gpu::device_work<Element>>(
-        size, tokens, between, how.workspace_bytes);
+      shared =
+        std::make_shared<on_gpu::device_work<Element>>(size, tokens, between, how.workspace_bytes);
     }
     stage<float> host(size, layers, cut, seed, on_host);
-    made.push_back(
-      std::make_unique<gpu_stage>(std::make_unique<gpu_stage::either>(gpu_stage::either{
-        stage_at_work<Element>{shared,
-                               on_gpu::stage<Element>(host, size, layers, cut, *shared)}})));
+    made.push_back(std::make_unique<gpu_stage>(
+      std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
+        shared, on_gpu::stage<Element>(host, size, layers, cut, *shared)}})));
   }
   return made;
 }

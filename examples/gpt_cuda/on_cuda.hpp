@@ -54,7 +54,8 @@ first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& 
 }
 
 //! The schedules that are compared at the end of every run, beside the chosen one.
-inline constexpr char const* compared_schedules[] = {"1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"};
+inline constexpr char const* compared_schedules[] = {
+  "1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"};
 
 //! Compares schedules with the host, and bit by bit with each other where their sums are the same:
 //! those of as many chunks, and in the same order of microbatches.

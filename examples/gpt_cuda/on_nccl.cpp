@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "on_nccl.hpp"
+
 #include <pipe/run/clock.hpp>
 #include <pipe/run/launch_address.hpp>
 #include <pipe/run/launch_environment.hpp>
@@ -15,7 +17,6 @@
 
 #include "../gpt/backend.hpp"
 #include "on_cuda.hpp"
-#include "on_nccl.hpp"
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
   int rank = 0;

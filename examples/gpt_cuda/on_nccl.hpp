@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Trains a byte-level GPT in a pipeline of GPUs, a process each, with NCCL between them, and
-//! compares the bits with those of virtual devices on one GPU.
+//! @brief Trains a byte-level GPT in a pipeline of GPUs, a process each, with NCCL between them,
+//! and compares the bits with those of virtual devices on one GPU.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/error.cuh>
@@ -116,15 +116,16 @@ bool compare_ranks(gpu_options const& o,
   }
   auto const all = alone.gradients();
   double const error = relative_error(all, gradients_of_one_device(c, pieces));
-  std::printf("\nOne step of %s over NCCL: %d ranks, held against virtual devices on one GPU: %zu of "
-              "%zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: %.3f %%\n",
-              name_of(c).c_str(),
-              table.extents.devices,
-              different,
-              all.size(),
-              found.loss,
-              loss,
-              100 * error);
+  std::printf(
+    "\nOne step of %s over NCCL: %d ranks, held against virtual devices on one GPU: %zu of "
+    "%zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: %.3f %%\n",
+    name_of(c).c_str(),
+    table.extents.devices,
+    different,
+    all.size(),
+    found.loss,
+    loss,
+    100 * error);
   return different == 0 && found.loss == loss && error < allowed_error(o.numbers);
 }
 
@@ -132,9 +133,7 @@ bool compare_ranks(gpu_options const& o,
 //! @param line of this rank to the store of the run
 //! @return the exit status
 template <class Clock>
-int train_on_rank(gpu_options o,
-                  pp::launch_environment const& here,
-                  pp::basic_store<Clock>& line) {
+int train_on_rank(gpu_options o, pp::launch_environment const& here, pp::basic_store<Clock>& line) {
   auto& c = o.common;
   if (c.devices != here.size) {
     throw std::invalid_argument("the schedule has --devices " + std::to_string(c.devices) +

@@ -39,17 +39,16 @@ int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
   standin::configure({.execution = standin::order::random, .seed = 2});
   pp::store_server server{pp::store_address{}};
   std::vector<int> statuses(static_cast<std::size_t>(chosen.common.devices), 1);
-  auto const ended =
-    standin::run_ranks(static_cast<int>(chosen.common.devices), [&](int rank) {
-      pp::launch_environment const here{.rank = rank,
-                                        .size = static_cast<int>(chosen.common.devices),
-                                        .local_rank = rank,
-                                        .port = server.port()};
-      pp::store_address address;
-      address.port = server.port();
-      pp::basic_store<standin::clock> line(address, rank, chosen.deadline);
-      statuses[static_cast<std::size_t>(rank)] = train_on_rank(chosen, here, line);
-    });
+  auto const ended = standin::run_ranks(static_cast<int>(chosen.common.devices), [&](int rank) {
+    pp::launch_environment const here{.rank = rank,
+                                      .size = static_cast<int>(chosen.common.devices),
+                                      .local_rank = rank,
+                                      .port = server.port()};
+    pp::store_address address;
+    address.port = server.port();
+    pp::basic_store<standin::clock> line(address, rank, chosen.deadline);
+    statuses[static_cast<std::size_t>(rank)] = train_on_rank(chosen, here, line);
+  });
   for (auto const& each : ended) {
     if (each.threw) {
       throw std::runtime_error(each.what);
