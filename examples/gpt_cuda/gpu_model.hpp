@@ -29,8 +29,12 @@ namespace gpt {
 
 //! What the slots of a timetable's plan take.
 [[nodiscard]] inline gpu_slot_sizes
-gpu_sizes(model_size const& size, pp::timetable_view table, step_cut cut, operands numbers) {
-  return {numbers, size, std::move(cut), cut_layers(size.layers, pp::stages(table.extents))};
+gpu_sizes(model_size const& size, pp::timetable_view table, step_cut cut, gpu_run const& how) {
+  return {how.numbers,
+          how.shard,
+          size,
+          std::move(cut),
+          cut_layers(size.layers, pp::stages(table.extents))};
 }
 
 //! The stages of this process and the runner that drives them.
@@ -107,7 +111,7 @@ on_virtual_devices(model_size const& size,
   pp::cuda::check(cudaGetDevice(&gpu), "cudaGetDevice");
   return {make_gpu_stages(size, table, cut, seed, how), cut.tokens(), [&](gpu_stages& stages) {
             return pp::cuda::stream_runner<gpu_stages, Clock>(
-              pp::lower(table, gpu_sizes(size, table, cut, how.numbers)),
+              pp::lower(table, gpu_sizes(size, table, cut, how)),
               stages,
               {.gpus = std::vector<int>(static_cast<std::size_t>(table.extents.devices), gpu),
                .graph = how.graph,

@@ -24,8 +24,8 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below there are no --clip, --post-validation, --tensor and --costs, and\n"
-  "--with has recompute and offload.\n\n"
+  "itself. Of the options below there are no --clip, --post-validation and --costs, --with has\n"
+  "recompute and offload, and --tensor N wants nccl with N times as many ranks as --devices.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";
@@ -39,16 +39,13 @@ struct gpu_options {
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
 };
 
-//! @param devices those that there are by themselves; 0: as many as read_options says
+//! @param ranks of the run, which there are as many devices as by themselves; 0: as read_options
+//! says
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
-                                                  int devices = 0) {
+                                                  int ranks = 0) {
   gpu_options chosen;
-  std::string const count = std::to_string(devices);
   std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
-  if (devices > 0) {
-    words.insert(words.end(), {"--devices", count});
-  }
   for (std::size_t i = 0; i < given.size(); ++i) {
     if (given[i] == "--bf16") {
       chosen.numbers = operands::bf16;
@@ -62,20 +59,22 @@ struct gpu_options {
       words.push_back(given[i]);
     }
   }
-  for (auto const* const lacking : {"--clip", "--post-validation", "--tensor", "--costs"}) {
+  for (auto const* const lacking : {"--clip", "--post-validation", "--costs"}) {
     if (std::find(words.begin(), words.end(), lacking) != words.end()) {
       throw std::invalid_argument(std::string("the backends on GPUs have no ") + lacking +
                                   "; --backend threads has it");
     }
   }
   chosen.common = read_options(words);
+  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
+    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
   auto const with = chosen.common.adapted;
-  if (has_shards_of_stages(chosen.common) ||
-      (with != examples::adapter::none && with != examples::adapter::recompute &&
-       with != examples::adapter::offload)) {
+  if (with != examples::adapter::none && with != examples::adapter::recompute &&
+      with != examples::adapter::offload) {
     throw std::invalid_argument(
-      "the backends on GPUs have no shards of stages, weights or vocabulary; --backend threads has "
-      "them");
+      "the backends on GPUs have no shards of weights or vocabulary; --backend threads has them");
   }
   return chosen;
 }

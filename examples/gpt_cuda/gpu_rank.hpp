@@ -41,7 +41,7 @@ template <class Clock = pp::polling_clock>
   return {
     make_gpu_stages(size, table, cut, seed, how, rank), cut.tokens(), [&](gpu_stages& stages) {
       return rank_runner<Clock>(
-        pp::lower<pp::communicator_per_pair>(table, gpu_sizes(size, table, cut, how.numbers)),
+        pp::lower<pp::communicator_per_pair>(table, gpu_sizes(size, table, cut, how)),
         stages,
         line,
         rank,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "../gpt/stage_shard.hpp"
 #include "gpu_stage.hpp"
 #include "stage.cuh"
 
@@ -72,7 +73,8 @@ gpu_stages make_stages(model_size const& size,
                        gpu_run const& how,
                        std::optional<int> only) {
   auto const held = cut_layers(size.layers, pp::stages(table.extents));
-  on_gpu::slot_sizes<Element> const slots{size, cut, held};
+  auto const own = size_of_shard(size, how.shard);
+  on_gpu::slot_sizes<Element> const slots{size, own, cut, held};
   std::int64_t tokens = 0;
   std::int64_t between = 0;
   for (int i = 0; i < table.size(); ++i) {
@@ -95,12 +97,20 @@ gpu_stages make_stages(model_size const& size,
     auto& shared = work[static_cast<std::size_t>(device)];
     if (shared == nullptr) {
       shared =
-        std::make_shared<on_gpu::device_work<Element>>(size, tokens, between, how.workspace_bytes);
+        std::make_shared<on_gpu::device_work<Element>>(size, tokens, between, how.workspace_bytes, how.sum);
     }
-    stage<float> host(size, layers, cut, seed, on_host);
-    made.push_back(std::make_unique<gpu_stage>(
-      std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
-        shared, on_gpu::stage<Element>(host, size, layers, cut, *shared)}})));
+    auto const make = [&](auto& host) {
+      made.push_back(std::make_unique<gpu_stage>(
+        std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
+          shared, on_gpu::stage<Element>(host, size, own, layers, cut, *shared)}})));
+    };
+    if (how.shard.of > 1) {
+      stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
+      make(host);
+    } else {
+      stage<float> host(size, layers, cut, seed, on_host);
+      make(host);
+    }
   }
   return made;
 }
@@ -121,8 +131,8 @@ gpu_stages make_gpu_stages(model_size const& size,
 
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   return numbers == operands::bf16
-           ? on_gpu::slot_sizes<__nv_bfloat16>{size, cut, stages}.bytes(of, maker)
-           : on_gpu::slot_sizes<float>{size, cut, stages}.bytes(of, maker);
+           ? on_gpu::slot_sizes<__nv_bfloat16>{size, size_of_shard(size, shard), cut, stages}.bytes(of, maker)
+           : on_gpu::slot_sizes<float>{size, size_of_shard(size, shard), cut, stages}.bytes(of, maker);
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of) : of_(std::move(of)) {}

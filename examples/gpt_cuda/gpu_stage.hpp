@@ -77,6 +77,7 @@ using gpu_stages = std::vector<std::unique_ptr<gpu_stage>>;
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
 struct gpu_slot_sizes {
   operands numbers;
+  shard_of_stage shard;
   model_size size;
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds

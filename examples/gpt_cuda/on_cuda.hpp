@@ -21,6 +21,7 @@
 #include <iterator>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -114,6 +115,9 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   if (auto const why = missing_gpu(); !why.empty()) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
+  }
+  if (has_shards_of_stages(c)) {
+    throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
   }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = timetable_of(c, name_of(c));

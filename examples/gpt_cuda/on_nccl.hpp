@@ -10,14 +10,18 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -25,6 +29,8 @@
 
 #include "../gpt/report.hpp"
 #include "../gpt/run_system.hpp"
+#include "../gpt/tensor_device.hpp"
+#include "../gpt/tensor_report.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
 #include "../support/termination.hpp"
@@ -32,6 +38,7 @@
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
 #include "relative_error.hpp"
+#include "shard_group.hpp"
 
 namespace gpt {
 
@@ -56,120 +63,181 @@ struct rank_in_training {
   [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
 };
 
-//! What a rank has of one step from the first weights.
-struct step_of_rank {
-  double loss = 0;              //!< where the last stage is
-  std::vector<float> gradients; //!< of its stages
+//! One rank of a run, and how it does its part.
+template <class Clock>
+struct place_in_run {
+  pp::rank_layout layout;
+  pp::rank_place place;
+  pp::basic_store<Clock>& line; //!< of this rank to the store of the run
+  std::string start;            //!< tells the starts of a run apart
+  gpu_run how;
+  pp::cuda::nccl_ranks over;
+
+  [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
+  [[nodiscard]] auto model(gpu_options const& o, pp::timetable_view table) const {
+    auto const& c = o.common;
+    return on_rank<Clock>(
+      c.size, table, cut_for(table, c.lengths), o.seed(), how, line, place.device, over);
+  }
+  //! Where the last stage is, in its first shard.
+  [[nodiscard]] bool reports(pp::timetable_view table) const {
+    return place.shard == 0 && place.device == pp::device_of(table, pp::stages(table.extents) - 1);
+  }
+  //! A number of every rank, where the run is reported; else none. Collective.
+  [[nodiscard]] std::vector<double>
+  gather(std::string const& key, double mine, bool reports) const {
+    auto const key_of = [&](int of) { return start + '/' + key + '/' + std::to_string(of); };
+    line.set(key_of(rank()), std::to_string(mine));
+    std::vector<double> all;
+    for (int other = 0; reports && other < pp::ranks_of(layout); ++other) {
+      all.push_back(std::stod(line.get(key_of(other), over.deadline)));
+    }
+    return all;
+  }
 };
 
-//! One step over NCCL from the first weights. Collective.
-template <class Clock>
-step_of_rank step_over_nccl(gpu_options const& o,
-                            pp::timetable_view table,
-                            batch const& pieces,
-                            pp::basic_store<Clock>& line,
-                            int rank,
-                            pp::cuda::nccl_ranks over) {
-  over.name = "one step";
-  auto model = on_rank<Clock>(o.common.size,
-                              table,
-                              cut_for(table, o.common.lengths),
-                              o.seed(),
-                              {.numbers = o.numbers},
-                              line,
-                              rank,
-                              over);
-  step_of_rank found{model.step(pieces), model.gradients()};
-  model.runner().close();
-  return found;
-}
-
-//! The gradients and the loss of one step against those of virtual devices on this rank's GPU, and
-//! there against the host. Collective. Returns false where the rank that reports finds them wrong.
-template <class Clock>
-bool compare_ranks(gpu_options const& o,
-                   pp::timetable_view table,
-                   batch const& pieces,
-                   pp::basic_store<Clock>& line,
-                   int rank,
-                   pp::cuda::nccl_ranks const& over) {
-  auto const& c = o.common;
-  auto const found = step_over_nccl(o, table, pieces, line, rank, over);
-  auto alone = on_virtual_devices<Clock>(
-    c.size, table, cut_for(table, c.lengths), o.seed(), {.numbers = o.numbers});
-  double const loss = alone.step(pieces);
-  std::vector<float> mine; // those of the stages that are here
-  for (std::size_t s = 0; s < alone.stages().size(); ++s) {
-    if (pp::device_of(table, static_cast<int>(s)) == rank) {
-      auto const some = alone.stages()[s]->gradients();
+//! The gradients of a rank's stages, out of those of all: appends what read(stage) gives.
+template <class Read>
+[[nodiscard]] std::vector<float>
+gradients_of_device(pp::timetable_view table, int device, Read read) {
+  std::vector<float> mine;
+  for (int s = 0; s < pp::stages(table.extents); ++s) {
+    if (pp::device_of(table, s) == device) {
+      std::vector<float> const some = read(s);
       mine.insert(mine.end(), some.begin(), some.end());
     }
   }
-  std::string const key = "gradients that differ/";
-  line.set(key + std::to_string(rank), std::to_string(differences(found.gradients, mine)));
-  if (pp::device_of(table, pp::stages(table.extents) - 1) != rank) {
+  return mine;
+}
+
+//! The gradients and the loss of a step against those of virtual devices on this rank's GPU, and
+//! there against the host. Collective. Returns false where the rank that reports finds them wrong.
+template <class Clock>
+bool compare_with_one_gpu(gpu_options const& o,
+                          pp::timetable_view table,
+                          batch const& pieces,
+                          place_in_run<Clock> const& here,
+                          double loss,
+                          std::vector<float> const& found) {
+  auto const& c = o.common;
+  auto alone = on_virtual_devices<Clock>(
+    c.size, table, cut_for(table, c.lengths), o.seed(), {.numbers = o.numbers});
+  double const expected = alone.step(pieces);
+  auto const mine = gradients_of_device(table, here.place.device, [&](int stage) {
+    return alone.stages()[static_cast<std::size_t>(stage)]->gradients();
+  });
+  bool const reports = here.reports(table);
+  auto const counts =
+    here.gather("different", static_cast<double>(differences(found, mine)), reports);
+  if (!reports) {
     return true;
   }
-  std::size_t different = 0;
-  for (int other = 0; other < table.extents.devices; ++other) {
-    different += std::stoul(line.get(key + std::to_string(other), o.deadline));
-  }
+  double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   auto const all = alone.gradients();
   double const error = relative_error(all, gradients_of_one_device(c, pieces));
   std::printf(
-    "\nOne step of %s over NCCL: %d ranks, held against virtual devices on one GPU: %zu of "
+    "\nOne step of %s over NCCL: %zu ranks, held against virtual devices on one GPU: %.0f of "
     "%zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: %.3f %%\n",
     name_of(c).c_str(),
-    table.extents.devices,
+    counts.size(),
     different,
     all.size(),
-    found.loss,
     loss,
+    expected,
     100 * error);
-  return different == 0 && found.loss == loss && error < allowed_error(o.numbers);
+  return different == 0 && loss == expected && error < allowed_error(o.numbers);
+}
+
+//! The gradients of shards against those of the host's shards. Collective, and returns, as above.
+template <class Clock>
+bool compare_with_host(gpu_options const& o,
+                       pp::timetable_view table,
+                       batch const& pieces,
+                       place_in_run<Clock> const& here,
+                       double loss,
+                       std::vector<float> const& found) {
+  auto const& c = o.common;
+  tensor_device host(c.size, table, here.layout.shards, o.seed());
+  double const expected = host.step(pieces);
+  auto const mine = gradients_of_device(table, here.place.device, [&](int stage) {
+    std::vector<float> of_stage;
+    host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
+      of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
+    });
+    return of_stage;
+  });
+  bool const reports = here.reports(table);
+  auto const errors = here.gather("error", relative_error(found, mine), reports);
+  if (!reports) {
+    return true;
+  }
+  double const worst = *std::max_element(errors.begin(), errors.end());
+  std::printf("\nOne step of %s over NCCL: %zu ranks, %d shards of every stage, held against all "
+              "shards on the host:\nthe loss is %.6f and %.6f; error of the worst rank: %.3f %%\n",
+              name_of(c).c_str(),
+              errors.size(),
+              here.layout.shards,
+              loss,
+              expected,
+              100 * worst);
+  return std::abs(loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
 //! All of the run of one rank. Collective.
 //! @param line of this rank to the store of the run
 //! @return the exit status
 template <class Clock>
-int train_on_rank(gpu_options o, pp::launch_environment const& here, pp::basic_store<Clock>& line) {
+int train_on_rank(gpu_options o,
+                  pp::launch_environment const& started,
+                  pp::basic_store<Clock>& line) {
   auto& c = o.common;
-  if (c.devices != here.size) {
-    throw std::invalid_argument("the schedule has --devices " + std::to_string(c.devices) +
-                                ", but " + std::to_string(here.size) +
-                                " processes have been started; one for each device is wanted");
+  auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
+  auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
+  if (layout.replicas > 1) {
+    throw std::invalid_argument("gpt over NCCL is one pipeline of " +
+                                std::to_string(c.devices * shards) + " ranks, but " +
+                                std::to_string(started.size) + " have been started");
   }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
-  auto const table = timetable_of(c, name_of(c));
+  auto const table = shards > 1 ? check_tensor(c) : timetable_of(c, name_of(c));
   c.lengths = lengths_of(c.size, table);
   int visible = 0; // some launchers show each process its own GPU only
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
-  int const gpu = here.local_rank % visible;
+  int const gpu = started.local_rank % visible;
   pp::cuda::current_device const current(gpu);
   // Names in the store have the number of the start, so that no two starts mistake each other.
-  pp::cuda::nccl_ranks const over{
-    .gpu = gpu, .deadline = o.deadline, .name = "start " + std::to_string(here.restarts)};
-  auto model = on_rank<Clock>(c.size,
-                              table,
-                              cut_for(table, c.lengths),
-                              o.seed(),
-                              {.numbers = o.numbers, .graph = o.graph, .timed = true},
-                              line,
-                              here.rank,
-                              over);
+  std::string const name = "start " + std::to_string(started.restarts);
+  auto const pipeline = pp::group_of(layout, pp::rank_axis::pipeline, started.rank);
+  place_in_run<Clock> here{
+    layout,
+    pp::place_of(layout, started.rank),
+    line,
+    name,
+    {.numbers = o.numbers, .graph = o.graph, .timed = true},
+    {.gpu = gpu, .deadline = o.deadline, .name = name + '/' + pipeline.name}};
+  here.over.world_ranks = pipeline.ranks;
+  shard_group group(
+    pp::group_of(layout, pp::rank_axis::tensor, started.rank), line, name, o.deadline);
+  group.tell(here.how);
+  group.tell(here.over);
+  auto model = here.model(o, table);
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{model, line};
   auto const check = [&] {
     model.runner().close();
     std::mt19937_64 random(o.seed() + 1);
-    return compare_ranks<Clock>(o,
-                                table,
-                                random_batch(text.bytes, c.microbatches, c.size.sequence, random),
-                                line,
-                                here.rank,
-                                over);
+    auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
+    auto again = here;
+    again.how.graph = again.how.timed = false;
+    again.over.name += "/one step";
+    auto one = again.model(o, table);
+    double const loss = one.step(pieces);
+    auto const gradients = one.gradients();
+    one.runner().close();
+    group.close();
+    return shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
+                      : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
   };
-  if (!model.reports_loss()) { // the rank with the loss tells of the run
+  if (!here.reports(table)) { // one rank tells of the run
     c.tells = false;
     (void)train_model(c, text, training);
     return check() ? 0 : 1;

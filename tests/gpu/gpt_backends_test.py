@@ -51,10 +51,22 @@ def check_reports():
         assert re.search(r"over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
 
 
+def check_shards():
+    """Stages in two shards, over NCCL and on threads: rounding apart, the same losses."""
+    wide = ["--width", "128", "--heads", "2", "--tensor", "2"]
+    ranks = train("nccl", "zb-h1", *wide, "--steps", "3", "--graph", passes=2 * 2 * 3)
+    assert re.search(r"over NCCL: 4 ranks, 2 shards of every stage, held against all shards on the host", ranks), ranks
+    with tempfile.TemporaryDirectory() as folder:
+        threads = run(*SMALL, *wide, "--schedule", "zb-h1", "--steps", "3", "--output", folder).stdout
+    pairs = list(zip(losses(ranks), losses(threads), strict=True))
+    assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (ranks, threads)
+
+
 def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1"], 2, "the backends on GPUs have no --clip; --backend threads has it"),
-            (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of stages, weights or vocabulary"),
+            (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
+            (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
             (["--backend"], 2, "--backend wants threads, mpi, cuda or nccl")]:
@@ -65,3 +77,4 @@ def check_refusals():
 
 check_refusals()
 check_reports()
+check_shards()

@@ -36,14 +36,15 @@ int gpt::run_on_cuda(std::vector<std::string_view> const& words) {
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
   auto const chosen = read_gpu_options(words);
+  auto const& c = chosen.common;
+  auto const ranks =
+    static_cast<int>(c.devices * (has_shards_of_stages(c) ? shards_of_stages(c) : 1));
   standin::configure({.execution = standin::order::random, .seed = 2});
   pp::store_server server{pp::store_address{}};
-  std::vector<int> statuses(static_cast<std::size_t>(chosen.common.devices), 1);
-  auto const ended = standin::run_ranks(static_cast<int>(chosen.common.devices), [&](int rank) {
-    pp::launch_environment const here{.rank = rank,
-                                      .size = static_cast<int>(chosen.common.devices),
-                                      .local_rank = rank,
-                                      .port = server.port()};
+  std::vector<int> statuses(static_cast<std::size_t>(ranks), 1);
+  auto const ended = standin::run_ranks(ranks, [&](int rank) {
+    pp::launch_environment const here{
+      .rank = rank, .size = ranks, .local_rank = rank, .port = server.port()};
     pp::store_address address;
     address.port = server.port();
     pp::basic_store<standin::clock> line(address, rank, chosen.deadline);
