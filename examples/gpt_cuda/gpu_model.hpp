@@ -59,6 +59,11 @@ public:
     for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner_.origin()); });
   }
 
+  //! Calls visit(gradient, count) for every trained tensor that is here.
+  template <class Visit>
+  void for_each_gradient(Visit visit) const {
+    for_each_stage([&](gpu_stage const& each) { each.for_each_gradient(visit); });
+  }
   [[nodiscard]] bool reports_loss() const { return stages_.back() != nullptr; }
   //! When each pass of the last step ran, in seconds. Where ranks have stages, collective.
   [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }

@@ -25,7 +25,9 @@ inline constexpr char const* gpu_usage =
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
   "itself. Of the options below there are no --clip, --post-validation and --costs, --with has\n"
-  "recompute and offload, and --tensor N wants nccl with N times as many ranks as --devices.\n\n"
+  "recompute and offload, and --tensor N wants nccl with N times as many ranks as --devices. "
+  "Without it that\n"
+  "many ranks are replicas of the pipeline, with --microbatches each.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";

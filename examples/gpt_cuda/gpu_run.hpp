@@ -30,6 +30,7 @@ struct gpu_run {
   std::int64_t workspace_bytes = std::int64_t{32} << 20;
   shard_of_stage shard{}; //!< of every stage
   sum_over_shards sum{};  //!< wanted where there are several
+  int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
 };
 
 } // namespace gpt

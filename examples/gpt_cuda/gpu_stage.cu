@@ -96,13 +96,13 @@ gpu_stages make_stages(model_size const& size,
     }
     auto& shared = work[static_cast<std::size_t>(device)];
     if (shared == nullptr) {
-      shared =
-        std::make_shared<on_gpu::device_work<Element>>(size, tokens, between, how.workspace_bytes, how.sum);
+      shared = std::make_shared<on_gpu::device_work<Element>>(
+        size, tokens, between, how.workspace_bytes, how.sum);
     }
     auto const make = [&](auto& host) {
       made.push_back(std::make_unique<gpu_stage>(
         std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
-          shared, on_gpu::stage<Element>(host, size, own, layers, cut, *shared)}})));
+          shared, on_gpu::stage<Element>(host, size, own, layers, cut, how.replicas, *shared)}})));
     };
     if (how.shard.of > 1) {
       stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
@@ -131,8 +131,10 @@ gpu_stages make_gpu_stages(model_size const& size,
 
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   return numbers == operands::bf16
-           ? on_gpu::slot_sizes<__nv_bfloat16>{size, size_of_shard(size, shard), cut, stages}.bytes(of, maker)
-           : on_gpu::slot_sizes<float>{size, size_of_shard(size, shard), cut, stages}.bytes(of, maker);
+           ? on_gpu::slot_sizes<__nv_bfloat16>{size, size_of_shard(size, shard), cut, stages}.bytes(
+               of, maker)
+           : on_gpu::slot_sizes<float>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
+                                                                                            maker);
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of) : of_(std::move(of)) {}
@@ -155,6 +157,13 @@ void gpu_stage::set_text(batch const& pieces, cudaStream_t stream) {
 }
 void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
   of_->visit([&](auto& stage) { stage.update(optimizer, step, stream); });
+}
+void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
+  of_->visit([&](auto& stage) {
+    for (auto const& weight : stage.weights()) {
+      visit(weight.gradient(), weight.count());
+    }
+  });
 }
 double gpu_stage::loss_sum() const {
   return of_->visit([](auto& stage) { return stage.loss_sum(); });

@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,8 @@ public:
   //! One step of the optimizer.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream);
 
+  //! Calls visit(gradient, count) for every trained tensor, in the order of the layers.
+  void for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const;
   //! The sum of the losses of all tokens; 0 but on the last stage. @pre the step has ended
   [[nodiscard]] double loss_sum() const;
   //! All gradients and all values, in the order of the layers. @pre nobody writes them

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -37,22 +38,43 @@
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
+#include "rank_sums.hpp"
 #include "relative_error.hpp"
-#include "shard_group.hpp"
 
 namespace gpt {
+
+//! One step of a replica, and the sum of gradients over all. Collective.
+//! @param pieces of all replicas
+//! @return the mean loss of this one, where the last stage is
+template <class Model>
+double step_of_replica(Model& model,
+                       batch const& pieces,
+                       int replica,
+                       std::int64_t microbatches,
+                       rank_sums const& replicas) {
+  double const loss = model.step(share_of(pieces, replica, microbatches));
+  if (replicas.has_others()) {
+    model.for_each_gradient([&](float* gradient, std::int64_t count) {
+      replicas.add_up(gradient, count, model.runner().origin());
+    });
+  }
+  return loss;
+}
 
 //! A model whose ranks end together, or not at all.
 template <class Model, class Store>
 struct rank_in_training {
   Model& model;
   Store& line;
+  int replica;
+  std::int64_t microbatches; //!< of one
+  rank_sums const& replicas;
 
   double step(batch const& pieces) {
     if (example::asked_to_end(line)) {
       model.runner().fail("was told to end (SIGTERM)");
     }
-    return model.step(pieces);
+    return step_of_replica(model, pieces, replica, microbatches, replicas);
   }
   void update(adamw const& optimizer, std::int64_t step) {
     model.update(optimizer, step);
@@ -79,9 +101,10 @@ struct place_in_run {
     return on_rank<Clock>(
       c.size, table, cut_for(table, c.lengths), o.seed(), how, line, place.device, over);
   }
-  //! Where the last stage is, in its first shard.
+  //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
-    return place.shard == 0 && place.device == pp::device_of(table, pp::stages(table.extents) - 1);
+    return place.shard == 0 && place.replica == 0 &&
+           place.device == pp::device_of(table, pp::stages(table.extents) - 1);
   }
   //! A number of every rank, where the run is reported; else none. Collective.
   [[nodiscard]] std::vector<double>
@@ -95,6 +118,25 @@ struct place_in_run {
     return all;
   }
 };
+
+//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0.
+inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
+  if (sum.empty()) {
+    sum = numbers;
+    return;
+  }
+  std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
+}
+
+//! The lengths of the sequences of all replicas.
+[[nodiscard]] inline std::vector<std::int64_t> repeated(std::vector<std::int64_t> const& lengths,
+                                                        int replicas) {
+  std::vector<std::int64_t> all;
+  for (int replica = 0; replica < replicas; ++replica) {
+    all.insert(all.end(), lengths.begin(), lengths.end());
+  }
+  return all;
+}
 
 //! The gradients of a rank's stages, out of those of all: appends what read(stage) gives.
 template <class Read>
@@ -120,12 +162,23 @@ bool compare_with_one_gpu(gpu_options const& o,
                           double loss,
                           std::vector<float> const& found) {
   auto const& c = o.common;
-  auto alone = on_virtual_devices<Clock>(
-    c.size, table, cut_for(table, c.lengths), o.seed(), {.numbers = o.numbers});
-  double const expected = alone.step(pieces);
-  auto const mine = gradients_of_device(table, here.place.device, [&](int stage) {
-    return alone.stages()[static_cast<std::size_t>(stage)]->gradients();
-  });
+  std::vector<float> mine; // of all replicas
+  std::vector<float> all;
+  double expected = 0; // of the first
+  for (int replica = 0; replica < here.layout.replicas; ++replica) {
+    auto alone =
+      on_virtual_devices<Clock>(c.size,
+                                table,
+                                cut_for(table, c.lengths),
+                                o.seed(),
+                                {.numbers = o.numbers, .replicas = here.layout.replicas});
+    double const one = alone.step(share_of(pieces, replica, c.microbatches));
+    expected = replica == 0 ? one : expected;
+    add_to(all, alone.gradients());
+    add_to(mine, gradients_of_device(table, here.place.device, [&](int stage) {
+             return alone.stages()[static_cast<std::size_t>(stage)]->gradients();
+           }));
+  }
   bool const reports = here.reports(table);
   auto const counts =
     here.gather("different", static_cast<double>(differences(found, mine)), reports);
@@ -133,8 +186,9 @@ bool compare_with_one_gpu(gpu_options const& o,
     return true;
   }
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
-  auto const all = alone.gradients();
-  double const error = relative_error(all, gradients_of_one_device(c, pieces));
+  options whole = c; // one device has the microbatches of all replicas
+  whole.lengths = repeated(c.lengths, here.layout.replicas);
+  double const error = relative_error(all, gradients_of_one_device(whole, pieces));
   std::printf(
     "\nOne step of %s over NCCL: %zu ranks, held against virtual devices on one GPU: %.0f of "
     "%zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: %.3f %%\n",
@@ -193,10 +247,10 @@ int train_on_rank(gpu_options o,
   auto& c = o.common;
   auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
-  if (layout.replicas > 1) {
-    throw std::invalid_argument("gpt over NCCL is one pipeline of " +
-                                std::to_string(c.devices * shards) + " ranks, but " +
-                                std::to_string(started.size) + " have been started");
+  if (layout.replicas > 1 && shards > 1) {
+    throw std::invalid_argument(
+      "gpt over NCCL has replicas of a pipeline, or shards of its stages; "
+      "start as many ranks as --devices times --tensor");
   }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = shards > 1 ? check_tensor(c) : timetable_of(c, name_of(c));
@@ -213,37 +267,51 @@ int train_on_rank(gpu_options o,
     pp::place_of(layout, started.rank),
     line,
     name,
-    {.numbers = o.numbers, .graph = o.graph, .timed = true},
+    {.numbers = o.numbers, .graph = o.graph, .timed = true, .replicas = layout.replicas},
     {.gpu = gpu, .deadline = o.deadline, .name = name + '/' + pipeline.name}};
   here.over.world_ranks = pipeline.ranks;
-  shard_group group(
-    pp::group_of(layout, pp::rank_axis::tensor, started.rank), line, name, o.deadline);
-  group.tell(here.how);
-  group.tell(here.over);
+  auto const group_on = [&](pp::rank_axis axis) {
+    return pp::group_of(layout, axis, started.rank);
+  };
+  rank_sums shard_sums(group_on(pp::rank_axis::tensor), line, name, o.deadline);
+  rank_sums replicas(group_on(pp::rank_axis::data), line, name, o.deadline);
+  shard_sums.tell(here.over);
+  replicas.tell(here.over);
+  here.how.shard = {here.place.shard, shards};
+  if (shard_sums.has_others()) {
+    here.how.sum = [&shard_sums](float* numbers, std::int64_t count, cudaStream_t stream) {
+      shard_sums.add_up(numbers, count, stream);
+    };
+  }
   auto model = here.model(o, table);
-  rank_in_training<decltype(model), pp::basic_store<Clock>> training{model, line};
+  rank_in_training<decltype(model), pp::basic_store<Clock>> training{
+    model, line, here.place.replica, c.microbatches, replicas};
+  options all = c; // with the microbatches of all replicas
+  all.microbatches *= layout.replicas;
+  all.lengths = repeated(c.lengths, layout.replicas);
   auto const check = [&] {
     model.runner().close();
     std::mt19937_64 random(o.seed() + 1);
-    auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
+    auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
     auto again = here;
     again.how.graph = again.how.timed = false;
     again.over.name += "/one step";
     auto one = again.model(o, table);
-    double const loss = one.step(pieces);
+    double const loss = step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
     auto const gradients = one.gradients();
     one.runner().close();
-    group.close();
+    shard_sums.close();
+    replicas.close();
     return shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
                       : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
   };
   if (!here.reports(table)) { // one rank tells of the run
-    c.tells = false;
-    (void)train_model(c, text, training);
+    all.tells = false;
+    (void)train_model(all, text, training);
     return check() ? 0 : 1;
   }
   return run_system(
-    c,
+    all,
     text,
     table,
     training,

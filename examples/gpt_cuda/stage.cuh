@@ -124,6 +124,7 @@ struct slot_sizes {
 template <class Element>
 class stage {
 public:
+  //! @param replicas of the pipeline, with other microbatches
   //! @param host the same stage, or shard of it, on the host, whose weights this one begins with
   template <class Host>
   stage(Host& host,
@@ -131,8 +132,10 @@ public:
         model_size const& own,
         layer_range held,
         step_cut cut,
+        int replicas,
         device_work<Element>& work)
-      : size_(size), own_(own), held_(held), cut_(std::move(cut)), work_(&work),
+      : size_(size), own_(own), held_(held), cut_(std::move(cut)),
+        share_(1.0f / static_cast<float>(cut_.tokens() * replicas)), work_(&work),
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
         losses_(held.ends ? loss_count() * static_cast<std::int64_t>(sizeof(float)) : 0) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
@@ -229,7 +232,7 @@ private:
     auto const kept = kept_of(p);
     float* const dx = held_.embeds ? work_->scratch().residual : floats(out);
     if (held_.ends) {
-      at_head(p, kept).backward_input(dx, made.logits, 1.0f / static_cast<float>(cut_.tokens()));
+      at_head(p, kept).backward_input(dx, made.logits, share_);
     } else {
       copy(dx, floats(in), p);
     }
@@ -341,6 +344,7 @@ private:
   model_size own_; // the shard's share of heads and hidden numbers
   layer_range held_;
   step_cut cut_;
+  float share_; // of a token in the mean loss
   device_work<Element>* work_;
   std::vector<trained<Element>> weights_;
   cuda::device_memory text_;   // [microbatches, sequence + 1]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The backends cuda and nccl of the GPT on the stand-in, where ranks are threads. What the stand-in
-// has found follows the report.
+// The backends cuda and nccl of the GPT on the stand-in, where ranks are threads: WORLD_SIZE of
+// them, or two. What the stand-in has found follows the report.
 #include <pipe/run/launch_environment.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/store_server.hpp>
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <examples/gpt/backend.hpp>
 #include <examples/gpt_cuda/on_cuda.hpp>
 #include <examples/gpt_cuda/on_nccl.hpp>
@@ -35,10 +36,9 @@ int gpt::run_on_cuda(std::vector<std::string_view> const& words) {
 }
 
 int gpt::run_on_nccl(std::vector<std::string_view> const& words) {
-  auto const chosen = read_gpu_options(words);
-  auto const& c = chosen.common;
-  auto const ranks =
-    static_cast<int>(c.devices * (has_shards_of_stages(c) ? shards_of_stages(c) : 1));
+  char const* const size = std::getenv("WORLD_SIZE");
+  int const ranks = size == nullptr ? 2 : std::atoi(size);
+  auto const chosen = read_gpu_options(words, ranks);
   standin::configure({.execution = standin::order::random, .seed = 2});
   pp::store_server server{pp::store_address{}};
   std::vector<int> statuses(static_cast<std::size_t>(ranks), 1);
