@@ -24,10 +24,9 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below there are no --clip, --post-validation and --costs, --with has\n"
-  "recompute and offload, and --tensor N wants nccl with N times as many ranks as --devices. "
-  "Without it that\n"
-  "many ranks are replicas of the pipeline, with --microbatches each.\n\n"
+  "itself. Of the options below there are no --clip, --post-validation and --costs, no several\n"
+  "--chunk-counts, and --with has recompute and offload. --tensor N wants nccl with N times as many\n"
+  "ranks as --devices; without it so many are replicas of the pipeline with --microbatches each.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";
@@ -41,8 +40,7 @@ struct gpu_options {
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
 };
 
-//! @param ranks of the run, which there are as many devices as by themselves; 0: as read_options
-//! says
+//! @param ranks of the run: as many devices, unless told otherwise; 0: those of read_options
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
                                                   int ranks = 0) {
@@ -71,6 +69,10 @@ struct gpu_options {
   if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
+  if (!chosen.common.further_counts.empty()) {
+    throw std::invalid_argument("the backends on GPUs have iterations of one size: give "
+                                "--chunk-counts once; --backend threads has several");
   }
   auto const with = chosen.common.adapted;
   if (with != examples::adapter::none && with != examples::adapter::recompute &&

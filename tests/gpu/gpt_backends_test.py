@@ -76,6 +76,7 @@ def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1"], 2, "the backends on GPUs have no --clip; --backend threads has it"),
             (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
+            (["--backend", "cuda", "--chunk-counts", "2,2:4,1"], 2, "give --chunk-counts once; --backend threads has several"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
