@@ -253,7 +253,7 @@ int train_on_rank(gpu_options o,
       "start as many ranks as --devices times --tensor");
   }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
-  auto const table = shards > 1 ? check_tensor(c) : timetable_of(c, name_of(c));
+  auto const table = shards > 1 ? tensor_system::plan(c) : timetable_of(c, name_of(c));
   c.lengths = lengths_of(c.size, table);
   int visible = 0; // some launchers show each process its own GPU only
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
