@@ -1,40 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
 //! @file
-//! @brief Trains a byte-level GPT in a pipeline: any schedule by name, checked against one device.
+//! @brief Trains a byte-level GPT in a pipeline of threads: any schedule by name, checked against
+//! one device.
 //!
 //! What to read, in this order: layers.hpp, layer_parts.hpp and transformer_block.hpp (the model),
 //! stage.hpp (what a stage does in each pass), pipeline.hpp (how the library runs the stages), then
 //! this file.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/io/figures.hpp>
-#include <pipe/io/text.hpp>
 #include <pipe/io/timetable_details.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
-#include <filesystem>
 #include <random>
-#include <stdexcept>
-#include <string>
-#include <system_error>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "../support/split_words.hpp"
+#include "backend.hpp"
 #include "exchange_report.hpp"
 #include "host_weights_report.hpp"
 #include "options.hpp"
 #include "prediction.hpp"
 #include "report.hpp"
-#include "single_device.hpp"
+#include "run_system.hpp"
 #include "system.hpp"
 #include "tensor_report.hpp"
 #include "text.hpp"
@@ -48,49 +43,6 @@ namespace {
 
 using namespace gpt;
 
-//! Makes the folder for files before any work, so that a long run does not end without them.
-void make_folder(std::string const& path) {
-  std::error_code failed;
-  std::filesystem::create_directories(path, failed);
-  if (!std::filesystem::is_directory(path)) {
-    throw std::runtime_error("cannot make the folder " + path);
-  }
-}
-
-std::size_t parameter_count(model_size const& size) {
-  single_device<float> device(size, 1, {1, cut_sequence(size.sequence, 1)}, 1);
-  return gradients_of(device.stages()).size();
-}
-
-void print_model(options const& o, text_to_learn const& text) {
-  std::printf("GPT of %zu parameters (%lld layers, width %lld, %lld heads, sequences of %lld "
-              "bytes) on %lld devices\ntext: %s, %zu bytes, unigram entropy %.3f nats per byte\n\n",
-              parameter_count(o.size),
-              static_cast<long long>(o.size.layers),
-              static_cast<long long>(o.size.width),
-              static_cast<long long>(o.size.heads),
-              static_cast<long long>(o.size.sequence),
-              static_cast<long long>(o.devices),
-              text.path.c_str(),
-              text.bytes.size(),
-              unigram_entropy(text.bytes));
-}
-
-void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
-  std::string text;
-  pp::write_text(text, table, about);
-  std::fputs(text.c_str(), stdout);
-  auto const found = pp::figures_of(table, about);
-  std::printf(
-    "\npredicted with unit costs: bubble %.1f %% of the span, %.1f %% of the makespan; peak "
-    "activations %.3g and weight\ninputs %.3g microbatches on a device's share of the "
-    "model\n\n",
-    100 * found.bubble_rate,
-    100 * found.makespan_bubble_rate,
-    found.peak_activations / table.extents.stages_per_device,
-    found.peak_weight_inputs / table.extents.stages_per_device);
-}
-
 //! Runs a system; see system.hpp.
 template <class System>
 int run_system(options o, text_to_learn const& text) {
@@ -101,22 +53,14 @@ int run_system(options o, text_to_learn const& text) {
   };
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   auto&& model = System::pipeline(o, table);
-  auto const name = name_of(o);
-  pp::timetable_details const about{name, unit_costs, {}};
-  auto const plan = shown(table);
-  make_folder(o.output);
-  print_model(o, text);
-  print_plan(plan, about);
-  auto const result = train_model(o, text, model);
-  report_plain(text, result);
-  System::report(o, table, model);
-  write_run(o, text, result, plan, about, shown(result.traces.back()));
-  bool const good = check_system_bits<System>(o, text, table);
-  check_output();
-  if (!good) {
-    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
-  }
-  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+  return gpt::run_system(
+    o,
+    text,
+    shown(table),
+    model,
+    [&] { System::report(o, table, model); },
+    [&] { return check_system_bits<System>(o, text, table); },
+    shown);
 }
 
 int run(options o) {
@@ -191,20 +135,12 @@ int run(options o) {
 
 } // namespace
 
-int main(int count, char** words) {
-  try {
-    auto const chosen = read_options(examples::split_words(count, words));
-    if (chosen.help) {
-      std::fputs(usage, stdout);
-      check_output();
-      return 0;
-    }
-    return run(chosen);
-  } catch (std::invalid_argument const& error) {
-    std::fprintf(stderr, "gpt: %s\n", error.what());
-    return 2;
-  } catch (std::exception const& error) {
-    std::fprintf(stderr, "gpt: %s\n", error.what());
-    return 1;
+int gpt::run_on_threads(std::vector<std::string_view> const& words) {
+  auto const chosen = read_options(words);
+  if (chosen.help) {
+    std::fputs(usage, stdout);
+    check_output();
+    return 0;
   }
+  return run(chosen);
 }

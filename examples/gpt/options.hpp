@@ -51,6 +51,7 @@ struct options {
   std::string output = "gpt-demo";
   std::string costs; //!< where the measured costs go; empty: nowhere
   bool help = false;
+  bool tells = true; //!< of its progress; of the ranks of a run, one does
   //! Tokens of the sequence of each microbatch, which follow from the schedule.
   std::vector<std::int64_t> lengths;
 };
@@ -75,9 +76,12 @@ struct options {
 
 inline constexpr char const* usage =
   "usage: gpt [OPTION [VALUE]]...\n"
-  "Trains a byte-level GPT in a pipeline of threads and compares what happens with the plan.\n\n"
+  "Trains a byte-level GPT in a pipeline and compares what happens with the plan.\n\n"
+  "  --backend WHERE    where devices are: threads, mpi (processes: mpirun -n P gpt --backend mpi),\n"
+  "                     cuda (streams of one GPU) or nccl (GPUs, a process each); each has options\n"
+  "                     of its own, which --backend WHERE --help tells (threads)\n"
   "  --schedule NAME    any that `timetable --list` names (seq1f1b)\n"
-  "  --devices P        devices, each a thread (8)\n"
+  "  --devices P        devices (8)\n"
   "  --microbatches M   microbatches of a step, one sequence each (16)\n"
   "  --chunks C         chunks of a sequence, for schedules that have chunks (seq1f1b: 4)\n"
   "  --stages-per-device V, --group N, --forwards N, --chunk-counts C,C,...,\n"

@@ -81,6 +81,10 @@ public:
     }
   }
 
+  [[nodiscard]] stage_shard& shard(int stage, int number) {
+    return stages_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(number)].shard;
+  }
+
 private:
   struct part {
     stage_shard shard;

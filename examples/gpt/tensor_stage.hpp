@@ -52,16 +52,16 @@ public:
   woven_pass(stage_shard& shard,
              shard_device<Sums>& at,
              pp::pass_kind kind,
-             pp::composite_half const& half,
+             pp::composite_half const& given,
              std::vector<float>& room)
       : shard_(&shard), at_(&at) {
     now_.kind = kind;
-    now_.microbatch = half.where.microbatch;
-    now_.kept = half.where.activation.as<float>().data();
+    now_.microbatch = given.where.microbatch;
+    now_.kept = given.where.activation.as<float>().data();
     now_.added =
-      kind == pp::pass_kind::backward ? room.data() : half.where.weight_input.as<float>().data();
-    out_ = half.out.as<float>().data();
-    shard.begin(now_, half.in.as<float>().data());
+      kind == pp::pass_kind::backward ? room.data() : given.where.weight_input.as<float>().data();
+    out_ = given.out.as<float>().data();
+    shard.begin(now_, given.in.as<float>().data());
   }
 
   // [snippet weave]
@@ -148,11 +148,11 @@ public:
   //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
   //! made.
   void braid(pp::pass_kind kind,
-             pp::composite_half const& half,
+             pp::composite_half const& given,
              pp::pass_kind other_kind,
              pp::composite_half const& other_half,
              tensor_stage& other) {
-    woven_pass first(*this, *at_, kind, half, room_);
+    woven_pass first(*this, *at_, kind, given, room_);
     woven_pass second(other, *other.at_, other_kind, other_half, other.room_);
     for (bool one = true, two = true; one || two;) {
       one = one && first.advance();
@@ -162,8 +162,8 @@ public:
   // [snippet braid]
 
 private:
-  void alone(pp::pass_kind kind, pp::composite_half const& half) {
-    woven_pass pass(*this, *at_, kind, half, room_);
+  void alone(pp::pass_kind kind, pp::composite_half const& given) {
+    woven_pass pass(*this, *at_, kind, given, room_);
     while (pass.advance()) {
     }
   }

@@ -97,6 +97,13 @@ struct batch {
   }
 };
 
+//! The microbatches of one replica, of `count` each.
+[[nodiscard]] inline batch share_of(batch const& all, std::int64_t replica, std::int64_t count) {
+  auto const length = static_cast<std::ptrdiff_t>(count * (all.sequence + 1));
+  auto const from = all.bytes.begin() + replica * length;
+  return {all.sequence, {from, from + length}};
+}
+
 //! Random pieces of the text.
 //! @throws std::invalid_argument where the text is shorter than one piece
 [[nodiscard]] inline batch random_batch(std::vector<std::uint8_t> const& text,

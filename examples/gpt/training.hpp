@@ -166,8 +166,10 @@ train_steps(options const& o, text_to_learn const& text, Model& model, Begin beg
       result.traces.push_back(trace);
       ++measured;
     }
-    show_progress(
-      step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
+    if (o.tells) {
+      show_progress(
+        step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
+    }
   }
   measured = std::max<std::int64_t>(measured, 1);
   result.step_seconds /= static_cast<double>(measured);

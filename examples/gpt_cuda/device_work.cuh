@@ -12,9 +12,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "../gpt/model.hpp"
 #include "attention_call.cuh"
+#include "gpu_run.hpp"
 #include "matrix_products.cuh"
 
 namespace gpt::on_gpu {
@@ -65,14 +67,17 @@ class device_work {
 public:
   //! @param tokens of the longest chunk
   //! @param between bytes that a fused backward pass needs from its first half to its second
+  //! @param sum over the shards of a stage; empty where there is one
   device_work(model_size const& size,
               std::int64_t tokens,
               std::int64_t between,
-              std::int64_t workspace_bytes)
-      : products(workspace_bytes), memory_(layout(nullptr, size, tokens, between).bytes),
+              std::int64_t workspace_bytes,
+              sum_over_shards sum)
+      : products(workspace_bytes), sum(std::move(sum)), memory_(layout(nullptr, size, tokens, between).bytes),
         laid_out_(memory_.data(), size, tokens, between) {}
 
   matrix_products products;
+  sum_over_shards sum;
 
   [[nodiscard]] scratch_tensors<Element> const& scratch() const { return laid_out_.tensors; }
   //! Memory of a fused backward pass.

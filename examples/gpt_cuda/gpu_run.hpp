@@ -4,13 +4,21 @@
 //! @file
 //! @brief What can be chosen of a run on a GPU, beside model and schedule.
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
+#include <functional>
+
+#include "../gpt/shard_layers.hpp"
 
 namespace gpt {
 
 //! What products multiply. Trained values, the residual and all sums are in float, and attention's
 //! operands in bf16, either way.
 enum class operands : std::uint8_t { float32, bf16 };
+
+//! Adds numbers up over all shards of a stage, as work of a stream.
+using sum_over_shards = std::function<void(float*, std::int64_t, cudaStream_t)>;
 
 //! How a model runs on a GPU.
 struct gpu_run {
@@ -20,6 +28,9 @@ struct gpu_run {
   bool guarded = false; //!< look for stages that write where they must not
   //! Of cuBLAS, for each virtual device: what it recommends for Hopper, and more than for others.
   std::int64_t workspace_bytes = std::int64_t{32} << 20;
+  shard_of_stage shard{}; //!< of every stage
+  sum_over_shards sum{};  //!< wanted where there are several
+  int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
 };
 
 } // namespace gpt

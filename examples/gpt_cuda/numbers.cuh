@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a GPT does to its numbers beside products and attention, by CUB: number by number,
-//! or token by token with sums over a row.
+//! @brief What a GPT does to its numbers beside products and attention: number by number by Thrust,
+//! or token by token by CUB, with sums over a row.
 //!
 //! Every sum is made in one order that only the place of the number decides, and by one thread or
 //! block: the same call gives the same bits.
@@ -17,6 +17,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <thrust/execution_policy.h>
+#include <thrust/functional.h>
+#include <thrust/tabulate.h>
+#include <thrust/transform.h>
 
 #include "../gpt/layers.hpp"
 #include "../gpt/model.hpp"
@@ -65,7 +69,13 @@ __global__ void __launch_bounds__(row_threads) row_kernel(Work work) {
 }
 } // namespace detail
 
-//! work(i) for i = 0, 1, ..., count - 1, side by side.
+//! Thrust on a stream, without waiting: its element-wise calls allocate nothing, so that graphs can
+//! have them.
+[[nodiscard]] inline auto on(cudaStream_t stream) {
+  return thrust::cuda::par_nosync.on(stream);
+}
+
+//! work(i) for i = 0, 1, ..., count - 1, side by side: where one number gives several.
 template <class Work>
 void for_each_number(std::int64_t count, cudaStream_t stream, Work work) {
   cuda::check(cub::DeviceFor::Bulk(count, work, stream), "cub::DeviceFor::Bulk");
@@ -81,8 +91,8 @@ void for_each_token(std::int64_t tokens, cudaStream_t stream, Work work) {
 //! to = from, in another type.
 template <class To, class From>
 void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) {
-  for_each_number(count, stream, [=] __device__(std::int64_t i) {
-    to[i] = static_cast<To>(static_cast<float>(from[i]));
+  thrust::transform(on(stream), from, from + count, to, [] __device__(From x) {
+    return static_cast<To>(static_cast<float>(x));
   });
 }
 
@@ -133,8 +143,8 @@ void apply_gain(Element* y,
                 std::int64_t tokens,
                 std::int64_t width,
                 cudaStream_t stream) {
-  for_each_number(tokens * width, stream, [=] __device__(std::int64_t i) {
-    y[i] = static_cast<Element>(gain[i % width] * normal[i]);
+  thrust::tabulate(on(stream), y, y + tokens * width, [=] __device__(std::int64_t i) {
+    return static_cast<Element>(gain[i % width] * normal[i]);
   });
 }
 
@@ -163,13 +173,14 @@ inline void layer_norm_backward(float* dx,
       dx[token * width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
     }
   });
-  for_each_number(width, stream, [=] __device__(std::int64_t d) {
-    float sum = gain_gradient[d];
-    for (std::int64_t token = tokens - 1; token >= 0; --token) {
-      sum += dy[token * width + d] * kept.normal[token * width + d];
-    }
-    gain_gradient[d] = sum;
-  });
+  thrust::tabulate(
+    on(stream), gain_gradient, gain_gradient + width, [=] __device__(std::int64_t d) {
+      float sum = gain_gradient[d];
+      for (std::int64_t token = tokens - 1; token >= 0; --token) {
+        sum += dy[token * width + d] * kept.normal[token * width + d];
+      }
+      return sum;
+    });
 }
 
 namespace detail {
@@ -188,8 +199,8 @@ __device__ inline sigmoid_of_gelu gelu_sigmoid(float x) {
 //! y = GELU(x), in the form with tanh.
 template <class Element>
 void gelu_forward(Element* y, float const* x, std::int64_t count, cudaStream_t stream) {
-  for_each_number(count, stream, [=] __device__(std::int64_t i) {
-    y[i] = static_cast<Element>(x[i] * detail::gelu_sigmoid(x[i]).value);
+  thrust::transform(on(stream), x, x + count, y, [] __device__(float of) {
+    return static_cast<Element>(of * detail::gelu_sigmoid(of).value);
   });
 }
 
@@ -197,9 +208,10 @@ void gelu_forward(Element* y, float const* x, std::int64_t count, cudaStream_t s
 template <class Element>
 void gelu_backward(
   Element* dx, float const* x, float const* dy, std::int64_t count, cudaStream_t stream) {
-  for_each_number(count, stream, [=] __device__(std::int64_t i) {
-    auto const s = detail::gelu_sigmoid(x[i]);
-    dx[i] = static_cast<Element>(dy[i] * (s.value + x[i] * s.value * (1.0f - s.value) * s.slope));
+  thrust::transform(on(stream), x, x + count, dy, dx, [] __device__(float of, float gradient) {
+    auto const s = detail::gelu_sigmoid(of);
+    return static_cast<Element>(gradient *
+                                (s.value + of * s.value * (1.0f - s.value) * s.slope));
   });
 }
 
@@ -211,8 +223,8 @@ inline void embedding_forward(float* x,
                               std::int64_t tokens,
                               std::int64_t width,
                               cudaStream_t stream) {
-  for_each_number(tokens * width, stream, [=] __device__(std::int64_t i) {
-    x[i] = bytes[text[i / width] * width + i % width] + positions[i];
+  thrust::tabulate(on(stream), x, x + tokens * width, [=] __device__(std::int64_t i) {
+    return bytes[text[i / width] * width + i % width] + positions[i];
   });
 }
 
@@ -226,18 +238,25 @@ inline void embedding_backward(float* byte_gradients,
                                std::int64_t tokens,
                                std::int64_t width,
                                cudaStream_t stream) {
-  for_each_number(vocabulary * width, stream, [=] __device__(std::int64_t i) {
-    auto const byte = static_cast<std::uint8_t>(i / width);
-    float sum = byte_gradients[i];
-    for (std::int64_t token = tokens - 1; token >= 0; --token) {
-      if (text[token] == byte) {
-        sum += dx[token * width + i % width];
-      }
-    }
-    byte_gradients[i] = sum;
-  });
-  for_each_number(
-    tokens * width, stream, [=] __device__(std::int64_t i) { position_gradients[i] += dx[i]; });
+  thrust::tabulate(on(stream),
+                   byte_gradients,
+                   byte_gradients + vocabulary * width,
+                   [=] __device__(std::int64_t i) {
+                     auto const byte = static_cast<std::uint8_t>(i / width);
+                     float sum = byte_gradients[i];
+                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
+                       if (text[token] == byte) {
+                         sum += dx[token * width + i % width];
+                       }
+                     }
+                     return sum;
+                   });
+  thrust::transform(on(stream),
+                    position_gradients,
+                    position_gradients + tokens * width,
+                    dx,
+                    position_gradients,
+                    thrust::plus<float>{});
 }
 
 namespace detail {

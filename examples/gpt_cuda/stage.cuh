@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thrust/execution_policy.h>
+#include <thrust/reduce.h>
 #include <utility>
 #include <vector>
 
@@ -37,13 +39,14 @@ struct stage_kept {
 
   stage_kept(placing& in,
              model_size const& size,
+             model_size const& own,
              layer_range const& held,
              std::int64_t tokens,
              bool whole_sequence) {
     for (auto layer = held.first; layer < held.last; ++layer) {
-      layers.emplace_back(in, size, tokens);
+      layers.emplace_back(in, size, own, tokens);
       if (whole_sequence) {
-        key_values.push_back(in.take<bfloat16>(tokens * 2 * size.key_width()));
+        key_values.push_back(in.take<bfloat16>(tokens * 2 * own.key_width()));
       }
     }
     if (held.ends) {
@@ -60,10 +63,11 @@ struct stage_gradients {
 
   stage_gradients(placing& in,
                   model_size const& size,
+                  model_size const& own,
                   layer_range const& held,
                   std::int64_t tokens) {
     for (auto layer = held.first; layer < held.last; ++layer) {
-      layers.emplace_back(in, size, tokens);
+      layers.emplace_back(in, size, own, tokens);
     }
     if (held.ends) {
       logits = in.take<Element>(tokens * vocabulary);
@@ -74,10 +78,10 @@ struct stage_gradients {
 //! What it has of a sequence in chunks, layer by layer: keys and values, or their gradients.
 template <class T>
 [[nodiscard]] std::vector<T*>
-sequence_caches(placing& in, model_size const& size, layer_range const& held, std::int64_t tokens) {
+sequence_caches(placing& in, model_size const& own, layer_range const& held, std::int64_t tokens) {
   std::vector<T*> caches;
   for (auto layer = held.first; layer < held.last; ++layer) {
-    caches.push_back(in.take<T>(tokens * 2 * size.key_width()));
+    caches.push_back(in.take<T>(tokens * 2 * own.key_width()));
   }
   return caches;
 }
@@ -86,6 +90,7 @@ sequence_caches(placing& in, model_size const& size, layer_range const& held, st
 template <class Element>
 struct slot_sizes {
   model_size size;
+  model_size own; //!< of a shard's heads
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
 
@@ -96,16 +101,17 @@ struct slot_sizes {
     placing all;
     switch (of) {
     case pp::slot_class::activation:
-      (void)stage_kept<Element>(all, size, held, tokens, cut.chunks(maker.microbatch) == 1);
+    case pp::slot_class::host_activation:
+      (void)stage_kept<Element>(all, size, own, held, tokens, cut.chunks(maker.microbatch) == 1);
       break;
     case pp::slot_class::weight_input:
-      (void)stage_gradients<Element>(all, size, held, tokens);
+      (void)stage_gradients<Element>(all, size, own, held, tokens);
       break;
     case pp::slot_class::sequence:
-      (void)sequence_caches<bfloat16>(all, size, held, sequence);
+      (void)sequence_caches<bfloat16>(all, own, held, sequence);
       break;
     case pp::slot_class::sequence_gradient:
-      (void)sequence_caches<float>(all, size, held, sequence);
+      (void)sequence_caches<float>(all, own, held, sequence);
       break;
     default: (void)all.take<float>(tokens * size.width); break; // messages
     }
@@ -118,16 +124,25 @@ struct slot_sizes {
 template <class Element>
 class stage {
 public:
-  //! @param host the same stage on the host, whose weights this one begins with
-  stage(gpt::stage<float>& host,
+  //! @param replicas of the pipeline, with other microbatches
+  //! @param host the same stage, or shard of it, on the host, whose weights this one begins with
+  template <class Host>
+  stage(Host& host,
         model_size const& size,
+        model_size const& own,
         layer_range held,
         step_cut cut,
+        int replicas,
         device_work<Element>& work)
-      : size_(size), held_(held), cut_(std::move(cut)), work_(&work),
+      : size_(size), own_(own), held_(held), cut_(std::move(cut)),
+        share_(1.0f / static_cast<float>(cut_.tokens() * replicas)), work_(&work),
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
         losses_(held.ends ? loss_count() * static_cast<std::int64_t>(sizeof(float)) : 0) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
+    if (held_.ends) { // what lies behind a short sequence counts as nothing
+      clear(losses(), loss_count(), nullptr);
+      cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+    }
   }
 
   //! Puts the bytes to learn from where passes read them, as work of this stream.
@@ -190,15 +205,8 @@ public:
   [[nodiscard]] std::vector<trained<Element>> const& weights() const { return weights_; }
   //! The sum of the losses of all tokens. @pre the step has ended. 0 but on the last stage
   [[nodiscard]] double loss_sum() const {
-    double sum = 0;
-    if (held_.ends) {
-      for (std::int64_t m = 0; m < cut_.microbatches(); ++m) {
-        for (float const x : fetch(losses() + m * size_.sequence, cut_.tokens(m))) {
-          sum += static_cast<double>(x);
-        }
-      }
-    }
-    return sum;
+    return held_.ends ? thrust::reduce(thrust::cuda::par, losses(), losses() + loss_count(), 0.0)
+                      : 0.0;
   }
 
 private:
@@ -224,7 +232,7 @@ private:
     auto const kept = kept_of(p);
     float* const dx = held_.embeds ? work_->scratch().residual : floats(out);
     if (held_.ends) {
-      at_head(p, kept).backward_input(dx, made.logits, 1.0f / static_cast<float>(cut_.tokens()));
+      at_head(p, kept).backward_input(dx, made.logits, share_);
     } else {
       copy(dx, floats(in), p);
     }
@@ -232,7 +240,7 @@ private:
     auto const carried = carried_of(p);
     for (std::size_t i = kept.layers.size(); i-- > 0;) {
       if (p.chunk.end == cut_.tokens(p.of.microbatch)) { // the last chunk comes first
-        clear(carried[i], p.chunk.end * 2 * size_.key_width(), p.stream);
+        clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.stream);
       }
       at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
     }
@@ -259,11 +267,11 @@ private:
 
   [[nodiscard]] stage_kept<Element> kept_of(pass const& p) const {
     placing in(p.where->activation.data);
-    return {in, size_, held_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
+    return {in, size_, own_, held_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
   }
   [[nodiscard]] stage_gradients<Element> gradients_of(pass const& p, std::byte* memory) const {
     placing in(memory);
-    return {in, size_, held_, p.tokens};
+    return {in, size_, own_, held_, p.tokens};
   }
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<bfloat16*> caches_of(pass const& p,
@@ -272,7 +280,7 @@ private:
       return kept.key_values;
     }
     placing in(p.where->state.data);
-    return sequence_caches<bfloat16>(in, size_, held_, cut_.tokens(p.of.microbatch));
+    return sequence_caches<bfloat16>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
   //! Their gradients: what one layer after the other uses, or what later chunks have left.
   [[nodiscard]] std::vector<float*> carried_of(pass const& p) const {
@@ -281,13 +289,14 @@ private:
                                  work_->scratch().key_value_gradient);
     }
     placing in(p.where->state_gradient.data);
-    return sequence_caches<float>(in, size_, held_, cut_.tokens(p.of.microbatch));
+    return sequence_caches<float>(in, own_, held_, cut_.tokens(p.of.microbatch));
   }
 
   [[nodiscard]] layer_pass<Element>
   at_layer(std::size_t index, pass const& p, stage_kept<Element> const& kept) {
     auto* const w = &weights_[(held_.embeds ? 2 : 0) + index * layer_weights<Element>::count];
     return {size_,
+            own_,
             {w[0], w[1], w[2], w[3], w[4], w[5], w[6]},
             p.chunk,
             kept.layers[index],
@@ -332,8 +341,10 @@ private:
   }
 
   model_size size_;
+  model_size own_; // the shard's share of heads and hidden numbers
   layer_range held_;
   step_cut cut_;
+  float share_; // of a token in the mean loss
   device_work<Element>* work_;
   std::vector<trained<Element>> weights_;
   cuda::device_memory text_;   // [microbatches, sequence + 1]

@@ -98,13 +98,6 @@ template <class Model>
   return sum;
 }
 
-//! The microbatches of one replica.
-[[nodiscard]] inline batch share_of(batch const& all, std::int64_t replica, std::int64_t count) {
-  auto const length = static_cast<std::ptrdiff_t>(count * (all.sequence + 1));
-  auto const from = all.bytes.begin() + replica * length;
-  return {all.sequence, {from, from + length}};
-}
-
 //! Other gradients than those of the step, by their number.
 template <class Device, class Gradient>
 void set_gradients(Device& device, Gradient gradient) {

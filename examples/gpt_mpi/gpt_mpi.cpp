@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "../gpt/backend.hpp"
 #include "../gpt/memory.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/report.hpp"
@@ -487,19 +488,19 @@ exit_status run(rank_options const& chosen, int rank) {
 
 } // namespace
 
-int main(int count, char** words) {
+int gpt::run_on_mpi(std::vector<std::string_view> const& words) {
   // When a process dies, mpirun sends SIGTERM to all others at once, and a second later what nobody
   // can ignore. That second is for their reports.
   example::keep_termination_for_later();
   int provided = 0;
-  MPI_Init_thread(&count, &words, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int status = failed;
   try {
-    auto const chosen = read_rank_options(count, words, ranks);
+    auto const chosen = read_rank_options(words, ranks);
     if (chosen.training.help) {
       std::fputs(rank == 0 ? usage_of_ranks : "", stdout);
       status = good;

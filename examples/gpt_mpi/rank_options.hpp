@@ -17,7 +17,6 @@
 
 #include "../gpt/options.hpp"
 #include "../gpt/text.hpp"
-#include "../support/split_words.hpp"
 
 namespace gpt {
 
@@ -53,7 +52,8 @@ struct rank_options {
 };
 
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline rank_options read_rank_options(int count, char** words, int ranks) {
+[[nodiscard]] inline rank_options
+read_rank_options(std::vector<std::string_view> const& given, int ranks) {
   rank_options chosen;
   std::int64_t devices = 0;
   std::int64_t deadline = chosen.deadline.count();
@@ -73,7 +73,6 @@ struct rank_options {
   text_option const texts[] = {{"--reports", &chosen.reports},
                                {"--checkpoint", &chosen.checkpoint}};
   std::vector<std::string_view> rest;
-  auto const given = examples::split_words(count, words);
   for (std::size_t i = 0; i < given.size(); ++i) {
     std::string_view const word = given[i];
     if (word == "--check") {

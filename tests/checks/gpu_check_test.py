@@ -56,7 +56,7 @@ def good_run():
     for direction in ("forward", "backward"):
         theirs += [peer(name, direction, chunks, 2.0) for name in ("torch-flash", "cudnn") for chunks in (1, 4)]
     parts = ("configure", "build", "tests", "pipeline", "attention", "peers", "memcheck", "racecheck", "synccheck",
-             "initcheck", "eight-queues", "gpt")
+             "initcheck", "eight-queues", "gpt", "gpt-nccl")
     files = {"parts.tsv": [[name, "0", "3", "60"] for name in parts],
              "environment.tsv": [["name", "NVIDIA H200"], ["driver_version", "580.1"], ["nvcc", "V13.0.88"]],
              "tests.xml": tests_xml({"gpu.streams": "run", "gpu.nccl": "run"}),
@@ -260,7 +260,7 @@ class Script(Folders):
         copy_file = f'for i; do case $last in --json) cp {self.folder}/files/${{i##*/}} "$i";; esac; last=$i; done'
         for name in ("pipeline", "attention"):
             self.put(self.build / "bin" / name, copy_file)
-        self.put(self.build / "bin" / "gpt_cuda", "echo loss 2.5")
+        self.put(self.build / "bin" / "gpt", f'echo "$* rank $RANK of $WORLD_SIZE" >>{self.folder}/said; echo loss 2.5')
 
     def put(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -300,6 +300,9 @@ class Script(Folders):
         self.assertIn("| tests | passed |", text)
         self.assertIn("| gpu.streams | passed |", text)
         self.assertIn("| gpt | passed |", text)
+        self.assertIn("| gpt-nccl | passed |", text)
+        self.assertIn("--backend cuda --schedule zb-h1", said)
+        self.assertRegex(said, "--backend nccl .* rank 0 of 1\n")
         self.assertIn("| span over planned span, 1F1B, 4 devices, eager | 1.02 | at most 1.05 | met |", text)
         self.assertIn("| errors that memcheck finds in the portable attention kernels | 0 | at most 0 | met |", text)
         # There is no torch, or no GPU for it.

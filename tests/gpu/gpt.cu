@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The GPT of examples/gpt_cuda, in the time of the machine, and its parts one by one. The same
-// object runs on the stand-in.
+// The parts of the GPT of examples/gpt_cuda, one by one. The same object runs on the stand-in.
 #include <pipe/cuda/handles.cuh>
 
 #include <cuda_bf16.h>
@@ -12,13 +11,7 @@
 #include <examples/gpt_cuda/numbers.cuh>
 #include <examples/gpt_cuda/trained.cuh>
 #include <tests/gpu/gpt.hpp>
-#include <tests/gpu/machine.hpp>
 #include <vector>
-
-namespace gpt {
-using model_clock = machine::clock;
-}
-#include <examples/gpt_cuda/gpu_model_with_clock.cuh>
 
 namespace pp = pipelining;
 namespace on_gpu = gpt::on_gpu;

@@ -6,7 +6,9 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_recompute.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -120,7 +122,7 @@ training_result train(pp::timetable_view table, gpt::gpu_run how) {
   machine::begin();
   if (machine::on_model())
     how.workspace_bytes = 256;
-  gpt::gpu_model model(size(), table, cut(table), seed, how);
+  auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
   auto const losses = losses_of(model);
   training_result result{losses, model.gradients(), model.values()};
   CHECK(machine::findings() == "");
@@ -241,21 +243,23 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
     std::string name;
     pp::dynamic_timetable table;
     bool with_graph; //!< on the stand-in: as a graph, not eagerly
+    bool in_bf16;    //!< on the stand-in, too
   };
   // One device runs fused passes; others split them, or have several stages on a device.
-  std::vector<choice> const all{{"1F1B, one device", table(pp::OneFOneB{}, 1), false},
-                                {"1F1B", table(pp::OneFOneB{}, 2), true},
-                                {"interleaved", table(pp::Interleaved<2>{}, 2), false},
-                                {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true},
-                                {"V-Half", table(pp::SweptVHalf{}, 2), false}};
+  std::vector<choice> const all{{"1F1B, one device", table(pp::OneFOneB{}, 1), false, true},
+                                {"1F1B", table(pp::OneFOneB{}, 2), true, true},
+                                {"interleaved", table(pp::Interleaved<2>{}, 2), false, false},
+                                {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true, false},
+                                {"V-Half", table(pp::SweptVHalf{}, 2), false, false},
+                                {"recompute", table(pp::with_recompute<pp::OneFOneB>{}, 2), true, false},
+                                {"offload", table(pp::with_offload<pp::OneFOneB>{}, 2), true, false}};
   auto const host = train_on_host();
   for (bool const bf16 : {false, true}) {
     training_result first;
     for (choice const& each : all)
       for (bool const graph : {false, true}) {
         // The stand-in runs each schedule once, and with bf16 one eagerly and one as a graph.
-        if (machine::on_model() &&
-            (graph != each.with_graph || (bf16 && each.table.extents.stages_per_device > 1)))
+        if (machine::on_model() && (graph != each.with_graph || (bf16 && !each.in_bf16)))
           continue;
         CAPTURE(each.name);
         CAPTURE(bf16);
@@ -283,8 +287,9 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
         continue;
       CAPTURE(devices);
       CAPTURE(graph);
-      auto const result =
-        train(table(pp::Seq1F1B<2>{}, devices), {.graph = graph, .guarded = true});
+      auto const chosen = devices == 1 ? table(pp::Seq1F1B<2>{}, 1)
+                                       : table(pp::with_recompute<pp::Seq1F1B<2>>{}, 2);
+      auto const result = train(chosen, {.graph = graph, .guarded = true});
       if (first.values.empty())
         first = result;
       CHECK(result.losses == first.losses);
@@ -298,7 +303,7 @@ TEST_CASE("what the stages lack is refused in one sentence") {
   machine::begin();
   auto const sentence_of = [](pp::dynamic_timetable const& table, gpt::model_size const& of) {
     try {
-      gpt::gpu_model const model(of, table, cut(table), seed);
+      auto const model = gpt::on_virtual_devices<machine::clock>(of, table, cut(table), seed);
     } catch (std::invalid_argument const& refused) {
       return std::string(refused.what());
     }
@@ -310,8 +315,9 @@ TEST_CASE("what the stages lack is refused in one sentence") {
     sentence_of(table(pp::OneFOneB{}, 1), thin)
       .find("a head of this model has 32 elements, but the kernels of the example are built for "
             "64 and 128") != std::string::npos);
-  CHECK(sentence_of(table(pp::with_recompute<pp::OneFOneB>{}, 2), size())
-          .find("forward and backward passes alone, but this schedule has others") !=
+  CHECK(sentence_of(table(pp::with_sharded_weights<pp::OneFOneB>{}, 2), size())
+          .find("has no pass that is called use_weights; choose a schedule with one copy of every "
+                "stage, whose passes are forward and backward, with recomputation and offload") !=
         std::string::npos);
   CHECK(sentence_of(table(pp::Chimera{}, 2), size())
           .find("one copy of every stage, but this schedule takes microbatches different ways") !=

@@ -98,11 +98,11 @@ struct stream_plan {
         position[d] < pipelining::detail::behind_validation(view, device))
       return;
     ends[d] = pipelining::detail::behind_validation(view, device);
-    auto const steps = view.program_of(device);
-    while (static_cast<std::size_t>(position[d]) < steps.size() &&
+    auto const items = view.program_of(device);
+    while (static_cast<std::size_t>(position[d]) < items.size() &&
            !pipelining::detail::arrives_early(
-             view, device, steps[static_cast<std::size_t>(position[d])]))
-      position[d] = end_of_group(steps, position[d]);
+             view, device, items[static_cast<std::size_t>(position[d])]))
+      position[d] = end_of_group(items, position[d]);
   }
   //! @brief True when a validation has found the step of the iteration before wrong.
   [[nodiscard]] bool begins_again() {

@@ -61,7 +61,7 @@ inline constexpr char const* bytes_of_costs = "message_bytes";
 }
 
 //! Every number with as many digits as bring it back.
-inline void append_time(std::string& out, double time) {
+inline void append_cost_time(std::string& out, double time) {
   char digits[32];
   out.append(digits, std::to_chars(digits, digits + sizeof digits, time).ptr);
 }
@@ -164,14 +164,14 @@ inline void check_names_in_costs(flat_json const& file) {
 inline void
 append_links(std::string& out, std::span<measured_link const> links, double message_bytes) {
   out += std::string(",\n\"") + bytes_of_costs + "\": ";
-  append_time(out, message_bytes);
+  append_cost_time(out, message_bytes);
   out += std::string(",\n\"") + links_of_costs + "\": [";
   for (std::size_t i = 0; i < links.size(); ++i) {
     out += (i == 0 ? "\n[" : ",\n[") + std::to_string(links[i].from) + ", " +
            std::to_string(links[i].to) + ", ";
-    append_time(out, links[i].latency);
+    append_cost_time(out, links[i].latency);
     out += ", ";
-    append_time(out, links[i].seconds_per_byte);
+    append_cost_time(out, links[i].seconds_per_byte);
     out += "]";
   }
   out += "]";
@@ -192,7 +192,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
                                              std::span<measured_link const> links = {},
                                              double message_bytes = 0) {
   std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
-  detail::append_time(out, costs.latency());
+  detail::append_cost_time(out, costs.latency());
   std::vector<measured_link> const known =
     links.empty() ? detail::links_of_table(costs, extents.devices)
                   : std::vector<measured_link>(links.begin(), links.end());
@@ -206,7 +206,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
       for (int chunk = 0; chunk < extents.chunks; ++chunk) {
         double const time = costs.duration(row_writer::make(kind.kind, stage, 0, chunk));
         rows += chunk == 0 ? "" : ", ";
-        detail::append_time(rows, time);
+        detail::append_cost_time(rows, time);
         any = any || time > 0;
       }
       rows += "]";

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//! @file
+//! @brief Chooses where the stages of the GPT run. GPT_HAS_MPI, GPT_HAS_CUDA and GPT_HAS_NCCL say
+//! what is linked.
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../support/split_words.hpp"
+#include "backend.hpp"
+
+namespace {
+
+using words_given = std::vector<std::string_view>;
+
+//! Takes --backend and its value out of a command line.
+std::string_view take_backend(words_given& words) {
+  auto const option = std::find(words.begin(), words.end(), "--backend");
+  if (option == words.end()) {
+    return "threads";
+  }
+  if (option + 1 == words.end()) {
+    throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl");
+  }
+  auto const value = *(option + 1);
+  words.erase(option, option + 2);
+  return value;
+}
+
+[[noreturn]] void refuse(std::string_view where, char const* remedy) {
+  throw std::invalid_argument("this gpt was built without the backend " + std::string(where) +
+                              "; " + remedy);
+}
+
+int run_on(std::string_view where, words_given const& words) {
+  if (where == "threads") {
+    return gpt::run_on_threads(words);
+  }
+  if (where == "mpi") {
+    if constexpr (GPT_HAS_MPI) {
+      return gpt::run_on_mpi(words);
+    }
+    refuse(where, "it has it where CMake finds MPI and no sanitizer is chosen");
+  }
+  if (where == "cuda") {
+    if constexpr (GPT_HAS_CUDA) {
+      return gpt::run_on_cuda(words);
+    }
+    refuse(where, "build it with -DPIPELINING_GPT_ON_GPUS=ON where nvcc and cuBLAS are");
+  }
+  if (where == "nccl") {
+    if constexpr (GPT_HAS_NCCL) {
+      return gpt::run_on_nccl(words);
+    }
+    refuse(where, "build it with -DPIPELINING_GPT_ON_GPUS=ON where nvcc, cuBLAS and NCCL are");
+  }
+  throw std::invalid_argument("--backend wants threads, mpi, cuda or nccl, not '" +
+                              std::string(where.substr(0, 40)) + "'");
+}
+
+} // namespace
+
+int main(int count, char** words) {
+  try {
+    auto given = examples::split_words(count, words);
+    auto const where = take_backend(given);
+    return run_on(where, given);
+  } catch (std::invalid_argument const& error) {
+    std::fprintf(stderr, "gpt: %s\n", error.what());
+    return 2;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "gpt: %s\n", error.what());
+    return 1;
+  }
+}

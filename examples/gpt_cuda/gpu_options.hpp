@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the backends on GPUs.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../gpt/options.hpp"
+#include "../gpt/stage.hpp"
+#include "gpu_run.hpp"
+
+namespace gpt {
+
+inline constexpr char const* gpu_usage =
+  "usage: gpt --backend cuda [--bf16] [--graph] [OPTION [VALUE]]...\n"
+  "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
+  "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
+  "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
+  "itself. Of the options below there are no --clip, --post-validation and --costs, no several\n"
+  "--chunk-counts, and --with has recompute and offload. --tensor N wants nccl with N times as many\n"
+  "ranks as --devices; without it so many are replicas of the pipeline with --microbatches each.\n\n"
+  "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
+  "  --graph            every step but the first is one CUDA graph\n"
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";
+
+struct gpu_options {
+  options common;
+  operands numbers = operands::float32;
+  bool graph = false;
+  std::chrono::seconds deadline{60};
+
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
+};
+
+//! @param ranks of the run: as many devices, unless told otherwise; 0: those of read_options
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+                                                  int ranks = 0) {
+  gpu_options chosen;
+  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == "--bf16") {
+      chosen.numbers = operands::bf16;
+    } else if (given[i] == "--graph") {
+      chosen.graph = true;
+    } else if (given[i] == "--deadline" && i + 1 < given.size()) {
+      chosen.deadline =
+        std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
+      ++i;
+    } else {
+      words.push_back(given[i]);
+    }
+  }
+  for (auto const* const lacking : {"--clip", "--post-validation", "--costs"}) {
+    if (std::find(words.begin(), words.end(), lacking) != words.end()) {
+      throw std::invalid_argument(std::string("the backends on GPUs have no ") + lacking +
+                                  "; --backend threads has it");
+    }
+  }
+  chosen.common = read_options(words);
+  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
+    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
+  if (!chosen.common.further_counts.empty()) {
+    throw std::invalid_argument("the backends on GPUs have iterations of one size: give "
+                                "--chunk-counts once; --backend threads has several");
+  }
+  auto const with = chosen.common.adapted;
+  if (with != examples::adapter::none && with != examples::adapter::recompute &&
+      with != examples::adapter::offload) {
+    throw std::invalid_argument(
+      "the backends on GPUs have no shards of weights or vocabulary; --backend threads has them");
+  }
+  return chosen;
+}
+
+//! What schedules may lie from the host: attention rounds to bf16, and products may.
+[[nodiscard]] inline double allowed_error(operands numbers) {
+  return numbers == operands::bf16 ? 0.03 : 0.02;
+}
+
+} // namespace gpt

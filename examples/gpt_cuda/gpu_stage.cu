@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/shape.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+
+#include "../gpt/stage_shard.hpp"
+#include "gpu_stage.hpp"
+#include "stage.cuh"
+
+namespace gpt {
+
+std::string missing_gpu() {
+  int devices = 0;
+  cudaError_t const code = cudaGetDeviceCount(&devices);
+  return code == cudaSuccess && devices > 0
+           ? ""
+           : std::string("there is no GPU here: ") +
+               (code == cudaSuccess ? "CUDA finds none" : cudaGetErrorString(code));
+}
+
+namespace {
+
+template <class Element>
+struct stage_at_work {
+  std::shared_ptr<on_gpu::device_work<Element>> work; //!< of its device
+  on_gpu::stage<Element> stage;
+};
+
+void check(model_size const& size, pp::timetable_view table) {
+  on_gpu::with_head_dim(size.head_dim(), [](auto) {});
+  auto const refuse = [](std::string const& what) {
+    throw std::invalid_argument(
+      "the example on GPUs has " + what +
+      "; choose a schedule with one copy of every stage, whose passes are forward and backward, "
+      "with recomputation and offload");
+  };
+  if (table.extents.where == pp::placement::custom || pp::routes(table.extents) > 1) {
+    refuse("one copy of every stage, but this schedule takes microbatches different ways");
+  }
+  for (int i = 0; i < table.size(); ++i) {
+    auto const& kind = (*table.declared)[table.passes[i].kind];
+    if (kind.calls > pp::stage_call::copy) {
+      refuse(std::string("no pass that is called ") + kind.word.c_str());
+    }
+  }
+}
+
+} // namespace
+
+struct gpu_stage::either {
+  std::variant<stage_at_work<float>, stage_at_work<__nv_bfloat16>> of;
+
+  template <class Visit>
+  decltype(auto) visit(Visit go) {
+    return std::visit([&](auto& each) -> decltype(auto) { return go(each.stage); }, of);
+  }
+};
+
+namespace {
+
+template <class Element>
+gpu_stages make_stages(model_size const& size,
+                       pp::timetable_view table,
+                       step_cut const& cut,
+                       std::uint64_t seed,
+                       gpu_run const& how,
+                       std::optional<int> only) {
+  auto const held = cut_layers(size.layers, pp::stages(table.extents));
+  auto const own = size_of_shard(size, how.shard);
+  on_gpu::slot_sizes<Element> const slots{size, own, cut, held};
+  std::int64_t tokens = 0;
+  std::int64_t between = 0;
+  for (int i = 0; i < table.size(); ++i) {
+    auto const& what = table.passes[i];
+    tokens = std::max(tokens, cut.range({what.microbatch, what.chunk}).count());
+    if (what.kind == pp::pass_kind::backward) {
+      between = std::max(between, slots.bytes(pp::slot_class::weight_input, what));
+    }
+  }
+  std::vector<std::shared_ptr<on_gpu::device_work<Element>>> work(
+    static_cast<std::size_t>(table.extents.devices));
+  gpu_stages made;
+  device_memory<float> on_host;
+  for (auto const& layers : held) {
+    int const device = pp::device_of(table, static_cast<int>(made.size()));
+    if (device != only.value_or(device)) {
+      made.push_back(nullptr);
+      continue;
+    }
+    auto& shared = work[static_cast<std::size_t>(device)];
+    if (shared == nullptr) {
+      shared = std::make_shared<on_gpu::device_work<Element>>(
+        size, tokens, between, how.workspace_bytes, how.sum);
+    }
+    auto const make = [&](auto& host) {
+      made.push_back(std::make_unique<gpu_stage>(
+        std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
+          shared, on_gpu::stage<Element>(host, size, own, layers, cut, how.replicas, *shared)}})));
+    };
+    if (how.shard.of > 1) {
+      stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
+      make(host);
+    } else {
+      stage<float> host(size, layers, cut, seed, on_host);
+      make(host);
+    }
+  }
+  return made;
+}
+
+} // namespace
+
+gpu_stages make_gpu_stages(model_size const& size,
+                           pp::timetable_view table,
+                           step_cut const& cut,
+                           std::uint64_t seed,
+                           gpu_run const& how,
+                           std::optional<int> only) {
+  check(size, table);
+  return how.numbers == operands::bf16
+           ? make_stages<__nv_bfloat16>(size, table, cut, seed, how, only)
+           : make_stages<float>(size, table, cut, seed, how, only);
+}
+
+std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
+  return numbers == operands::bf16
+           ? on_gpu::slot_sizes<__nv_bfloat16>{size, size_of_shard(size, shard), cut, stages}.bytes(
+               of, maker)
+           : on_gpu::slot_sizes<float>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
+                                                                                            maker);
+}
+
+gpu_stage::gpu_stage(std::unique_ptr<either> of) : of_(std::move(of)) {}
+gpu_stage::~gpu_stage() = default;
+
+void gpu_stage::forward(pp::context const& where, pp::input in, pp::output out) {
+  of_->visit([&](auto& stage) { stage.forward(where, in, out); });
+}
+void gpu_stage::backward(pp::context const& where, pp::input in, pp::output out) {
+  of_->visit([&](auto& stage) { stage.backward(where, in, out); });
+}
+void gpu_stage::backward_input(pp::context const& where, pp::input in, pp::output out) {
+  of_->visit([&](auto& stage) { stage.backward_input(where, in, out); });
+}
+void gpu_stage::backward_weight(pp::context const& where) {
+  of_->visit([&](auto& stage) { stage.backward_weight(where); });
+}
+void gpu_stage::set_text(batch const& pieces, cudaStream_t stream) {
+  of_->visit([&](auto& stage) { stage.set_text(pieces.bytes, stream); });
+}
+void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
+  of_->visit([&](auto& stage) { stage.update(optimizer, step, stream); });
+}
+void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
+  of_->visit([&](auto& stage) {
+    for (auto const& weight : stage.weights()) {
+      visit(weight.gradient(), weight.count());
+    }
+  });
+}
+double gpu_stage::loss_sum() const {
+  return of_->visit([](auto& stage) { return stage.loss_sum(); });
+}
+
+namespace {
+//! @param tensor where one begins in a weight
+template <class Stage, class Tensor>
+std::vector<float> fetch_all(Stage const& stage, Tensor tensor) {
+  std::vector<float> all;
+  for (auto const& weight : stage.weights()) {
+    auto const some = on_gpu::fetch(tensor(weight), weight.count());
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+} // namespace
+
+std::vector<float> gpu_stage::gradients() const {
+  return of_->visit([](auto& stage) {
+    return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
+  });
+}
+std::vector<float> gpu_stage::values() const {
+  return of_->visit([](auto& stage) {
+    return fetch_all(stage, [](auto const& weight) { return weight.value(); });
+  });
+}
+
+} // namespace gpt

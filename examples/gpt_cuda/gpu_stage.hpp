@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The stages on a GPU as code that nvcc does not compile sees them.
+
+#include <pipe/core/pass.hpp>
+#include <pipe/core/slot_class.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../gpt/adamw.hpp"
+#include "../gpt/model.hpp"
+#include "../gpt/stage.hpp"
+#include "../gpt/text.hpp"
+#include "gpu_run.hpp"
+
+namespace gpt {
+
+namespace pp = pipelining;
+
+//! Why no model can run here, as a sentence; "" where one can.
+[[nodiscard]] std::string missing_gpu();
+
+//! An on_gpu::stage of either type of operands, with the work of its device.
+class gpu_stage {
+public:
+  struct either;
+  explicit gpu_stage(std::unique_ptr<either> of);
+  ~gpu_stage();
+  gpu_stage(gpu_stage const&) = delete;
+  gpu_stage& operator=(gpu_stage const&) = delete;
+
+  void forward(pp::context const& where, pp::input in, pp::output out);
+  void backward(pp::context const& where, pp::input in, pp::output out);
+  void backward_input(pp::context const& where, pp::input in, pp::output out);
+  void backward_weight(pp::context const& where);
+
+  //! Before a step: the bytes to learn from.
+  void set_text(batch const& pieces, cudaStream_t stream);
+  //! One step of the optimizer.
+  void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream);
+
+  //! Calls visit(gradient, count) for every trained tensor, in the order of the layers.
+  void for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const;
+  //! The sum of the losses of all tokens; 0 but on the last stage. @pre the step has ended
+  [[nodiscard]] double loss_sum() const;
+  //! All gradients and all values, in the order of the layers. @pre nobody writes them
+  [[nodiscard]] std::vector<float> gradients() const;
+  [[nodiscard]] std::vector<float> values() const;
+
+private:
+  std::unique_ptr<either> of_;
+};
+
+//! Null where a stage is of another process.
+using gpu_stages = std::vector<std::unique_ptr<gpu_stage>>;
+
+//! The stages of a timetable on the current GPU; those of a device share cuBLAS and scratch.
+//! @param cut how the timetable cuts the work of a step
+//! @param only the device whose stages are made; without it, all
+//! @throws std::invalid_argument for schedules with passes that the stages lack, and for heads of
+//! other sizes than attention has kernels for
+[[nodiscard]] gpu_stages make_gpu_stages(model_size const& size,
+                                         pp::timetable_view table,
+                                         step_cut const& cut,
+                                         std::uint64_t seed,
+                                         gpu_run const& how,
+                                         std::optional<int> only = {});
+
+//! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
+struct gpu_slot_sizes {
+  operands numbers;
+  shard_of_stage shard;
+  model_size size;
+  step_cut cut;
+  std::vector<layer_range> stages; //!< what each holds
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
+};
+
+} // namespace gpt

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
+//! schedules with each other bit by bit and with the model on the host.
+//!
+//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
+//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
+//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
+//! each.
+
+#include <pipe/core/shape.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../gpt/report.hpp"
+#include "../gpt/run_system.hpp"
+#include "../gpt/text.hpp"
+#include "../gpt/training.hpp"
+#include "gpu_model.hpp"
+#include "gpu_options.hpp"
+#include "relative_error.hpp"
+
+namespace gpt {
+
+inline constexpr int skipped = 77; //!< exit status
+
+//! One step of a schedule from the first weights.
+struct first_step {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+template <class Clock>
+first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto model = on_virtual_devices<Clock>(
+    c.size, table, cut_for(table, c.lengths), o.seed(), {.numbers = o.numbers});
+  double const loss = model.step(pieces);
+  return {loss, model.gradients()};
+}
+
+//! The schedules that are compared at the end of every run, beside the chosen one.
+inline constexpr char const* compared_schedules[] = {
+  "1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"};
+
+//! Compares schedules with the host, and bit by bit with each other where their sums are the same:
+//! those of as many chunks, and in the same order of microbatches.
+template <class Clock>
+bool compare_schedules(gpu_options const& o, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = gradients_of_one_device(c, pieces);
+  std::printf("\nOne step of every schedule: %lld virtual devices, %zu gradients\n"
+              "  %-13s %6s  %8s  %19s  %s\n",
+              static_cast<long long>(c.devices),
+              host.size(),
+              "schedule",
+              "chunks",
+              "loss",
+              "error, of the host",
+              "gradients differ from the first with the same sums");
+  bool good = true;
+  std::map<std::pair<int, bool>, first_step> first; // by chunks, and whether the last comes first
+  std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
+  if (std::find(names.begin(), names.end(), name_of(c)) == names.end()) {
+    names.push_back(name_of(c));
+  }
+  for (auto const& name : names) {
+    auto const table = timetable_of(c, name);
+    auto const step = step_of<Clock>(o, table, pieces);
+    auto const [beside, is_first] =
+      first.try_emplace({table.extents.chunks, adds_from_last(table)}, step);
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < step.gradients.size(); ++i) {
+      different +=
+        std::memcmp(&step.gradients[i], &beside->second.gradients[i], sizeof(float)) != 0 ? 1u : 0u;
+    }
+    double const error = relative_error(step.gradients, host);
+    std::printf("  %-13s %6d  %8.4f  %17.3f %%  %s\n",
+                name.c_str(),
+                table.extents.chunks,
+                step.loss,
+                100 * error,
+                is_first ? "(the first)" : std::to_string(different).c_str());
+    good = good && different == 0 && error < allowed_error(o.numbers);
+  }
+  return good;
+}
+
+//! @tparam Clock of the runner
+template <class Clock>
+int train_on_cuda(std::vector<std::string_view> const& words) {
+  auto o = read_gpu_options(words);
+  auto& c = o.common;
+  if (c.help) {
+    std::fputs(gpu_usage, stdout);
+    std::fputs(usage, stdout);
+    check_output();
+    return 0;
+  }
+  if (auto const why = missing_gpu(); !why.empty()) {
+    std::printf("skipped, %s\n", why.c_str());
+    return skipped;
+  }
+  if (has_shards_of_stages(c)) {
+    throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
+  }
+  auto const text = find_text(c.text, GPT_EXAMPLE_README);
+  auto const table = timetable_of(c, name_of(c));
+  c.lengths = lengths_of(c.size, table);
+  for (auto const* name : compared_schedules) {
+    (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
+  }
+  auto model = on_virtual_devices<Clock>(c.size,
+                                         table,
+                                         cut_for(table, c.lengths),
+                                         o.seed(),
+                                         {.numbers = o.numbers, .graph = o.graph, .timed = true});
+  return run_system(
+    c,
+    text,
+    table,
+    model,
+    [&] {
+      std::printf("virtual devices of one GPU, products in %s\n",
+                  o.numbers == operands::bf16 ? "bf16" : "float");
+    },
+    [&] {
+      std::mt19937_64 random(o.seed() + 1);
+      return compare_schedules<Clock>(
+        o, random_batch(text.bytes, c.microbatches, c.size.sequence, random));
+    },
+    [](pp::dynamic_timetable const& trace) { return trace; });
+}
+
+} // namespace gpt
