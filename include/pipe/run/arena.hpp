@@ -54,18 +54,15 @@ struct arena {
   [[nodiscard]] buffer at(slot where, std::int64_t bytes) const noexcept {
     if (where.index == nothing)
       return {};
-    slot_layout const& layout = work.layout(device, where.of);
-    if (layout.bytes == 0)
-      return {where.index, nullptr, 0};
-    std::byte* const base =
-      host != nullptr && detail::lies_on_host(*work.declared, static_cast<int>(where.of)) ? host
-                                                                                          : memory;
-    return {where.index, base + place(where), bytes};
+    return lies(where, work.layout(device, where.of), bytes);
   }
 
   //! @brief The whole slot, at the size of its class.
   [[nodiscard]] buffer whole(slot where) const noexcept {
-    return at(where, work.layout(device, where.of).bytes);
+    if (where.index == nothing)
+      return {};
+    slot_layout const& layout = work.layout(device, where.of);
+    return lies(where, layout, layout.bytes);
   }
 
   //! @brief What a message is sent from or received into.
@@ -133,6 +130,18 @@ struct arena {
   }
 
 private:
+  //! A slot that there is.
+  [[nodiscard]] buffer
+  lies(slot where, slot_layout const& layout, std::int64_t bytes) const noexcept {
+    if (layout.bytes == 0)
+      return {where.index, nullptr, 0};
+    if (guard == 0 && host == nullptr) // as a rule
+      return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
+    std::byte* const base =
+      host != nullptr && detail::lies_on_host(*work.declared, static_cast<int>(where.of)) ? host
+                                                                                          : memory;
+    return {where.index, base + place(where), bytes};
+  }
   //! Guards behind the slots of the classes before one.
   [[nodiscard]] int guards_before(int end) const noexcept {
     int count = 0;

@@ -12,6 +12,7 @@
 #include <pipe/run/validate_step.hpp>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,33 +49,30 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)
-      : where_(memory.context_of(step, stream)) {
-    auto const inputs = memory.work.further_inputs(step);
-    auto const outputs = memory.work.further_outputs(step);
-    input* const in = room_for(inputs.size() + 1, few_inputs_, many_inputs_);
-    output* const out = room_for(outputs.size() + 1, few_outputs_, many_outputs_);
-    in[0] = memory.input_of(step);
-    out[0] = memory.output_of(step);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      buffer const read = memory.at(inputs[i].used, inputs[i].bytes);
-      in[i + 1] = {read.slot, read.data, read.bytes};
-    }
-    for (std::size_t i = 0; i < outputs.size(); ++i)
-      out[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
-    in_ = in;
-    out_ = out;
-    where_.inputs = {in, step.in.index == nothing ? 0 : inputs.size() + 1};
-    where_.outputs = {out, step.out.index == nothing ? 0 : outputs.size() + 1};
+      : where_(memory.context_of(step, stream)), in_(memory.input_of(step)),
+        out_(memory.output_of(step)) {
+    where_.inputs = {&in_, step.in.index == nothing ? 0U : 1U};
+    where_.outputs = {&out_, step.out.index == nothing ? 0U : 1U};
+    if (step.further_inputs.count > 0 || step.further_outputs.count > 0)
+      add_further(memory, step);
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
 
   [[nodiscard]] context const& where() const noexcept { return where_; }
-  [[nodiscard]] input const& in() const noexcept { return *in_; }
-  [[nodiscard]] output const& out() const noexcept { return *out_; }
+  [[nodiscard]] input const& in() const noexcept { return in_; }
+  [[nodiscard]] output const& out() const noexcept { return out_; }
 
 private:
   static constexpr std::size_t few = 4; // more neighbours than a stage has as a rule
+
+  //! What a pass of several neighbours reads and writes.
+  struct several {
+    input few_inputs[few];
+    output few_outputs[few];
+    std::vector<input> many_inputs{};
+    std::vector<output> many_outputs{};
+  };
 
   template <class Buffer>
   static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
@@ -84,13 +82,28 @@ private:
     return elsewhere.data();
   }
 
+  void add_further(arena const& memory, item const& step) {
+    auto const inputs = memory.work.further_inputs(step);
+    auto const outputs = memory.work.further_outputs(step);
+    several& all = further_.emplace();
+    input* const in = room_for(inputs.size() + 1, all.few_inputs, all.many_inputs);
+    output* const out = room_for(outputs.size() + 1, all.few_outputs, all.many_outputs);
+    in[0] = in_;
+    out[0] = out_;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      buffer const read = memory.at(inputs[i].used, inputs[i].bytes);
+      in[i + 1] = {read.slot, read.data, read.bytes};
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      out[i + 1] = memory.at(outputs[i].used, outputs[i].bytes);
+    where_.inputs = {in, step.in.index == nothing ? 0 : inputs.size() + 1};
+    where_.outputs = {out, step.out.index == nothing ? 0 : outputs.size() + 1};
+  }
+
   context where_;
-  input few_inputs_[few];
-  output few_outputs_[few];
-  std::vector<input> many_inputs_;
-  std::vector<output> many_outputs_;
-  input const* in_ = nullptr;
-  output const* out_ = nullptr;
+  input in_;
+  output out_;
+  std::optional<several> further_; // most stages have one neighbour on each side
 };
 
 //! A half of a composite pass, and what it is.
