@@ -40,9 +40,10 @@ struct pass_memory {
   word unit;
   int chunk;
   int chunks;
-  word* second_out;
   word const* further_in[7]; //!< of the second stage that it reads on, as large as the first
   int further;               //!< how many there are
+  word* further_out[7];      //!< for the second stage that reads it on, likewise
+  int further_outs;          //!< how many there are
 };
 
 __device__ inline void fill(word* to, int words, word value) {
@@ -62,6 +63,12 @@ __device__ inline word read(pass_memory const& m) {
   for (int i = 0; i < m.further; ++i)
     value = mix(value, read(m.further_in[i], m.in_words));
   return value;
+}
+//! What is made for each reader: all read something else.
+__device__ inline void write(pass_memory const& m, word value) {
+  fill(m.out, m.out_words, value);
+  for (int i = 0; i < m.further_outs; ++i)
+    fill(m.further_out[i], m.out_words, mix(value, static_cast<word>(i + 1)));
 }
 __device__ inline word weight(pass_memory const& m) {
   return m.gathered == nullptr ? m.own_weight : *m.gathered;
@@ -83,11 +90,9 @@ static __global__ void forward_kernel(pass_memory m) {
     *m.state = mix(*m.state, x);
   }
   if (m.out != nullptr)
-    fill(m.out, m.out_words, y);
+    write(m, y);
   else
     *m.losses += y;
-  if (m.second_out != nullptr)
-    fill(m.second_out, m.out_words, mix(y, 1));
 }
 
 __device__ inline word incoming(pass_memory const& m) {
@@ -104,9 +109,7 @@ __device__ inline void pass_on(pass_memory const& m, word dy) {
     carry = mix(carry, dy);
   }
   if (m.out != nullptr)
-    fill(m.out, m.out_words, dx);
-  if (m.second_out != nullptr)
-    fill(m.second_out, m.out_words, mix(dx, 1));
+    write(m, dx);
 }
 
 static __global__ void backward_kernel(pass_memory m) {
@@ -146,12 +149,12 @@ struct kernel_stage {
   word* sums = nullptr; //!< [2] on the stage's device: gradient, losses
   int stride = 0;       //!< from the sums of one device to those of the next, where several share
   int overrun_by = 4;   //!< bytes from its end; negative: from its start
-  bool overruns_output = false; //!< not its activation
-  int leaves_at = -1;           //!< the forward pass of this microbatch writes its output alone,
-  int leaves_bytes = 0;         //!< but for so many bytes at its end,
+  bool overruns_output = false;   //!< not its activation
+  int leaves_at = -1;             //!< the forward pass of this microbatch writes its output alone,
+  int leaves_bytes = 0;           //!< but for so many bytes at its end,
   word const* gathered = nullptr; //!< where sharded weights lie, said by use_weights
   word* collected = nullptr;      //!< and where their gradients do
-  word* seen = nullptr;         //!< and its backward pass leaves the activation that it finds here
+  word* seen = nullptr; //!< and its backward pass leaves the activation that it finds here
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     if (where.microbatch == fails_at)
@@ -246,11 +249,14 @@ private:
       host_mix(static_cast<word>(where.microbatch) + 1, static_cast<word>(where.chunk) + 1),
       where.chunk,
       chunks,
-      where.outputs.size() < 2 ? nullptr : words(where.outputs[1]),
+      {},
+      0,
       {},
       0};
     for (std::size_t i = 1; i < where.inputs.size(); ++i)
       result.further_in[result.further++] = reinterpret_cast<word const*>(where.inputs[i].data);
+    for (std::size_t i = 1; i < where.outputs.size(); ++i)
+      result.further_out[result.further_outs++] = words(where.outputs[i]);
     return result;
   }
 };

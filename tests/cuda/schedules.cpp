@@ -7,16 +7,19 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/with_vocabulary.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <tests/cuda/schedules.hpp>
+#include <tests/support/stage_graphs.hpp>
 #include <utility>
 #include <vector>
 
@@ -27,28 +30,47 @@ namespace {
 //! Two stages into a third, and a skip from the second to the last.
 pp::with_stage_graph<pp::OneFOneB> const crossed{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
 
-//! What one device computes on that graph with the numbers of support::arithmetic_stage.
-support::sequential_result run_crossed(int microbatches) {
+//! What one device computes on a graph of stages with the numbers of support::arithmetic_stage. A
+//! stage hands its k-th neighbour before it a gradient of its own.
+support::sequential_result
+run_on_graph(support::edge_list const& edges, int stages, int microbatches) {
+  using word = std::uint64_t;
   auto const mix = support::arithmetic_stage::mix;
-  support::sequential_result result{std::vector<std::uint64_t>(4), 0};
-  auto const weight = [](std::size_t stage) { return std::uint64_t{stage} + 3; };
+  auto const count = static_cast<std::size_t>(stages);
+  auto const all = [mix](std::vector<word> const& of) {
+    word value = of[0];
+    for (std::size_t i = 1; i < of.size(); ++i)
+      value = mix(value, of[i]);
+    return value;
+  };
+  support::sequential_result result{std::vector<word>(count), 0};
   for (int m = 0; m < microbatches; ++m) {
     pp::context where;
     where.microbatch = m;
-    std::uint64_t const unit = support::arithmetic_stage::unit(where);
-    std::uint64_t const y0 = mix(unit, weight(0)); // of stages 0 and 1, which differ in weight
-    std::uint64_t const y1 = mix(unit, weight(1));
-    std::uint64_t const x2 = mix(y0, y1);
-    std::uint64_t const x3 = mix(mix(x2, weight(2)), y1);
-    result.losses += mix(x3, weight(3));
-    std::uint64_t const dy3 = mix(x3, 7);
-    std::uint64_t const to_2 = mix(dy3, weight(3) ^ x3);
-    std::uint64_t const to_0 = mix(to_2, weight(2) ^ x2);
-    std::uint64_t const dy1 = mix(mix(to_0, 1), mix(to_2, 1));
-    result.gradients[0] += mix(to_0, unit);
-    result.gradients[1] += mix(dy1, unit);
-    result.gradients[2] += mix(to_2, x2);
-    result.gradients[3] += mix(dy3, x3);
+    std::vector<word> x(count);
+    std::vector<word> y(count);
+    for (std::size_t s = 0; s < count; ++s) {
+      std::vector<word> read;
+      for (int const from : support::before(edges, static_cast<int>(s)))
+        read.push_back(y[static_cast<std::size_t>(from)]);
+      x[s] = read.empty() ? support::arithmetic_stage::unit(where) : all(read);
+      y[s] = mix(x[s], word{s} + 3);
+    }
+    std::vector<word> dx(count);
+    for (std::size_t s = count; s-- > 0;) {
+      std::vector<word> read;
+      for (int const to : support::after(edges, static_cast<int>(s))) {
+        auto const beside = support::before(edges, to);
+        auto const number =
+          std::find(beside.begin(), beside.end(), static_cast<int>(s)) - beside.begin();
+        word const whole = dx[static_cast<std::size_t>(to)];
+        read.push_back(number == 0 ? whole : mix(whole, static_cast<word>(number)));
+      }
+      result.losses += read.empty() ? y[s] : 0;
+      word const dy = read.empty() ? mix(x[s], 7) : all(read);
+      dx[s] = mix(dy, (word{s} + 3) ^ x[s]);
+      result.gradients[s] += mix(dy, x[s]);
+    }
   }
   return result;
 }
@@ -124,7 +146,10 @@ std::vector<named_plan> test_plans() {
   add_plans<pp::Seq1F1BInterleaved<2, 2>>(plans, "interleaved Seq1F1B", 2, 4);
   add_plans<pp::ZeroBubbleV>(plans, "ZB-V", 3, 6);
   add_plans<pp::DualPipeV<>>(plans, "DualPipeV", 2, 5);
-  add_plans(plans, "1F1B on a graph", pp::make_timetable(crossed, {4, 5}), run_crossed(5));
+  add_plans(plans,
+            "1F1B on a graph",
+            pp::make_timetable(crossed, {4, 5}),
+            run_on_graph(crossed.edges, 4, 5));
   add_offloaded<pp::OneFOneB>(plans, "1F1B", 4, 6);
   add_offloaded<pp::Seq1F1B<2>>(plans, "Seq1F1B", 3, 4);
   add_offloaded<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
@@ -155,6 +180,16 @@ std::vector<named_plan> plans_with_shards() {
   add("1F1B with a vocabulary in shards, interlaced",
       pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
       pp::interlaced);
+  // Devices attend for each other: queries and old keys go to a peer and come back inside passes.
+  pp::SlimPipeExchange<4> const exchanged;
+  auto const table = pp::make_timetable(exchanged, {2, 2});
+  int const stages = pp::stages(table.extents);
+  int taken = 0;
+  for (int stage = 0; stage < stages; ++stage)
+    taken += exchanged.stage_at(table.extents, stage).taken;
+  REQUIRE(taken > 0);
+  add_plan<pp::communicator_per_pair>(plans, "SlimPipe with its exchange of attention", table);
+  plans.back().expected = run_on_graph(exchanged.edges_of(table.extents), stages, 2);
   return plans;
 }
 

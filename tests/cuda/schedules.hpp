@@ -38,7 +38,8 @@ struct named_plan {
 //! under all policies.
 std::vector<named_plan> test_plans();
 
-//! @brief These, and pipelines whose vocabulary is in shards, with one barrier and with two.
+//! @brief These, pipelines whose vocabulary is in shards, with one barrier and with two, and one
+//! whose devices attend for each other.
 std::vector<named_plan> plans_with_shards();
 
 //! @brief The main families on more devices, with messages of this many words, an odd number.
