@@ -138,12 +138,9 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
 //! @tparam Plain whether the pipeline is_plain, and all messages take the same time
 template <bool Plain, cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
-  place_row const& row = state.rows[number];
+  place_row const row = state.rows[number];
   pass const* const passes = row.passes;
-  input_line const* const inputs = row.inputs;
-  shape const& extents = state.map.over.extents;
-  int const devices = extents.devices;
-  int const chunks = extents.chunks;
+  int const chunks = state.map.over.extents.chunks;
   entry_number const base = state.part.first[number];
   entry_number const first = state.next[number];
   entry_number const last = row.count - base > state.room ? base + state.room : row.count;
@@ -159,7 +156,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
       start = free_from;
-    int const input = inputs[entry];
+    int const input = row.inputs[entry];
     int unit = what.microbatch * chunks + what.chunk;
     if constexpr (!Plain)
       unit = unit_of(state.map.over, what);
@@ -169,7 +166,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
       int source = holder;
       entry_number wanted = at - 1;
       if constexpr (!Plain) {
-        source += static_cast<int>(at >> place_bits) * devices;
+        source += static_cast<int>(at >> place_bits) * state.map.over.extents.devices;
         wanted = (at & entry_mask) - 1;
       }
       if (wanted >= state.next[source]) {
@@ -184,7 +181,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
       if constexpr (Plain) // what stands before it in its own row is no input
         ready += state.latency;
       else
-        ready += state.message(holder, number % devices);
+        ready += state.message(holder, number % state.map.over.extents.devices);
       if (ready > start)
         start = ready;
     }
