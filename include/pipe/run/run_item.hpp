@@ -45,6 +45,16 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
+//! What a pass of several neighbours on a side reads and writes.
+struct several_neighbours {
+  static constexpr std::size_t few = 4; // more than a stage has as a rule
+
+  input few_inputs[few];
+  output few_outputs[few];
+  std::vector<input> many_inputs{};
+  std::vector<output> many_outputs{};
+};
+
 //! What a pass is handed: its context, with all that it reads and writes.
 class handed {
 public:
@@ -64,19 +74,9 @@ public:
   [[nodiscard]] output const& out() const noexcept { return out_; }
 
 private:
-  static constexpr std::size_t few = 4; // more neighbours than a stage has as a rule
-
-  //! What a pass of several neighbours reads and writes.
-  struct several {
-    input few_inputs[few];
-    output few_outputs[few];
-    std::vector<input> many_inputs{};
-    std::vector<output> many_outputs{};
-  };
-
   template <class Buffer>
   static Buffer* room_for(std::size_t count, Buffer* here, std::vector<Buffer>& elsewhere) {
-    if (count <= few)
+    if (count <= several_neighbours::few)
       return here;
     elsewhere.resize(count);
     return elsewhere.data();
@@ -85,7 +85,7 @@ private:
   void add_further(arena const& memory, item const& step) {
     auto const inputs = memory.work.further_inputs(step);
     auto const outputs = memory.work.further_outputs(step);
-    several& all = further_.emplace();
+    several_neighbours& all = further_.emplace();
     input* const in = room_for(inputs.size() + 1, all.few_inputs, all.many_inputs);
     output* const out = room_for(outputs.size() + 1, all.few_outputs, all.many_outputs);
     in[0] = in_;
@@ -103,7 +103,7 @@ private:
   context where_;
   input in_;
   output out_;
-  std::optional<several> further_; // most stages have one neighbour on each side
+  std::optional<several_neighbours> further_; // most stages have one neighbour on each side
 };
 
 //! A half of a composite pass, and what it is.
