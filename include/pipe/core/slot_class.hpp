@@ -36,7 +36,7 @@ enum class slot_class : std::uint8_t {
 
 //! @brief The most classes of slots. Pools of flows have the numbers of `slot_class`; those that no
 //! pass takes, tied gradients and totals, are not for flows.
-inline constexpr int slot_classes = 17; //!< Classes of slots.
+inline constexpr int slot_classes = 17;
 
 //! @brief The word of a class in sentences and tables.
 [[nodiscard]] constexpr char const* word(slot_class of) noexcept {

@@ -188,7 +188,6 @@ constexpr row_findings enter_row(place_map const& map,
   int const last_stage = stages(extents) - 1;
   int const one_way = map.over.declared->rows * (last_stage + 1);
   bool const one_route = routes(extents) == 1;
-  bool const chunked = chunks > 1 || (!Plain && first_units != nullptr);
   int const device = Plain ? number : number % extents.devices;
   int const* const holders = map.holders;
   place_code const* const* const made_at = map.places;
@@ -253,10 +252,9 @@ constexpr row_findings enter_row(place_map const& map,
       }
     int const line = base + made;
     place_code* const places = places_of[line];
-    if (chunked) {
+    if (links.chunk_step != 0) {
       int const beside = chunk + links.chunk_step;
-      if (beside != chunk && beside >= 0 && beside < count &&
-          places[first + beside] - here >= behind)
+      if (beside >= 0 && beside < count && places[first + beside] - here >= behind)
         input = line;
     }
     inputs[i] = input;
