@@ -44,6 +44,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/helix_pipe.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
+  schedule/placed_on.hpp
   schedule/repeat.hpp
   schedule/round_pipe.hpp
   schedule/requirements.hpp

@@ -150,6 +150,7 @@
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/placed_on.hpp>
 #include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/round_pipe.hpp>

@@ -44,8 +44,15 @@ struct building_block {
   int interval = 6;     //!< slots from one unit to the next
   int freeing = 1;      //!< slots of the pass at whose end an activation is free again
   int* slots = nullptr; //!< [3][S], by line
+  //! [S], the device that holds each stage, where the extents have a table; null: as they say.
+  int const* holders = nullptr;
 
   static constexpr int unset = -1; //!< a slot that nobody has
+
+  //! The device that holds a stage.
+  [[nodiscard]] constexpr int device(int stage) const noexcept {
+    return holders == nullptr ? device_of(extents, stage) : holders[stage];
+  }
 
   //! The slot of a stage's forward pass.
   [[nodiscard]] constexpr int& forward(int stage) const noexcept { return slots[stage]; }
@@ -76,18 +83,25 @@ namespace detail {
 
 //! Calls `use` with every stage of a device, in forward order.
 template <class Use>
-constexpr void for_each_stage(shape const& extents, int device, Use const& use) {
-  for (int local = 0; local < extents.stages_per_device; ++local)
-    use(stage_of(extents, device, local));
+constexpr void for_each_stage(building_block const& block, int device, Use const& use) {
+  shape const& extents = block.extents;
+  if (block.holders == nullptr) {
+    for (int local = 0; local < extents.stages_per_device; ++local)
+      use(stage_of(extents, device, local));
+    return;
+  }
+  for (int stage = 0; stage < stages(extents); ++stage)
+    if (block.holders[stage] == device)
+      use(stage);
 }
 
 //! Activations that a device holds in the steady state, at the most, in units.
 [[nodiscard]] constexpr int held_by(building_block const& block, int device) {
   int most = 0;
-  for_each_stage(block.extents, device, [&](int at) {
+  for_each_stage(block, device, [&](int at) {
     int const now = block.forward(at);
     int held = 0;
-    for_each_stage(block.extents, device, [&](int stage) {
+    for_each_stage(block, device, [&](int stage) {
       held += floor_divide(now - block.forward(stage), block.interval) -
               floor_divide(now - block.freed(stage), block.interval);
     });
@@ -102,7 +116,7 @@ constexpr void for_each_stage(shape const& extents, int device, Use const& use) 
 is_free(building_block const& block, int device, int slot, int length) {
   int const all = stages(block.extents);
   bool good = true;
-  for_each_stage(block.extents, device, [&](int stage) {
+  for_each_stage(block, device, [&](int stage) {
     for (int line = stage; good && line < 3 * all; line += all) {
       int const taken = block.slots[line];
       if (taken == building_block::unset)
@@ -131,7 +145,7 @@ first_free(building_block const& block, int device, int from, int length) {
   if (block.fused)
     return true;
   for (int stage = stages(block.extents) - 1; stage >= 0; --stage) {
-    int const device = device_of(block.extents, stage);
+    int const device = block.device(stage);
     block.weight(stage) = first_free(block, device, block.backward(stage) + 1, 1);
     if (block.weight(stage) == building_block::unset)
       return false;
@@ -157,9 +171,9 @@ template <class Next>
     int const stage = first < all ? first + position : 2 * all - 1 - first - position;
     int const line = first < all ? stage : all + stage;
     int const length = first >= all && block.fused ? 2 : 1;
-    before = next(position, before, device_of(extents, stage), length);
-    if (before == building_block::unset ||
-        !is_free(block, device_of(extents, stage), before, length))
+    int const device = block.device(stage);
+    before = next(position, before, device, length);
+    if (before == building_block::unset || !is_free(block, device, before, length))
       return false;
     block.slots[line] = before;
   }
@@ -202,7 +216,7 @@ constexpr void wait_for_sequence(building_block& block) noexcept {
   int most = 0;
   for (int device = 0; device < block.extents.devices; ++device) {
     int bound = 0;
-    detail::for_each_stage(block.extents, device, [&](int stage) {
+    detail::for_each_stage(block, device, [&](int stage) {
       bound += (lifespan(block, stage) + block.interval - 1) / block.interval;
     });
     most = bound > most ? bound : most;

@@ -99,6 +99,21 @@ concept repeated_schedule = requires(Schedule const schedule, timeline line, bui
   schedule.start(line, block);
 };
 
+//! The device that holds a stage, as a schedule places it.
+template <class Schedule>
+[[nodiscard]] constexpr int
+holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage) {
+  if constexpr (places_stages<Schedule>)
+    return plan.device_of(extents, stage, 0);
+  else
+    return device_of(extents, stage);
+}
+
+//! The table of a timeline's stages, where their placement has no name.
+[[nodiscard]] constexpr int const* table_of(timeline const& line) noexcept {
+  return line.problem.extents.where == placement::custom ? line.device : nullptr;
+}
+
 //! Orders the passes: start, reorder, and the search where the schedule is one that searches.
 template <repeated_schedule Schedule, cost_model Cost>
 constexpr void generate_repeated(Schedule const& schedule,
@@ -109,9 +124,11 @@ constexpr void generate_repeated(Schedule const& schedule,
   auto const all = static_cast<std::size_t>(stages(extents));
   owned<std::int64_t> const wide(wide_numbers(problem));
   owned<int> const narrow(narrow_numbers(problem) + 3 * all);
-  building_block block{.extents = extents, .slots = narrow.of + narrow_numbers(problem)};
   timeline line;
-  begin(line, problem, wide.of, narrow.of);
+  auto const holder = [&](int stage) { return holder_by(schedule, extents, stage); };
+  begin(line, problem, holder, wide.of, narrow.of);
+  building_block block{
+    .extents = extents, .slots = narrow.of + narrow_numbers(problem), .holders = table_of(line)};
   enter(line, cost);
   schedule.start(line, block);
   int sweep = -1;
@@ -146,7 +163,8 @@ struct repeated_slices {
 
   [[nodiscard]] static constexpr timeline attach(state& own) {
     timeline line;
-    begin(line, problem, own.wide, own.narrow);
+    auto const holder = [](int stage) { return holder_by(Schedule{}, problem.extents, stage); };
+    begin(line, problem, holder, own.wide, own.narrow);
     line.problem.limit = own.limit;
     line.problem.latency = own.latency;
     line.queue_size = own.queue_size;
@@ -167,7 +185,7 @@ struct repeated_slices {
     own.sweep = -1;
     timeline line = attach(own);
     array_of<int, 3 * stages(problem.extents)> slots{};
-    building_block block{.extents = problem.extents, .slots = slots};
+    building_block block{.extents = problem.extents, .slots = slots, .holders = table_of(line)};
     enter(line, Cost::value);
     if (Schedule::how == effort::search && (Schedule::searches_unit_costs || !unit_costs(line)))
       throw std::invalid_argument(
@@ -225,7 +243,7 @@ concept stage_placement = std::copy_constructible<Placement> &&
 };
 
 //! @brief Any building block, repeated: the framework of "Controllable Memory" for any number of
-//! stages per device, looped or to and fro.
+//! stages per device, looped, to and fro, or on devices in any order.
 //!
 //! The block of one unit is repeated every interval, squeezed, and its warm-up and cool-down are
 //! reordered for the costs, without holding more activations than the block does in its steady
@@ -236,7 +254,8 @@ concept stage_placement = std::copy_constructible<Placement> &&
 //! M >= 1 that the block itself allows.
 //!
 //! @tparam Block such as `strides`, whose numbers are values, or `fixed_block`, whose are types.
-//! @tparam Placement `loops` or `waves`.
+//! @tparam Placement `loops`, `waves`, a list (`placed_on`, `placed_by_list`), or a type of one's
+//! own with `arrange` and `device_of`.
 //! @tparam Chunks chunks of a sequence, or `dynamic`.
 //! @tparam How five sweeps, or a search at costs that are not those of the papers.
 //! @throws std::invalid_argument (generate) when the block cannot be laid out, or for a time that
@@ -259,6 +278,10 @@ struct Repeat {
 
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return where.arrange(devices, microbatches, chunks, block.stages_per_device);
+  }
+  [[nodiscard]] constexpr int
+  device_of(shape const& extents, int stage, int route) const requires places_stages<Placement> {
+    return where.device_of(extents, stage, route);
   }
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {

@@ -86,9 +86,14 @@ struct timeline {
 }
 
 //! Sets the numbers and the maps of a timeline from its problem, on storage of the caller.
-//! @param wide [wide_numbers] @param narrow [narrow_numbers]
-constexpr void
-begin(timeline& line, timeline_problem const& problem, std::int64_t* wide, int* narrow) {
+//! @param holder gives the device of a stage @param wide [wide_numbers] @param narrow
+//! [narrow_numbers]
+template <class Holder>
+constexpr void begin(timeline& line,
+                     timeline_problem const& problem,
+                     Holder const& holder,
+                     std::int64_t* wide,
+                     int* narrow) {
   shape const& extents = problem.extents;
   auto const take = [](auto*& from, int number) {
     auto* const here = from;
@@ -118,7 +123,7 @@ begin(timeline& line, timeline_problem const& problem, std::int64_t* wide, int* 
   for (int device = 0; device <= extents.devices; ++device)
     line.first[device] = 0;
   for (int stage = 0; stage < line.stages; ++stage) {
-    line.device[stage] = device_of(extents, stage);
+    line.device[stage] = holder(stage);
     line.first[line.device[stage] + 1] += line.lines / line.stages * line.units;
   }
   for (int device = 0; device < extents.devices; ++device)
@@ -141,7 +146,7 @@ constexpr void repeat(building_block const& block, timeline& line) {
     int* const order = line.counts; // scratch until the first sweep
     int held = 0;
     int laps = 0;
-    for_each_stage(block.extents, device, [&](int stage) {
+    for_each_stage(block, device, [&](int stage) {
       for (int own = stage; own < line.lines; own += line.stages) { // by the place in the interval
         laps = block.slots[own] / interval > laps ? block.slots[own] / interval : laps;
         int k = held++;
@@ -312,6 +317,15 @@ constexpr void wake(timeline& line, int device) {
 //! Wakes the devices that may wait for this one.
 constexpr void wake_neighbours(timeline& line, int device) {
   int const devices = line.problem.devices();
+  if (line.problem.extents.where == placement::custom) {
+    for (int stage = 0; stage + 1 < line.stages; ++stage) {
+      int const before = line.device[stage];
+      int const after = line.device[stage + 1];
+      if (before != after && (before == device || after == device))
+        wake(line, before == device ? after : before);
+    }
+    return;
+  }
   bool const ring = line.problem.extents.where == placement::looped;
   if (device > 0 || ring)
     wake(line, device > 0 ? device - 1 : devices - 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/placed_on.hpp>
 #include <pipe/schedule/repeat.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/v_shape.hpp>
@@ -13,6 +14,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <stdexcept>
 #include <vector>
 
 namespace pp = pipelining;
@@ -65,7 +68,7 @@ int counted_peak(pp::building_block const& block) {
       int alive = 0;
       for (int stage = 0; stage < pp::stages(block.extents); ++stage)
         for (int at = block.forward(stage); at < block.freed(stage); ++at)
-          if (pp::device_of(block.extents, stage) == device)
+          if (block.device(stage) == device)
             alive += at % block.interval == slot ? 1 : 0;
       most = std::max(most, alive);
     }
@@ -129,6 +132,82 @@ TEST_CASE("a block of one leg with its backward pass in one piece has the figure
       CHECK(pp::span_of(block) == pp::span_of(plain));
       CHECK(pp::peak_activations(block) == pp::peak_activations(plain));
     }
+}
+
+TEST_CASE("a list of devices that says what a name says gives the same timetable") {
+  int const fit = pp::first_fit;
+  pp::strides<2> const block{.stride = {0, 0, 0, 0}, .gap = {0, fit, fit, fit}};
+  for (int devices = 1; devices <= 6; ++devices) {
+    pp::placed_by_list looped;
+    pp::placed_by_list wave;
+    for (int stage = 0; stage < 2 * devices; ++stage) {
+      looped.devices.push_back(stage % devices);
+      wave.devices.push_back(stage < devices ? stage : 2 * devices - 1 - stage);
+    }
+    pp::pipeline_size const size{devices, 2 * devices + 1};
+    pp::uniform_cost const cost{10, 12, 8, 1};
+    using listed = pp::Repeat<pp::strides<2>, pp::placed_by_list>;
+    auto const by_list = pp::make_timetable(listed{.block = block, .where = wave}, size, cost);
+    auto const by_name = pp::make_timetable(pp::Repeat<pp::strides<2>>{.block = block}, size, cost);
+    CHECK(by_list.passes == by_name.passes);
+    CHECK(by_list.starts == by_name.starts);
+    // Devices are asked in another order, so that the sweeps may end in another row of passes.
+    auto const ring = pp::make_timetable(listed{.block = block, .where = looped}, size, cost);
+    auto const named =
+      pp::make_timetable(pp::Repeat<pp::strides<2>, pp::loops>{.block = block}, size, cost);
+    CHECK(pp::span_of(ring) == pp::span_of(named));
+    CHECK(pp::peak_activations(ring) == pp::peak_activations(named));
+  }
+}
+
+TEST_CASE("blocks on any list of devices keep every rule and their memory") {
+  int const fit = pp::first_fit;
+  pp::strides<3> const block{.stride = {0, 0, 0, 0, 0, 0}, .gap = {0, fit, fit, fit, fit, fit}};
+  for (int devices = 2; devices <= 4; ++devices) {
+    std::vector<int> leg(static_cast<std::size_t>(devices));
+    std::iota(leg.begin(), leg.end(), 0);
+    std::vector<int> second = leg;
+    do { // any order in the second leg, the order turned round in the third
+      pp::placed_by_list list{leg};
+      list.devices.insert(list.devices.end(), second.begin(), second.end());
+      list.devices.insert(list.devices.end(), second.rbegin(), second.rend());
+      pp::Repeat<pp::strides<3>, pp::placed_by_list, pp::dynamic> const plan{
+        .chunks = 2, .block = block, .where = list};
+      auto const extents = plan.arrange(devices, 2 * devices);
+      std::vector<int> slots(static_cast<std::size_t>(3 * pp::stages(extents)));
+      pp::building_block made{
+        .extents = extents, .slots = slots.data(), .holders = list.devices.data()};
+      block.lay_out(made);
+      CHECK(pp::peak_of(made) == counted_peak(made));
+      CHECK(pp::peak_of(made) <= pp::peak_bound(made));
+      auto const table =
+        pp::make_timetable(plan, {devices, 2 * devices}, pp::uniform_cost{3, 4, 2, 1});
+      for (int device = 0; device < devices; ++device)
+        CHECK(pp::peak_activation_chunks(table, device) <= pp::peak_bound(made) + 3);
+      for (int stage = 0; stage < pp::stages(extents); ++stage)
+        CHECK(pp::device_of(table.over(), stage) == list.devices[static_cast<std::size_t>(stage)]);
+    } while (std::next_permutation(second.begin(), second.end()));
+  }
+}
+
+TEST_CASE("the compiler takes a list of devices too, and one that does not fit is refused") {
+  int const fit = pp::first_fit;
+  static constexpr pp::strides<2> legs{.stride = {1, 1, 1, 1}, .gap = {0, fit, fit, fit}};
+  using crossed = pp::Repeat<pp::fixed_block<legs>, pp::placed_on<0, 1, 2, 1, 0, 2>>;
+  constexpr auto table = pp::timetable<crossed, 3, 6, costs>;
+  static_assert(pp::verify(table));
+  static_assert(pp::device_of(table.view.over(), 3) == 1);
+  auto const made = pp::make_timetable<crossed>({3, 6}, costs::value);
+  CHECK(pp::span_of(made) == pp::span_of(table));
+  CHECK_THROWS_WITH_AS(static_cast<void>(pp::make_timetable<crossed>({2, 6})),
+                       "block: the list of devices has 6 entries, but 2 devices with 2 legs have 4 "
+                       "stages; give each a "
+                       "device",
+                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    (pp::make_timetable<pp::Repeat<pp::fixed_block<legs>, pp::placed_on<0, 1, 2, 0>>>({2, 6})),
+    "shape: device_of gives stage 2 to device 2, but there are 2 devices",
+    std::invalid_argument);
 }
 
 TEST_CASE("four legs hold less than the V at a smaller bubble") {
