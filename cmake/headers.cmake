@@ -10,6 +10,7 @@ set(PIPELINING_HEADERS_ROOT
 
 set(PIPELINING_HEADERS_CORE
   core/array_of.hpp
+  core/constants.hpp
   core/declare.hpp
   core/dependencies.hpp
   core/edge_table.hpp
@@ -191,6 +192,7 @@ set(PIPELINING_HEADERS_PLAN
   plan/lower/static_lowering.hpp
   plan/lower/waits.hpp
   plan/prove/diagnosis.hpp
+  plan/prove/device_checks.hpp
   plan/prove/drain.hpp
   plan/prove/messages.hpp
   plan/prove/slots.hpp

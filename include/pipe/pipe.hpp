@@ -9,6 +9,7 @@
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 // IWYU pragma: begin_exports
 #include <pipe/core/array_of.hpp>
+#include <pipe/core/constants.hpp>
 #include <pipe/core/declare.hpp>
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/edge_table.hpp>
@@ -83,6 +84,7 @@
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/plan/prove/device_checks.hpp>
 #include <pipe/plan/prove/diagnosis.hpp>
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>

@@ -10,9 +10,9 @@
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/device_checks.hpp>
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>
-#include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
 #include <pipe/plan/prove/validation.hpp>
 
@@ -38,9 +38,6 @@ namespace detail {
   return true;
 }
 
-//! What the proof finds on devices one by one, in the order in which it is told.
-enum class device_check { form, exchanges, lanes, sent_twice, ran_twice, layout, slots, none };
-
 //! What is broken on the first device concerned, of all rules the first in their order.
 struct device_finding {
   device_check what = device_check::none;
@@ -53,33 +50,14 @@ struct proof_space {
   scratch<int> receiver;
   scratch<flow_set> kinds;
   scratch<unsigned char> others;
-  reused_scratch<first_on_lane> lanes{};
-  slot_space slots{};
+  device_space of_devices;
 
   constexpr explicit proof_space(plan_view const& work)
       : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
-        kinds(unit_indices(work.over()), 0), others(other_step_count * stages(work.extents), 0) {}
-  [[nodiscard]] constexpr message_ends ends() const noexcept {
-    return {sender.data, receiver.data};
-  }
-  [[nodiscard]] constexpr steps_run ran() const noexcept { return {kinds.data, others.data}; }
+        kinds(unit_indices(work.over()), 0),
+        others(other_step_count * stages(work.extents), 0), of_devices{{sender.data, receiver.data},
+                                                                       {kinds.data, others.data}} {}
 };
-
-constexpr proof check_device(
-  plan_view const& work, data_uses const& uses, device_check what, int device, proof_space& space) {
-  switch (what) {
-  case device_check::form: return check_form(work, device);
-  case device_check::exchanges: return check_exchanges(work, device);
-  case device_check::lanes:
-    return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
-  case device_check::sent_twice: return enter_messages(work, device, space.ends());
-  case device_check::ran_twice: return enter_passes(work, device, space.ran());
-  case device_check::layout: return check_layout(work, device);
-  case device_check::slots: return check_slots(work, uses, device, space.slots);
-  case device_check::none: break;
-  }
-  return {};
-}
 
 //! Looks at device after device, while its program is in the caches. Checks behind one that has
 //! failed are left out: they rely on it, and it is told before them.
@@ -89,7 +67,7 @@ constexpr device_finding check_devices(plan_view const& work, proof_space& space
   for (int device = 0; device < work.extents.devices; ++device)
     for (auto what = device_check::form; what < found.what;
          what = static_cast<device_check>(static_cast<int>(what) + 1))
-      if (proof const verdict = check_device(work, uses, what, device, space); !verdict)
+      if (proof const verdict = check_device(work, uses, what, device, space.of_devices); !verdict)
         found = {what, verdict};
   return found;
 }
@@ -131,12 +109,12 @@ constexpr proof find_broken(plan_view work) {
   device_finding const found = check_devices(work, space);
   if (found.what <= device_check::sent_twice)
     return found.verdict;
-  proof verdict = check_all_messages(work, space.ends());
+  proof verdict = check_all_messages(work, space.of_devices.ends);
   if (verdict)
     verdict = prove_drain(work);
   if (!verdict || found.what == device_check::ran_twice)
     return verdict ? found.verdict : verdict;
-  verdict = find_missing(work, space.ran());
+  verdict = find_missing(work, space.of_devices.ran);
   if (verdict)
     verdict = found.verdict;
   return verdict ? check_validation(work) : verdict;

@@ -5,6 +5,7 @@
 //! @brief The order of passes made by the compiler, in as many constant evaluations as it takes.
 
 #include <pipe/core/array_of.hpp>
+#include <pipe/core/constants.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
@@ -12,16 +13,9 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 namespace pipelining::inline v0_2 {
 namespace detail {
-
-//! What `Work` has made after `Steps` steps, each step a constant evaluation of its own.
-template <class Work, int Steps>
-inline constexpr typename Work::state after = Work::go_on(after<Work, Steps - 1>, Steps - 1);
-template <class Work>
-inline constexpr typename Work::state after<Work, 0> = Work::start();
 
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
@@ -107,9 +101,7 @@ struct static_order {
     return result;
   }();
 
-  struct row_list {
-    array_of<row, row_total> of;
-  };
+  using row_list = list_of<row, row_total>;
   [[nodiscard]] static constexpr row_list generate() {
     row_list result{};
     array_of<row_writer, row_total> writers{};
@@ -133,19 +125,16 @@ struct static_order {
     return result;
   }();
 
-  struct row_pointers {
-    array_of<row const*, row_total> of;
-  };
-  template <int... Device>
-  [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Device...>) {
+  template <int Device>
+  [[nodiscard]] static constexpr row const* row_of() {
     if constexpr (closed_form_schedule<Schedule>)
-      return {{&closed_form<Device>...}};
+      return &closed_form<Device>;
     else if constexpr (sliced_schedule<Schedule, Devices, Microbatches, Cost>)
-      return {{&sliced<Device>...}};
+      return &sliced<Device>;
     else
-      return {{&generated<static_order>.of[Device]...}};
+      return &generated<static_order>.of[Device];
   }
-  static constexpr row_pointers rows = collect(std::make_integer_sequence<int, row_total>{});
+  static constexpr auto rows = each<row_total>([]<int Row>() { return row_of<Row>(); });
   static constexpr int total = [] {
     int sum = 0;
     for (int number = 0; number < row_total; ++number)

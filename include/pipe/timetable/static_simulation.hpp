@@ -6,6 +6,7 @@
 //! as it takes.
 
 #include <pipe/core/array_of.hpp>
+#include <pipe/core/constants.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/training.hpp>
@@ -15,8 +16,6 @@
 #include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 #include <pipe/timetable/verify.hpp>
-
-#include <utility>
 
 namespace pipelining::inline v0_2 {
 namespace detail {
@@ -105,22 +104,22 @@ struct static_places {
     }();
   };
 
-  struct row_pointers {
-    array_of<pass const*, rows> passes;
-    array_of<input_line const*, rows> inputs;
-    array_of<input_line const*, rows> others;
-    array_of<place_code const* const*, rows> places; //!< [own lines]
-    array_of<row_findings const*, rows> found;
+  struct row_view {
+    place_row row;
+    place_code const* const* places; //!< [own lines]
+    row_findings const* found;
   };
-  template <int... Row>
-  [[nodiscard]] static constexpr row_pointers collect(std::integer_sequence<int, Row...>) {
-    return {{row<Row>::order.passes...},
-            {row<Row>::value.inputs...},
-            {(engines ? row<Row>::value.others : nullptr)...},
-            {row<Row>::pointers.of...},
-            {&row<Row>::value.found...}};
+  template <int Row>
+  [[nodiscard]] static constexpr row_view view_of() {
+    using own = row<Row>;
+    return {{own::order.passes,
+             own::value.inputs,
+             engines ? own::value.others : nullptr,
+             static_cast<entry_number>(own::count)},
+            own::pointers.of,
+            &own::value.found};
   }
-  static constexpr row_pointers all = collect(std::make_integer_sequence<int, rows>{});
+  static constexpr auto all = each<rows>([]<int Row>() { return view_of<Row>(); });
 
   struct joined {
     array_of<place_code const*, line_count> places;
@@ -131,16 +130,13 @@ struct static_places {
     joined result{};
     for (int line = 0; line < line_count; ++line) // the last row of a device knows all
       result.places[line] =
-        all.places[rows - over.extents.devices + table.holders[line]][table.own[line]];
+        all.of[rows - over.extents.devices + table.holders[line]].places[table.own[line]];
     int entered = 0;
     for (int number = 0; number < rows; ++number) {
-      result.rows_of[number] = {all.passes[number],
-                                all.inputs[number],
-                                all.others[number],
-                                static_cast<entry_number>(Order::rows.of[number]->count)};
-      entered += all.found[number]->entered;
+      result.rows_of[number] = all.of[number].row;
+      entered += all.of[number].found->entered;
       if (result.first)
-        result.first = all.found[number]->first;
+        result.first = all.of[number].found->first;
     }
     place_map const entered_map{over, table.holders, result.places};
     if (result.first && entered != wanted_lines(over))
@@ -259,28 +255,25 @@ struct static_simulation {
   }
   static constexpr int parts = count_parts();
 
-  struct part_pointers {
-    array_of<times const*, parts> values;
-    array_of<timed_part const*, parts> views;
+  struct part_view {
+    times const* value;
+    timed_part const* view;
   };
-  template <int... Number>
-  [[nodiscard]] static constexpr part_pointers collect(std::integer_sequence<int, Number...>) {
-    return {{&part<Number>::value...}, {&part<Number>::view...}};
-  }
-  static constexpr part_pointers all = collect(std::make_integer_sequence<int, parts>{});
+  static constexpr auto all = each<parts>([]<int Number>() {
+    return part_view{&part<Number>::value, &part<Number>::view};
+  });
 
   //! The verdict on the times of one part.
   [[nodiscard]] static constexpr report check(int number) {
-    times const& part = *all.values[number];
     for (int row = 0; row < rows; ++row) {
       report const verdict =
         check_times<plain>(places::map,
                            places::value.rows_of[row],
-                           *all.views[number],
+                           *all.of[number].view,
                            {Cost::value.latency(), {}, link_times},
                            row,
-                           part.next[row],
-                           number > 0 ? all.values[number - 1]->free_from[row] : 0);
+                           all.of[number].value->next[row],
+                           number > 0 ? all.of[number - 1].value->free_from[row] : 0);
       if (!verdict)
         return verdict;
     }
@@ -288,22 +281,14 @@ struct static_simulation {
   }
   template <int Number>
   static constexpr report checked = check(Number);
-  struct report_list {
-    array_of<report, parts> of;
-  };
-  template <int... Number>
-  [[nodiscard]] static constexpr report first_of(std::integer_sequence<int, Number...>) {
-    report_list const list{{checked<Number>...}};
-    report first;
-    for (report const& verdict : list.of)
-      if (!verdict && (first || verdict.device < first.device))
-        first = verdict;
-    return first;
-  }
   //! The verdict on all times.
   [[nodiscard]] static constexpr report verdict() {
     if constexpr (part<parts - 1>::value.done) {
-      return first_of(std::make_integer_sequence<int, parts>{});
+      report first;
+      for (report const& found : each<parts>([]<int Number>() { return checked<Number>; }).of)
+        if (!found && (first || found.device < first.device))
+          first = found;
+      return first;
     } else {
       times const& last = part<parts - 1>::value;
       int row = 0;
@@ -331,18 +316,8 @@ struct static_memory {
                            static_cast<entry_number>(Order::rows.of[Device]->count),
                            Device,
                            MemoryLimit);
-  struct report_list {
-    array_of<report, devices> of;
-  };
-  template <int... Device>
-  [[nodiscard]] static constexpr report first_of(std::integer_sequence<int, Device...>) {
-    report_list const list{{checked<Device>...}};
-    for (report const& verdict : list.of)
-      if (!verdict)
-        return verdict;
-    return {};
-  }
-  static constexpr report value = first_of(std::make_integer_sequence<int, devices>{});
+  static constexpr report value =
+    first_failing(each<devices>([]<int Device>() { return checked<Device>; }));
 };
 
 //! Order and times in the flat arrays of a `timetable_view`.
@@ -379,8 +354,8 @@ struct static_arrays {
     for (int row = 0; row < rows; ++row) {
       int at = order.offsets[row];
       for (int number = 0; number < simulation_of::parts; ++number) {
-        auto const& part = *simulation_of::all.values[number];
-        double const* const values = (simulation_of::all.views[number]->*which)[row];
+        auto const& part = *simulation_of::all.of[number].value;
+        double const* const values = (simulation_of::all.of[number].view->*which)[row];
         int const count = static_cast<int>(part.next[row] - part.first[row]);
         for (int i = 0; i < count; ++i)
           result.values[at + i] = values[i];

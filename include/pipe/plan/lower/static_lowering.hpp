@@ -5,6 +5,7 @@
 //! @brief Lowering done by the compiler, a constant per slice of passes or per device.
 
 #include <pipe/core/array_of.hpp>
+#include <pipe/core/constants.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
@@ -21,7 +22,6 @@
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
-#include <utility>
 
 namespace pipelining::inline v0_2::detail {
 
@@ -225,24 +225,18 @@ struct static_lowering {
   static constexpr shape extents = Timed::view.extents;
   static constexpr int devices = extents.devices;
 
-  struct device_pointers {
-    array_of<item const*, devices> items;
-    array_of<int const*, devices> waits;
-    array_of<slot_layout const*, devices> layouts;
-    array_of<lowered_device const*, devices> sums;
-    array_of<int, devices> counts;
+  struct device_view {
+    item const* items;
+    int count;
+    int const* waits;
+    slot_layout const* layouts;
+    lowered_device const* sums;
   };
-  template <int Device>
-  using device = static_device<Timed, Policy, Sizes, Device>;
-  template <int... Device>
-  [[nodiscard]] static constexpr device_pointers collect(std::integer_sequence<int, Device...>) {
-    return {{device<Device>::value.items...},
-            {device<Device>::value.waits...},
-            {device<Device>::value.layouts...},
-            {&device<Device>::value.sums...},
-            {device<Device>::count...}};
-  }
-  static constexpr device_pointers all = collect(std::make_integer_sequence<int, devices>{});
+  static constexpr auto all = each<devices>([]<int Device>() {
+    using own = static_device<Timed, Policy, Sizes, Device>;
+    return device_view{
+      own::value.items, own::count, own::value.waits, own::value.layouts, &own::value.sums};
+  });
 
   struct totals {
     int items = 0;
@@ -250,9 +244,9 @@ struct static_lowering {
   };
   static constexpr totals total = [] {
     totals sum;
-    for (int device_number = 0; device_number < devices; ++device_number) {
-      sum.items += all.counts[device_number];
-      sum.waits += all.sums[device_number]->waits;
+    for (device_view const& device : all.of) {
+      sum.items += device.count;
+      sum.waits += device.sums->waits;
     }
     return sum;
   }();
@@ -270,20 +264,21 @@ struct static_lowering {
     flat result{};
     int waits = 0;
     for (int d = 0; d < devices; ++d) {
+      device_view const& device = all.of[d];
       int const first = result.offsets[d];
-      for (int i = 0; i < all.counts[d]; ++i) {
-        result.items[first + i] = all.items[d][i];
+      for (int i = 0; i < device.count; ++i) {
+        result.items[first + i] = device.items[i];
         result.items[first + i].first_wait += waits;
       }
-      for (int i = 0; i < all.sums[d]->waits; ++i)
-        result.waits[waits + i] = all.waits[d][i];
+      for (int i = 0; i < device.sums->waits; ++i)
+        result.waits[waits + i] = device.waits[i];
       for (int of = 0; of < slot_classes; ++of)
-        result.layouts[d * slot_classes + of] = all.layouts[d][of];
-      waits += all.sums[d]->waits;
-      result.lanes[d] = all.sums[d]->lanes;
-      result.arena_bytes[d] = all.sums[d]->arenas.device;
-      result.host_bytes[d] = all.sums[d]->arenas.host;
-      result.offsets[d + 1] = first + all.counts[d];
+        result.layouts[d * slot_classes + of] = device.layouts[of];
+      waits += device.sums->waits;
+      result.lanes[d] = device.sums->lanes;
+      result.arena_bytes[d] = device.sums->arenas.device;
+      result.host_bytes[d] = device.sums->arenas.host;
+      result.offsets[d + 1] = first + device.count;
     }
     return result;
   }();

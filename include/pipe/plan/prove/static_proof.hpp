@@ -5,18 +5,17 @@
 //! @brief The proof of a plan done by the compiler, a constant per device or per slice of items.
 
 #include <pipe/core/array_of.hpp>
+#include <pipe/core/constants.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/static_lowering.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/device_checks.hpp>
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>
-#include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
 #include <pipe/timetable/static_timetable.hpp>
-
-#include <utility>
 
 namespace pipelining::inline v0_2::detail {
 
@@ -61,40 +60,25 @@ struct static_proof {
   }();
 
   //! What is checked device by device, a constant each.
-  enum class check { form, lanes, match, layout, slots };
-  template <check What>
-  [[nodiscard]] static constexpr proof check_device(int device) {
-    if constexpr (What == check::form) {
-      return check_form(work, device);
-    } else if constexpr (What == check::lanes) {
-      scratch<first_on_lane> seen(work.lanes[device], {});
-      return check_lanes(work, device, seen.data);
-    } else if constexpr (What == check::match) {
-      state own = entered<static_proof>;
-      scratch<int> last_seen(2 * devices, nothing);
-      return check_messages(work, device, {own.sender, own.receiver_of}, last_seen.data);
-    } else if constexpr (What == check::layout) {
-      return check_layout(work, device);
-    } else {
-      slot_space space;
-      return check_slots(work, uses, device, space);
-    }
-  }
-  template <check What, int Device>
-  static constexpr proof checked = check_device<What>(Device);
-  struct proof_list {
-    array_of<proof, devices> of;
-  };
-  template <check What, int... Device>
-  [[nodiscard]] static constexpr proof first_of(std::integer_sequence<int, Device...>) {
-    proof_list const list{{checked<What, Device>...}};
-    for (proof const& verdict : list.of)
-      if (!verdict)
-        return verdict;
-    return {};
-  }
-  template <check What>
-  static constexpr proof all = first_of<What>(std::make_integer_sequence<int, devices>{});
+  template <device_check What, int Device>
+  static constexpr proof checked = [] {
+    device_space space{};
+    return check_device(work, uses, What, Device, space);
+  }();
+  template <device_check What>
+  static constexpr proof
+    all = first_failing(each<devices>([]<int Device>() { return checked<What, Device>; }));
+
+  //! Whether both ends of a device's messages fit together.
+  template <class Proof, int Device>
+  static constexpr proof matched = [] {
+    state own = entered<Proof>;
+    scratch<int> last_seen(2 * devices, nothing);
+    return check_messages(work, Device, {own.sender, own.receiver_of}, last_seen.data);
+  }();
+  template <class Proof>
+  static constexpr proof
+    match = first_failing(each<devices>([]<int Device>() { return matched<Proof, Device>; }));
 
   //! Zero buffering, a slice of items per constant.
   struct draining {
@@ -140,24 +124,26 @@ struct static_proof {
   static constexpr circle_list circle = circle_after<draining>;
 
   [[nodiscard]] static constexpr proof judge() {
-    if constexpr (!all<check::form>)
-      return all<check::form>;
-    else if constexpr (!all<check::lanes>)
-      return all<check::lanes>;
+    if constexpr (!all<device_check::form>)
+      return all<device_check::form>;
+    else if constexpr (!all<device_check::exchanges>)
+      return all<device_check::exchanges>;
+    else if constexpr (!all<device_check::lanes>)
+      return all<device_check::lanes>;
     else if constexpr (!entered<static_proof>.messages)
       return entered<static_proof>.messages;
-    else if constexpr (!all<check::match>)
-      return all<check::match>;
+    else if constexpr (!match<static_proof>)
+      return match<static_proof>;
     else if constexpr (circle.count > 0)
       return {plan_rule::circular, circle.of[0], circle.items[0]};
     else if constexpr (!entered<static_proof>.passes)
       return entered<static_proof>.passes;
     else if constexpr (!missing<static_proof>)
       return missing<static_proof>;
-    else if constexpr (!all<check::layout>)
-      return all<check::layout>;
+    else if constexpr (!all<device_check::layout>)
+      return all<device_check::layout>;
     else
-      return all<check::slots>;
+      return all<device_check::slots>;
   }
   static constexpr proof value = with_passes(judge(), work);
 };

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What the proof looks at device by device.
+
+#include <pipe/plan/lower/scratch.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/messages.hpp>
+#include <pipe/plan/prove/slots.hpp>
+#include <pipe/plan/prove/steps.hpp>
+
+namespace pipelining::inline v0_2::detail {
+
+//! What the proof finds on devices one by one, in the order in which it is told.
+enum class device_check { form, exchanges, lanes, sent_twice, ran_twice, layout, slots, none };
+
+//! What the checks of devices work on.
+struct device_space {
+  message_ends ends; //!< of all devices, for `sent_twice`
+  steps_run ran;     //!< of all devices, for `ran_twice`
+  reused_scratch<first_on_lane> lanes{};
+  slot_space slots{};
+};
+
+constexpr proof check_device(plan_view const& work,
+                             data_uses const& uses,
+                             device_check what,
+                             int device,
+                             device_space& space) {
+  switch (what) {
+  case device_check::form: return check_form(work, device);
+  case device_check::exchanges: return check_exchanges(work, device);
+  case device_check::lanes:
+    return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
+  case device_check::sent_twice: return enter_messages(work, device, space.ends);
+  case device_check::ran_twice: return enter_passes(work, device, space.ran);
+  case device_check::layout: return check_layout(work, device);
+  case device_check::slots: return check_slots(work, uses, device, space.slots);
+  case device_check::none: break;
+  }
+  return {};
+}
+
+} // namespace pipelining::inline v0_2::detail
