@@ -7,6 +7,7 @@
 
 #include <pipe/core/array_of.hpp>
 
+#include <type_traits>
 #include <utility>
 
 namespace pipelining::inline v0_2::detail {
@@ -23,13 +24,13 @@ struct list_of {
   array_of<Value, Count> of;
 };
 
-//! What `make` gives for 0 to `Count` - 1. It takes the number as a template argument, so that what
-//! it gives may be a constant of its own for each.
+//! What `make` gives for 0 to `Count` - 1. It takes the number as a type with a `value`, so that
+//! what it gives may be a constant of its own for each.
 template <int Count, class Make>
 [[nodiscard]] constexpr auto each(Make make) {
   return [&make]<int... Number>(std::integer_sequence<int, Number...>) {
-    using value = decltype(make.template operator()<0>());
-    return list_of<value, Count>{{make.template operator()<Number>()...}};
+    using value = decltype(make(std::integral_constant<int, 0>{}));
+    return list_of<value, Count>{{make(std::integral_constant<int, Number>{})...}};
   }
   (std::make_integer_sequence<int, Count>{});
 }

@@ -134,7 +134,7 @@ struct static_order {
     else
       return &generated<static_order>.of[Device];
   }
-  static constexpr auto rows = each<row_total>([]<int Row>() { return row_of<Row>(); });
+  static constexpr auto rows = each<row_total>([](auto row) { return row_of<row.value>(); });
   static constexpr int total = [] {
     int sum = 0;
     for (int number = 0; number < row_total; ++number)

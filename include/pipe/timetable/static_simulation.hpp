@@ -119,7 +119,7 @@ struct static_places {
             own::pointers.of,
             &own::value.found};
   }
-  static constexpr auto all = each<rows>([]<int Row>() { return view_of<Row>(); });
+  static constexpr auto all = each<rows>([](auto row) { return view_of<row.value>(); });
 
   struct joined {
     array_of<place_code const*, line_count> places;
@@ -259,8 +259,9 @@ struct static_simulation {
     times const* value;
     timed_part const* view;
   };
-  static constexpr auto all = each<parts>([]<int Number>() {
-    return part_view{&part<Number>::value, &part<Number>::view};
+  static constexpr auto all = each<parts>([](auto number) {
+    using own = part<number.value>;
+    return part_view{&own::value, &own::view};
   });
 
   //! The verdict on the times of one part.
@@ -284,8 +285,9 @@ struct static_simulation {
   //! The verdict on all times.
   [[nodiscard]] static constexpr report verdict() {
     if constexpr (part<parts - 1>::value.done) {
+      auto const verdicts = each<parts>([](auto number) { return checked<number.value>; });
       report first;
-      for (report const& found : each<parts>([]<int Number>() { return checked<Number>; }).of)
+      for (report const& found : verdicts.of)
         if (!found && (first || found.device < first.device))
           first = found;
       return first;
@@ -317,7 +319,7 @@ struct static_memory {
                            Device,
                            MemoryLimit);
   static constexpr report value =
-    first_failing(each<devices>([]<int Device>() { return checked<Device>; }));
+    first_failing(each<devices>([](auto device) { return checked<device.value>; }));
 };
 
 //! Order and times in the flat arrays of a `timetable_view`.

@@ -232,8 +232,8 @@ struct static_lowering {
     slot_layout const* layouts;
     lowered_device const* sums;
   };
-  static constexpr auto all = each<devices>([]<int Device>() {
-    using own = static_device<Timed, Policy, Sizes, Device>;
+  static constexpr auto all = each<devices>([](auto number) {
+    using own = static_device<Timed, Policy, Sizes, number.value>;
     return device_view{
       own::value.items, own::count, own::value.waits, own::value.layouts, &own::value.sums};
   });

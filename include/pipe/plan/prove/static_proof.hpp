@@ -67,7 +67,7 @@ struct static_proof {
   }();
   template <device_check What>
   static constexpr proof
-    all = first_failing(each<devices>([]<int Device>() { return checked<What, Device>; }));
+    all = first_failing(each<devices>([](auto device) { return checked<What, device.value>; }));
 
   //! Whether both ends of a device's messages fit together.
   template <class Proof, int Device>
@@ -78,7 +78,7 @@ struct static_proof {
   }();
   template <class Proof>
   static constexpr proof
-    match = first_failing(each<devices>([]<int Device>() { return matched<Proof, Device>; }));
+    match = first_failing(each<devices>([](auto device) { return matched<Proof, device.value>; }));
 
   //! Zero buffering, a slice of items per constant.
   struct draining {
