@@ -221,6 +221,8 @@ private:
   constexpr void compute(int first, int end) noexcept {
     for (; first_sent_ < sent_before_run_; ++first_sent_)
       read_once(product_of(work_.items[state_.sent[first_sent_]]), state_.sent[first_sent_]);
+    if (state_.times.starts != nullptr)
+      take_for_copies(state_.times.starts[first]);
     release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
     for (int i = first; i < end; ++i)
       take_slots(work_.items[i], i);
@@ -231,14 +233,21 @@ private:
     sent_before_run_ = sent_count_;
   }
 
-  //! What copies leave stays taken until a pass starts behind their ends. They stand at the end of
-  //! the list of what is sent.
+  //! What copies leave stays taken until they have ended: those of one engine end in their order.
+  //! They stand at the end of the list of what is sent.
   [[nodiscard]] constexpr int& left_item(int number) noexcept {
     return state_.sent[work_.count - 1 - number];
   }
   constexpr void release_left(double now) noexcept {
-    for (; first_left_ < left_count_; ++first_left_) {
-      int const copied = left_item(first_left_);
+    for (int on = 1; on < engine_count && left_count_ > 0; ++on)
+      release_left_by(static_cast<engine>(on), now);
+  }
+  constexpr void release_left_by(engine on, double now) noexcept {
+    int& next = first_left_[static_cast<int>(on)];
+    for (; next < left_count_; ++next) {
+      int const copied = left_item(next);
+      if (declared_[work_.items[copied].work.kind].on != on)
+        continue;
       if (state_.times.ends != nullptr && state_.times.ends[copied] > now)
         return;
       give_back(source_of(copied), copied);
@@ -286,10 +295,7 @@ private:
         continue;
       step.in = {static_cast<slot_class>(source.pool), source.slot};
       need(i, source.maker);
-      if (declared_.data[use.of].lives == residence::host)
-        give_back(source, i);
-      else
-        left_item(left_count_++) = i;
+      left_item(left_count_++) = i;
     }
   }
 
@@ -364,7 +370,7 @@ private:
   int first_sent_ = 0;
   int sent_count_ = 0;
   int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
-  int first_left_ = 0;
+  int first_left_[engine_count]{};
   int left_count_ = 0;
   int next_copy_ = 0;
   int last_scatter_ = nothing; // what follows complete gradients runs behind it
