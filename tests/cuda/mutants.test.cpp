@@ -10,9 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
-#include <stdexcept>
 #include <string>
+#include <tests/cuda/killers.hpp>
 #include <tests/cuda/mutants.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/simulators/cuda/standin.hpp>
@@ -23,11 +22,6 @@ namespace {
 
 //! What a check found wrong with an executor; empty when nothing is.
 using verdict = std::string;
-
-struct killer {
-  std::string name;
-  std::function<verdict(mutant const&)> check;
-};
 
 verdict first_finding() {
   if (standin::reports().empty())
@@ -453,69 +447,63 @@ verdict unnoticed(mutant const& what, named_plan const& plan, bool graph) {
   return {};
 }
 
-std::vector<killer> killers() {
+killers<mutant> checks() {
   auto const plans = test_plans();
-  std::vector<killer> all;
+  killers<mutant> all;
   // 1F1B, V-Half, ZB-H1, interleaved; 1F1B and V-Half whose activations wait on the host;
   // breadth-first and interleaved with weights in shards
   for (std::size_t const which : {7U, 13U, 20U, 26U, 40U, 49U, 55U, 58U})
     for (bool const graph : {false, true}) {
       std::string const how = (graph ? ", graph: " : ": ") + plans[which].name;
       named_plan const plan = plans[which];
-      all.push_back({"streams" + how, [=](mutant const& m) { return on_streams(m, plan, graph); }});
-      all.push_back({"ranks" + how, [=](mutant const& m) { return on_ranks(m, plan, graph, 0); }});
+      all.add("streams" + how, [=](mutant const& m) { return on_streams(m, plan, graph); });
+      all.add("ranks" + how, [=](mutant const& m) { return on_ranks(m, plan, graph, 0); });
     }
   named_plan const pair = plans[7];
   named_plan const edge = plans[8];
   named_plan const two = plans[4];
   named_plan const two_edge = plans[5];
-  all.push_back({"late set-up", [=](mutant const& m) { return set_up_late(m, pair); }});
-  all.push_back({"count of calls", [=](mutant const& m) { return miscounted(m, pair); }});
-  all.push_back({"a stage that throws", [=](mutant const& m) { return after_failure(m, pair); }});
-  all.push_back(
-    {"a death in silence", [=](mutant const& m) { return after_death(m, pair, false); }});
-  all.push_back(
-    {"a death in silence, per edge", [=](mutant const& m) { return after_death(m, edge, false); }});
-  all.push_back({"a death and a full queue",
-                 [=](mutant const& m) { return after_full_queue(m, edge, 2, true); }});
-  all.push_back({"a death and a full queue, without bound",
-                 [=](mutant const& m) { return after_full_queue(m, edge, 1000, true); }});
-  all.push_back({"an endless pass and a full queue",
-                 [=](mutant const& m) { return after_full_queue(m, edge, 2, false); }});
-  all.push_back({"an endless pass and a full queue on streams",
-                 [=](mutant const& m) { return after_full_queue_on_streams(m, pair); }});
-  all.push_back({"a death and a group that waits for room", after_waiting_group});
+  all.add("late set-up", [=](mutant const& m) { return set_up_late(m, pair); });
+  all.add("count of calls", [=](mutant const& m) { return miscounted(m, pair); });
+  all.add("a stage that throws", [=](mutant const& m) { return after_failure(m, pair); });
+  all.add("a death in silence", [=](mutant const& m) { return after_death(m, pair, false); });
+  all.add("a death in silence, per edge",
+          [=](mutant const& m) { return after_death(m, edge, false); });
+  all.add("a death and a full queue",
+          [=](mutant const& m) { return after_full_queue(m, edge, 2, true); });
+  all.add("a death and a full queue, without bound",
+          [=](mutant const& m) { return after_full_queue(m, edge, 1000, true); });
+  all.add("an endless pass and a full queue",
+          [=](mutant const& m) { return after_full_queue(m, edge, 2, false); });
+  all.add("an endless pass and a full queue on streams",
+          [=](mutant const& m) { return after_full_queue_on_streams(m, pair); });
+  all.add("a death and a group that waits for room", after_waiting_group);
   for (bool const fails : {false, true})
-    all.push_back({fails ? "a launch of a graph that fails" : "a graph that is never begun",
-                   [=](mutant const& m) { return after_launch(m, fails); }});
-  all.push_back({"a graph that is never begun on streams",
-                 [=](mutant const& m) { return after_launch_on_streams(m, pair); }});
-  all.push_back({"buffered messages", closed_early});
-  all.push_back(
-    {"a capture that stays", [=](mutant const& m) { return after_lasting_capture(m, pair); }});
-  all.push_back({"little room for blocks", [=](mutant const& m) { return crowded(m, two_edge); }});
-  all.push_back(
-    {"registered communicators", [=](mutant const& m) { return registered(m, two_edge); }});
+    all.add(fails ? "a launch of a graph that fails" : "a graph that is never begun",
+            [=](mutant const& m) { return after_launch(m, fails); });
+  all.add("a graph that is never begun on streams",
+          [=](mutant const& m) { return after_launch_on_streams(m, pair); });
+  all.add("buffered messages", closed_early);
+  all.add("a capture that stays", [=](mutant const& m) { return after_lasting_capture(m, pair); });
+  all.add("little room for blocks", [=](mutant const& m) { return crowded(m, two_edge); });
+  all.add("registered communicators", [=](mutant const& m) { return registered(m, two_edge); });
   for (bool const graph : {false, true})
-    all.push_back({graph ? "the checked mode, graph" : "the checked mode",
-                   [=](mutant const& m) { return unguarded(m, two, graph); }});
-  all.push_back({"a late death", [=](mutant const& m) { return after_late_death(m, pair); }});
-  all.push_back(
-    {"a graph that stays", [=](mutant const& m) { return after_lasting_graph(m, pair); }});
-  all.push_back(
-    {"a death that NCCL tells", [=](mutant const& m) { return after_death(m, pair, true); }});
+    all.add(graph ? "the checked mode, graph" : "the checked mode",
+            [=](mutant const& m) { return unguarded(m, two, graph); });
+  all.add("a late death", [=](mutant const& m) { return after_late_death(m, pair); });
+  all.add("a graph that stays", [=](mutant const& m) { return after_lasting_graph(m, pair); });
+  all.add("a death that NCCL tells", [=](mutant const& m) { return after_death(m, pair, true); });
   // No third rank that could find it.
-  all.push_back({"a death that NCCL tells the other rank",
-                 [=](mutant const& m) { return after_death(m, two, true); }});
-  all.push_back({"a stall on streams", [=](mutant const& m) { return after_stall(m, pair); }});
-  all.push_back(
-    {"a death in a graph", [=](mutant const& m) { return after_death_in_graph(m, pair); }});
-  all.push_back(
-    {"room for one kernel, graph", [=](mutant const& m) { return on_ranks(m, edge, true, 1); }});
+  all.add("a death that NCCL tells the other rank",
+          [=](mutant const& m) { return after_death(m, two, true); });
+  all.add("a stall on streams", [=](mutant const& m) { return after_stall(m, pair); });
+  all.add("a death in a graph", [=](mutant const& m) { return after_death_in_graph(m, pair); });
+  all.add("room for one kernel, graph",
+          [=](mutant const& m) { return on_ranks(m, edge, true, 1); });
   for (bool const graph : {false, true})
-    all.push_back({graph ? "checked messages, graph" : "checked messages",
-                   [=](mutant const& m) { return unnoticed(m, two, graph); }});
-  all.push_back({"a capture that fails", after_failed_capture});
+    all.add(graph ? "checked messages, graph" : "checked messages",
+            [=](mutant const& m) { return unnoticed(m, two, graph); });
+  all.add("a capture that fails", after_failed_capture);
   return all;
 }
 
@@ -531,24 +519,11 @@ std::string alike(std::string const& name) {
 } // namespace
 
 TEST_CASE("every mutant of the executors is killed, and the executors themselves are not") {
-  auto checks = killers();
+  auto all = checks();
   auto const mutants = all_mutants();
   REQUIRE(mutants.size() > 20);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
-    std::string by;
-    for (auto check = checks.begin(); check != checks.end() && by.empty(); ++check) {
-      verdict found;
-      try {
-        found = check->check(mutants[i]);
-      } catch (std::exception const& thrown) {
-        found = thrown.what();
-      }
-      if (found.empty())
-        continue;
-      by = check->name + ": " + found.substr(0, 100);
-      // Bugs that are alike stand together: what has found one is tried first on the next.
-      std::rotate(checks.begin(), check, check + 1);
-    }
+    std::string const by = all.find(mutants[i]);
     CAPTURE(mutants[i].name);
     CAPTURE(by);
     std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <tests/cuda/killers.hpp>
 #include <tests/cuda/training_mutants.hpp>
 #include <tests/cuda/training_plans.hpp>
 #include <tests/simulators/cuda/standin.hpp>
@@ -31,25 +32,27 @@ std::vector<standin::configuration> orders() {
           {.execution = standin::order::random, .seed = 41}};
 }
 
-std::string check(training_mutant const& what, training_plan const& plan) {
-  std::string found;
-  auto const note = [&found](std::string const& where, std::string const& wrong) {
-    if (found.empty() && !wrong.empty())
-      found = where + wrong;
-  };
-  for (bool const graph : {false, true})
-    for (standin::configuration const& how : orders()) {
-      if (!found.empty())
-        return found;
-      standin::configure(how);
-      auto const result = what.on_streams({.work = plan.work, .graph = graph});
-      note("streams: ", verdict(result, plan.expected));
-      if (!graph && result.pairs != 9 * pairs_of(plan.work))
-        note("streams: ", "pairs in turn");
-      standin::configure(how);
-      note("ranks: ", verdict(what.on_ranks({.work = plan.work, .graph = graph}), plan.expected));
-    }
-  return found;
+std::string check_on_streams(training_mutant const& what, training_plan const& plan, bool graph) {
+  for (standin::configuration const& how : orders()) {
+    standin::configure(how);
+    auto const result = what.on_streams({.work = plan.work, .graph = graph});
+    auto const wrong = verdict(result, plan.expected);
+    if (!wrong.empty())
+      return wrong;
+    if (!graph && result.pairs != 9 * pairs_of(plan.work))
+      return "pairs in turn";
+  }
+  return {};
+}
+
+std::string check_on_ranks(training_mutant const& what, training_plan const& plan, bool graph) {
+  for (standin::configuration const& how : orders()) {
+    standin::configure(how);
+    auto const wrong = verdict(what.on_ranks({.work = plan.work, .graph = graph}), plan.expected);
+    if (!wrong.empty())
+      return wrong;
+  }
+  return {};
 }
 
 std::string check_replicas(training_mutant const& what, training_plan const& plan) {
@@ -58,62 +61,71 @@ std::string check_replicas(training_mutant const& what, training_plan const& pla
   std::vector<support::trained> expected[2]{support::untrained(stages), support::untrained(stages)};
   support::train_replicas(expected, extents.microbatches, 9);
   standin::configure({.execution = standin::order::eager});
-  auto const wrong = verdict(what.on_ranks({.work = plan.work, .replicas = 2}), expected[0]);
-  return wrong.empty() ? wrong : "replicas: " + wrong;
+  return verdict(what.on_ranks({.work = plan.work, .replicas = 2}), expected[0]);
 }
 
-std::string check_several(training_mutant const& what, several_plans const& plans) {
-  for (bool const graph : {false, true})
-    for (bool const ranks : {false, true})
-      for (standin::configuration const& how : orders()) {
-        training_case one = plans.what;
-        one.graph = graph;
-        standin::configure(how);
-        auto const result = ranks ? what.on_ranks(one) : what.on_streams(one);
-        auto wrong = verdict(result, plans.expected.stages);
-        if (wrong.empty() && differences(result, plans.expected) > 0)
-          wrong = "wrong totals";
-        if (!wrong.empty())
-          return (ranks ? "several plans on ranks: " : "several plans on streams: ") + wrong;
-      }
+std::string
+check_several(training_mutant const& what, several_plans const& plans, bool ranks, bool graph) {
+  for (standin::configuration const& how : orders()) {
+    training_case one = plans.what;
+    one.graph = graph;
+    standin::configure(how);
+    auto const result = ranks ? what.on_ranks(one) : what.on_streams(one);
+    auto const wrong = verdict(result, plans.expected.stages);
+    if (!wrong.empty())
+      return wrong;
+    if (differences(result, plans.expected) > 0)
+      return "wrong totals";
+  }
   return {};
 }
 
-std::string check_early(training_mutant const& what, early_plans const& plans) {
-  for (bool const ranks : {false, true})
-    for (standin::configuration const& how : orders()) {
-      standin::configure(how);
-      auto const wrong =
-        verdict(ranks ? what.on_ranks(plans.what) : what.on_streams(plans.what), plans.expected);
-      if (!wrong.empty())
-        return (ranks ? "early steps on ranks: " : "early steps on streams: ") + wrong;
+std::string check_early(training_mutant const& what, early_plans const& plans, bool ranks) {
+  for (standin::configuration const& how : orders()) {
+    standin::configure(how);
+    auto const wrong =
+      verdict(ranks ? what.on_ranks(plans.what) : what.on_streams(plans.what), plans.expected);
+    if (!wrong.empty())
+      return wrong;
+  }
+  return {};
+}
+
+killers<training_mutant> checks() {
+  killers<training_mutant> all;
+  using mutant = training_mutant;
+  auto const where = [](bool ranks, bool graph) {
+    return std::string(ranks ? "ranks" : "streams") + (graph ? ", graph" : "");
+  };
+  for (training_plan const& plan : training_plans()) {
+    for (bool const graph : {false, true}) {
+      all.add(where(false, graph) + ": " + plan.name,
+              [=](mutant const& m) { return check_on_streams(m, plan, graph); });
+      all.add(where(true, graph) + ": " + plan.name,
+              [=](mutant const& m) { return check_on_ranks(m, plan, graph); });
     }
-  return {};
+    all.add("replicas: " + plan.name, [=](mutant const& m) { return check_replicas(m, plan); });
+  }
+  for (bool const ranks : {false, true}) {
+    for (several_plans const& plans : all_several_plans())
+      for (bool const graph : {false, true})
+        all.add("several plans on " + where(ranks, graph),
+                [=](mutant const& m) { return check_several(m, plans, ranks, graph); });
+    for (early_plans const& plans : all_early_plans())
+      all.add("early steps on " + where(ranks, false),
+              [=](mutant const& m) { return check_early(m, plans, ranks); });
+  }
+  return all;
 }
 
 } // namespace
 
 TEST_CASE("every bug behind complete gradients is found, and none where there is none") {
-  auto const plans = training_plans();
-  auto const several = all_several_plans();
-  auto const early = all_early_plans();
+  auto all = checks();
   auto const mutants = all_training_mutants();
   REQUIRE(mutants.size() > 8);
   for (std::size_t i = 0; i < mutants.size(); ++i) {
-    std::string by;
-    for (training_plan const& plan : plans) {
-      by = check(mutants[i], plan);
-      if (by.empty())
-        by = check_replicas(mutants[i], plan);
-      if (!by.empty())
-        break;
-    }
-    for (several_plans const& each : several)
-      if (by.empty())
-        by = check_several(mutants[i], each);
-    for (early_plans const& each : early)
-      if (by.empty())
-        by = check_early(mutants[i], each);
+    std::string const by = all.find(mutants[i]);
     CAPTURE(by);
     std::printf("%-50s %s\n", mutants[i].name.c_str(), by.empty() ? "survives" : by.c_str());
     CAPTURE(mutants[i].name);
