@@ -18,20 +18,29 @@ endif()
 
 # pipelining_nvcc_object(OUT_VARIABLE source.cu [option...]) compiles a CUDA source with nvcc, as users do, with the PTX
 # of its kernels inside, and sets OUT_VARIABLE to the object. Link it to pipelining.tests.standin, or to CUDA. Include
-# paths among the options come before that of the library.
+# paths among the options come before that of the library. Code for the host takes longer to optimise than it runs in a
+# test, so it is optimised in release builds only, which measure; kernels are optimised always.
 function(pipelining_nvcc_object out source)
   cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE input)
   cmake_path(GET source STEM name)
   string(MAKE_C_IDENTIFIER "${ARGN}" variant)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/${name}${variant}.cu.o")
-  set(optimised -O2)
-  if("${ARGN}" MATCHES "(^|;)-O")
-    set(optimised "") # nvcc warns of a second one
-  endif()
   add_custom_command(OUTPUT "${output}"
-    COMMAND "${PIPELINING_NVCC}" -std=c++20 ${optimised} -gencode arch=compute_80,code=compute_80 --no-compress
+    COMMAND "${PIPELINING_NVCC}" -std=c++20 $<IF:$<CONFIG:Release>,-O2,-O0> -gencode arch=compute_80,code=compute_80 --no-compress
       -ccbin "${CMAKE_CXX_COMPILER}" ${ARGN} -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
       ${pipelining_nccl_option} -MD -MF "${output}.d" -c -o "${output}" "${input}"
     DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
   set(${out} "${output}" PARENT_SCOPE)
+endfunction()
+
+# pipelining_nvcc_static_test(NAME AREA source.cpp [label...]): nvcc's own front end evaluates what the source asserts. Its
+# pass for the device alone does: the host's compiler, which would be next, is asked by another test.
+function(pipelining_nvcc_static_test name area source)
+  if(NOT PIPELINING_NVCC OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  add_test(NAME static.${name}.nvcc COMMAND "${PIPELINING_NVCC}" -x cu -std=c++20 -arch=sm_80
+    -ccbin "${CMAKE_CXX_COMPILER}" "-I${PROJECT_SOURCE_DIR}/include"
+    --ptx -o "${CMAKE_CURRENT_BINARY_DIR}/static.ptx" "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
+  set_tests_properties(static.${name}.nvcc PROPERTIES LABELS "static;cuda;${area};${ARGN}" TIMEOUT 300)
 endfunction()
