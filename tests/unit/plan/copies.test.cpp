@@ -89,7 +89,7 @@ void check(std::string const& name,
            Rule const& rule,
            pp::pipeline_size size) {
   int copies = 0;
-  for (double const copy : {0.25, 0.5, 1.0, 1.5, 3.0})
+  for (double const copy : {0.0, 0.25, 0.5, 1.0, 1.5, 3.0})
     for (double const latency : {0.0, 0.125}) {
       CAPTURE(name);
       CAPTURE(copy);
