@@ -24,6 +24,7 @@
 #include "sized_runner.hpp"
 #include "slot_sizes.hpp"
 #include "stage.hpp"
+#include "stage_copies.hpp"
 #include "text.hpp"
 
 namespace gpt {
@@ -66,22 +67,8 @@ private:
   }
 };
 
-//! A stage as the library knows it: for each way that microbatches take through the devices the one
-//! that is there.
-struct stage_copies {
-  pp::shape extents;
-  std::vector<pipeline_stage*> of; //!< by route
-
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    at(where).forward(where, x, y);
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward(where, dy, dx);
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward_input(where, dy, dx);
-  }
-  void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+//! A stage as the library knows it, with weights in shards, too.
+struct stage_copies : copies_of<pipeline_stage> {
   void gather_weights(pp::context const& where, pp::output out) {
     at(where).gather_weights(where, out);
   }
@@ -102,11 +89,6 @@ struct stage_copies {
   void join_replicas() {} // there are none
 
   static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
-
-private:
-  [[nodiscard]] pipeline_stage& at(pp::context const& where) const {
-    return *of[static_cast<std::size_t>(pp::route_of(extents, where.microbatch))];
-  }
 };
 
 //! A model in stages on the threads of this process, one per device of the timetable.
@@ -229,7 +211,7 @@ private:
       int const stage = static_cast<int>(s);
       std::vector<pipeline_stage*> at(memories_.size(), nullptr);
       at[static_cast<std::size_t>(pp::device_of(table, stage))] = &stages_[s];
-      stage_copies all{table.extents, {}};
+      stage_copies all{{table.extents, {}}};
       for (int route = 0; route < pp::routes(table.extents); ++route) {
         auto const device = static_cast<std::size_t>(pp::device_of(table, stage, route));
         if (!copies_.empty()) {

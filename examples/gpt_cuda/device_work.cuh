@@ -72,12 +72,12 @@ public:
               std::int64_t tokens,
               std::int64_t between,
               std::int64_t workspace_bytes,
-              sum_over_shards sum)
+              sum_over_gpus sum)
       : products(workspace_bytes), sum(std::move(sum)), memory_(layout(nullptr, size, tokens, between).bytes),
         laid_out_(memory_.data(), size, tokens, between) {}
 
   matrix_products products;
-  sum_over_shards sum;
+  sum_over_gpus sum;
 
   [[nodiscard]] scratch_tensors<Element> const& scratch() const { return laid_out_.tensors; }
   //! Memory of a fused backward pass.

@@ -18,7 +18,7 @@
 namespace gpt {
 
 template <class Clock>
-using rank_runner = pp::cuda::nccl_runner<gpu_stages, pp::basic_store<Clock>, Clock>;
+using rank_runner = pp::cuda::nccl_runner<called_stages, pp::basic_store<Clock>, Clock>;
 
 //! The stages of a timetable that are of device `rank`. Collective, as all that it does is.
 //! @param line of this rank to the store of its run
@@ -39,7 +39,11 @@ template <class Clock = pp::polling_clock>
   over.timed = how.timed;
   over.elements = how.numbers == operands::bf16 ? "f32, products of bf16" : "f32";
   return {
-    make_gpu_stages(size, table, cut, seed, how, rank), cut.tokens(), [&](gpu_stages& stages) {
+    table.extents,
+    make_gpu_stages(size, table, cut, seed, how, rank),
+    cut.tokens(),
+    how.copies,
+    [&](called_stages& stages) {
       return rank_runner<Clock>(
         pp::lower<pp::communicator_per_pair>(table, gpu_sizes(size, table, cut, how)),
         stages,

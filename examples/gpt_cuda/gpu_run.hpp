@@ -17,8 +17,8 @@ namespace gpt {
 //! operands in bf16, either way.
 enum class operands : std::uint8_t { float32, bf16 };
 
-//! Adds numbers up over all shards of a stage, as work of a stream.
-using sum_over_shards = std::function<void(float*, std::int64_t, cudaStream_t)>;
+//! Adds numbers up over several GPUs, as work of a stream.
+using sum_over_gpus = std::function<void(float*, std::int64_t, cudaStream_t)>;
 
 //! How a model runs on a GPU.
 struct gpu_run {
@@ -29,7 +29,8 @@ struct gpu_run {
   //! Of cuBLAS, for each virtual device: what it recommends for Hopper, and more than for others.
   std::int64_t workspace_bytes = std::int64_t{32} << 20;
   shard_of_stage shard{}; //!< of every stage
-  sum_over_shards sum{};  //!< wanted where there are several
+  sum_over_gpus sum{};    //!< over all shards of a stage; wanted where there are several
+  sum_over_gpus copies{}; //!< over both copies of a stage; wanted where one is on another GPU
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "../gpt/slot_sizes.hpp"
 #include "../gpt/stage_shard.hpp"
 #include "gpu_stage.hpp"
 #include "stage.cuh"
@@ -38,11 +39,11 @@ void check(model_size const& size, pp::timetable_view table) {
   auto const refuse = [](std::string const& what) {
     throw std::invalid_argument(
       "the example on GPUs has " + what +
-      "; choose a schedule with one copy of every stage, whose passes are forward and backward, "
-      "with recomputation and offload");
+      "; choose a schedule of whole layers, whose passes are forward and backward, with "
+      "recomputation and offload");
   };
-  if (table.extents.where == pp::placement::custom || pp::routes(table.extents) > 1) {
-    refuse("one copy of every stage, but this schedule takes microbatches different ways");
+  if (table.extents.where == pp::placement::custom) {
+    refuse("every stage at home, but this schedule takes microbatches different ways");
   }
   for (int i = 0; i < table.size(); ++i) {
     auto const& kind = (*table.declared)[table.passes[i].kind];
@@ -86,30 +87,32 @@ gpu_stages make_stages(model_size const& size,
   }
   std::vector<std::shared_ptr<on_gpu::device_work<Element>>> work(
     static_cast<std::size_t>(table.extents.devices));
-  gpu_stages made;
+  gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
   device_memory<float> on_host;
-  for (auto const& layers : held) {
-    int const device = pp::device_of(table, static_cast<int>(made.size()));
-    if (device != only.value_or(device)) {
-      made.push_back(nullptr);
-      continue;
-    }
+  auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
     auto& shared = work[static_cast<std::size_t>(device)];
     if (shared == nullptr) {
       shared = std::make_shared<on_gpu::device_work<Element>>(
         size, tokens, between, how.workspace_bytes, how.sum);
     }
-    auto const make = [&](auto& host) {
-      made.push_back(std::make_unique<gpu_stage>(
-        std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
-          shared, on_gpu::stage<Element>(host, size, own, layers, cut, how.replicas, *shared)}})));
-    };
-    if (how.shard.of > 1) {
-      stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
-      make(host);
-    } else {
-      stage<float> host(size, layers, cut, seed, on_host);
-      make(host);
+    return std::make_unique<gpu_stage>(
+      std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
+        shared, on_gpu::stage<Element>(host, size, own, layers, seen, how.replicas, *shared)}}));
+  };
+  for (std::size_t way = 0; way < made.size(); ++way) {
+    int const first = first_of_way(table.extents, way);
+    auto const seen = cut.seen(first, first_of_way(table.extents, way + 1));
+    for (auto const& layers : held) {
+      int const device = pp::device_of(table, static_cast<int>(made[way].size()), first);
+      if (device != only.value_or(device)) {
+        made[way].push_back(nullptr);
+      } else if (how.shard.of > 1) {
+        stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
+        made[way].push_back(make(host, device, layers, seen));
+      } else {
+        stage<float> host(size, layers, cut, seed, on_host);
+        made[way].push_back(make(host, device, layers, seen));
+      }
     }
   }
   return made;
@@ -165,8 +168,27 @@ void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> cons
     }
   });
 }
+void gpu_stage::for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const {
+  for_each_gradient(visit);
+  of_->visit([&](auto& stage) {
+    if (stage.loss_count() > 0) {
+      visit(stage.losses(), stage.loss_count());
+    }
+  });
+}
 double gpu_stage::loss_sum() const {
   return of_->visit([](auto& stage) { return stage.loss_sum(); });
+}
+
+void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream) {
+  std::vector<float*> sums;
+  one.for_each_sum([&](float* numbers, std::int64_t) { sums.push_back(numbers); });
+  std::size_t next = 0;
+  other.for_each_sum([&](float* numbers, std::int64_t count) {
+    float* const sum = sums[next++];
+    on_gpu::add(sum, numbers, count, stream);
+    on_gpu::copy(numbers, sum, count, stream);
+  });
 }
 
 namespace {

@@ -52,6 +52,9 @@ public:
 
   //! Calls visit(gradient, count) for every trained tensor, in the order of the layers.
   void for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const;
+  //! Calls visit(numbers, count) for all that two copies of a stage add up: gradients, and the
+  //! losses of tokens, which are 0 where the other copy has the microbatch.
+  void for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const;
   //! The sum of the losses of all tokens; 0 but on the last stage. @pre the step has ended
   [[nodiscard]] double loss_sum() const;
   //! All gradients and all values, in the order of the layers. @pre nobody writes them
@@ -62,8 +65,12 @@ private:
   std::unique_ptr<either> of_;
 };
 
+//! [ways, stages]: two ways where pipelines enter at both ends, with a copy of every stage each.
 //! Null where a stage is of another process.
-using gpu_stages = std::vector<std::unique_ptr<gpu_stage>>;
+using gpu_stages = std::vector<std::vector<std::unique_ptr<gpu_stage>>>;
+
+//! Adds up what two copies of a stage have: both have the sum then.
+void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);
 
 //! The stages of a timetable on the current GPU; those of a device share cuBLAS and scratch.
 //! @param cut how the timetable cuts the work of a step

@@ -195,7 +195,7 @@ private:
     if (work_->sum) {
       auto const count = tokens_ * size_.width;
       work_->sum(y, count, stream_);
-      thrust::transform(on(stream_), x, x + count, y, x, thrust::plus<float>{});
+      add(x, y, count, stream_);
     }
   }
   //! From the gradient of the norm's output, in `narrow`, of which each shard has a part.

@@ -96,6 +96,25 @@ void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) 
   });
 }
 
+//! to += from
+inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
+}
+//! to = from
+inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
+  cuda::check(cudaMemcpyAsync(to,
+                              from,
+                              static_cast<std::size_t>(count) * sizeof(float),
+                              cudaMemcpyDeviceToDevice,
+                              stream),
+              "cudaMemcpyAsync");
+}
+//! numbers = 0
+inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
+  cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
+              "cudaMemsetAsync");
+}
+
 //! What layer norm keeps of its tokens for backward.
 struct normalised {
   float* normal;  //!< [tokens, width]
@@ -251,12 +270,7 @@ inline void embedding_backward(float* byte_gradients,
                      }
                      return sum;
                    });
-  thrust::transform(on(stream),
-                    position_gradients,
-                    position_gradients + tokens * width,
-                    dx,
-                    position_gradients,
-                    thrust::plus<float>{});
+  add(position_gradients, dx, tokens * width, stream);
 }
 
 namespace detail {

@@ -38,6 +38,7 @@
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
+#include "on_cuda.hpp"
 #include "rank_sums.hpp"
 #include "relative_error.hpp"
 
@@ -138,18 +139,39 @@ inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
   return all;
 }
 
-//! The gradients of a rank's stages, out of those of all: appends what read(stage) gives.
+//! The gradients of a rank's stages, out of those of all: appends what read(way, stage) gives.
 template <class Read>
 [[nodiscard]] std::vector<float>
 gradients_of_device(pp::timetable_view table, int device, Read read) {
   std::vector<float> mine;
-  for (int s = 0; s < pp::stages(table.extents); ++s) {
-    if (pp::device_of(table, s) == device) {
-      std::vector<float> const some = read(s);
-      mine.insert(mine.end(), some.begin(), some.end());
+  for (std::size_t way = 0; static_cast<int>(way) < pp::routes(table.extents); ++way) {
+    for (int s = 0; s < pp::stages(table.extents); ++s) {
+      if (pp::device_of(table, s, first_of_way(table.extents, way)) == device) {
+        std::vector<float> const some = read(way, s);
+        mine.insert(mine.end(), some.begin(), some.end());
+      }
     }
   }
   return mine;
+}
+
+//! The ranks with the copies of a rank's stages: this one and the one that mirrors it, or this one
+//! alone.
+[[nodiscard]] inline pp::rank_group
+copies_of_rank(pp::timetable_view table, pp::rank_group const& pipeline) {
+  int const mirrored = table.extents.devices - 1 - pipeline.index;
+  int const first = std::min(pipeline.index, mirrored);
+  auto const rank_at = [&](int device) {
+    return pipeline.ranks[static_cast<std::size_t>(device)];
+  };
+  std::string const name = pipeline.name + "/copies " + std::to_string(first);
+  if (table.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
+    return {pipeline.index, 0, name, {rank_at(pipeline.index)}};
+  }
+  return {first,
+          pipeline.index == first ? 0 : 1,
+          name,
+          {rank_at(first), rank_at(table.extents.devices - 1 - first)}};
 }
 
 //! The gradients and the loss of a step against those of virtual devices on this rank's GPU, and
@@ -175,8 +197,8 @@ bool compare_with_one_gpu(gpu_options const& o,
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
-    add_to(mine, gradients_of_device(table, here.place.device, [&](int stage) {
-             return alone.stages()[static_cast<std::size_t>(stage)]->gradients();
+    add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t way, int stage) {
+             return alone.stages()[way][static_cast<std::size_t>(stage)]->gradients();
            }));
   }
   bool const reports = here.reports(table);
@@ -188,7 +210,9 @@ bool compare_with_one_gpu(gpu_options const& o,
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
   whole.lengths = repeated(c.lengths, here.layout.replicas);
-  double const error = relative_error(all, gradients_of_one_device(whole, pieces));
+  auto const host = gradients_of_one_device(whole, pieces);
+  (void)take_copies(all, host.size());
+  double const error = relative_error(all, host);
   std::printf(
     "\nOne step of %s over NCCL: %zu ranks, held against virtual devices on one GPU: %.0f of "
     "%zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: %.3f %%\n",
@@ -213,7 +237,7 @@ bool compare_with_host(gpu_options const& o,
   auto const& c = o.common;
   tensor_device host(c.size, table, here.layout.shards, o.seed());
   double const expected = host.step(pieces);
-  auto const mine = gradients_of_device(table, here.place.device, [&](int stage) {
+  auto const mine = gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
     std::vector<float> of_stage;
     host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
       of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
@@ -274,14 +298,17 @@ int train_on_rank(gpu_options o,
     return pp::group_of(layout, axis, started.rank);
   };
   rank_sums shard_sums(group_on(pp::rank_axis::tensor), line, name, o.deadline);
+  rank_sums copies(copies_of_rank(table, pipeline), line, name, o.deadline);
   rank_sums replicas(group_on(pp::rank_axis::data), line, name, o.deadline);
-  shard_sums.tell(here.over);
-  replicas.tell(here.over);
+  for (rank_sums const* const each : {&shard_sums, &copies, &replicas}) {
+    each->tell(here.over);
+  }
   here.how.shard = {here.place.shard, shards};
   if (shard_sums.has_others()) {
-    here.how.sum = [&shard_sums](float* numbers, std::int64_t count, cudaStream_t stream) {
-      shard_sums.add_up(numbers, count, stream);
-    };
+    here.how.sum = shard_sums.function();
+  }
+  if (copies.has_others()) {
+    here.how.copies = copies.function();
   }
   auto model = here.model(o, table);
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
@@ -300,8 +327,9 @@ int train_on_rank(gpu_options o,
     double const loss = step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
     auto const gradients = one.gradients();
     one.runner().close();
-    shard_sums.close();
-    replicas.close();
+    for (rank_sums* const each : {&shard_sums, &copies, &replicas}) {
+      each->close();
+    }
     return shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
                       : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
   };

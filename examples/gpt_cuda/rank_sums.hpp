@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Sums over the shards of a stage, or over its replicas, on GPUs of their own by NCCL.
+//! @brief Sums over the shards of a stage, its copies or its replicas, on GPUs of their own by
+//! NCCL.
 
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/run/rank_layout.hpp>
@@ -16,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+
+#include "gpu_run.hpp"
 
 namespace gpt {
 
@@ -61,6 +64,12 @@ public:
     pp::cuda::check(
       ncclAllReduce(numbers, numbers, size, ncclFloat, ncclSum, communicator_, stream),
       "ncclAllReduce");
+  }
+  //! The same as a function, which this must outlive.
+  [[nodiscard]] sum_over_gpus function() const {
+    return [this](float* numbers, std::int64_t count, cudaStream_t stream) {
+      add_up(numbers, count, stream);
+    };
   }
   //! What runners must know of: kernels of theirs wait beside those of this group.
   void tell(pp::cuda::nccl_ranks& over) const {

@@ -137,17 +137,16 @@ public:
       : size_(size), own_(own), held_(held), cut_(std::move(cut)),
         share_(1.0f / static_cast<float>(cut_.tokens() * replicas)), work_(&work),
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
-        losses_(held.ends ? loss_count() * static_cast<std::int64_t>(sizeof(float)) : 0) {
+        losses_(loss_count() * static_cast<std::int64_t>(sizeof(float))) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
-    if (held_.ends) { // what lies behind a short sequence counts as nothing
-      clear(losses(), loss_count(), nullptr);
-      cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
-    }
   }
 
   //! Puts the bytes to learn from where passes read them, as work of this stream.
   //! @param text [microbatches, sequence + 1]
   void set_text(std::vector<std::uint8_t> const& text, cudaStream_t stream) {
+    if (held_.ends) { // what is behind a short sequence, or of the other copy, counts as nothing
+      clear(losses(), loss_count(), stream);
+    }
     if (text_.data() != nullptr) {
       cuda::check(
         cudaMemcpyAsync(text_.data(), text.data(), text.size(), cudaMemcpyHostToDevice, stream),
@@ -168,7 +167,7 @@ public:
                         size_.width,
                         p.stream);
     } else {
-      copy(x, floats(in), p);
+      copy(x, floats(in), p.tokens * size_.width, p.stream);
     }
     auto const caches = caches_of(p, kept);
     for (std::size_t i = 0; i < kept.layers.size(); ++i) {
@@ -208,6 +207,11 @@ public:
     return held_.ends ? thrust::reduce(thrust::cuda::par, losses(), losses() + loss_count(), 0.0)
                       : 0.0;
   }
+  //! [microbatches, sequence] on the last stage, else none.
+  [[nodiscard]] float* losses() const { return reinterpret_cast<float*>(losses_.data()); }
+  [[nodiscard]] std::int64_t loss_count() const {
+    return held_.ends ? cut_.microbatches() * size_.sequence : 0;
+  }
 
 private:
   //! A pass under way.
@@ -234,7 +238,7 @@ private:
     if (held_.ends) {
       at_head(p, kept).backward_input(dx, made.logits, share_);
     } else {
-      copy(dx, floats(in), p);
+      copy(dx, floats(in), p.tokens * size_.width, p.stream);
     }
     auto const caches = caches_of(p, kept);
     auto const carried = carried_of(p);
@@ -315,25 +319,10 @@ private:
             p.stream};
   }
 
-  [[nodiscard]] std::int64_t loss_count() const { return cut_.microbatches() * size_.sequence; }
-  [[nodiscard]] float* losses() const { return reinterpret_cast<float*>(losses_.data()); }
   //! The bytes of the chunk, and behind them the next one.
   [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
     return reinterpret_cast<std::uint8_t const*>(text_.data()) +
            p.of.microbatch * (size_.sequence + 1) + p.chunk.begin;
-  }
-  void copy(float* to, float const* from, pass const& p) const {
-    cuda::check(cudaMemcpyAsync(to,
-                                from,
-                                static_cast<std::size_t>(p.tokens * size_.width) * sizeof(float),
-                                cudaMemcpyDeviceToDevice,
-                                p.stream),
-                "cudaMemcpyAsync");
-  }
-  static void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
-    cuda::check(
-      cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
-      "cudaMemsetAsync");
   }
   static float* floats(pp::output const& memory) { return reinterpret_cast<float*>(memory.data); }
   static float const* floats(pp::input const& memory) {

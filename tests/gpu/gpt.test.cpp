@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The GPT on a GPU against the GPT on the host, and schedules against each other, bit for bit.
 #include <pipe/schedule/chimera.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -20,6 +21,7 @@
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <examples/gpt/text.hpp>
 #include <examples/gpt_cuda/gpu_model.hpp>
 #include <examples/gpt_cuda/relative_error.hpp>
 #include <random>
@@ -299,6 +301,32 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
   check_close(first, host, false);
 }
 
+TEST_CASE("two copies of a stage add up what both halves of the batch give on their own") {
+  auto const pieces = random_pieces();
+  auto const step = [](pp::timetable_view table, gpt::batch const& of, gpt::gpu_run how) {
+    machine::begin();
+    if (machine::on_model())
+      how.workspace_bytes = 256;
+    gpt::step_cut const whole(table.extents.microbatches, gpt::cut_sequence(size().sequence, 1));
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, whole, seed, how);
+    double const loss = model.step(of);
+    training_result result{{loss}, model.gradients(), {}};
+    CHECK(machine::findings() == "");
+    return result;
+  };
+  auto const both = step(table(pp::Chimera{}, 2), pieces, {.graph = true});
+  int const half = microbatches() / 2;
+  auto const plain = pp::make_timetable(pp::OneFOneB{}, {1, half});
+  auto const first = step(plain, gpt::share_of(pieces, 0, half), {.replicas = 2});
+  auto const second = step(plain, gpt::share_of(pieces, 1, half), {.replicas = 2});
+  CHECK(both.losses[0] == doctest::Approx((first.losses[0] + second.losses[0]) / 2));
+  std::vector<float> sums;
+  for (int copy = 0; copy < 2; ++copy) // which have the same
+    for (std::size_t i = 0; i < first.gradients.size(); ++i)
+      sums.push_back(first.gradients[i] + second.gradients[i]);
+  CHECK(gpt::differences(both.gradients, sums) == 0);
+}
+
 TEST_CASE("what the stages lack is refused in one sentence") {
   machine::begin();
   auto const sentence_of = [](pp::dynamic_timetable const& table, gpt::model_size const& of) {
@@ -316,10 +344,10 @@ TEST_CASE("what the stages lack is refused in one sentence") {
       .find("a head of this model has 32 elements, but the kernels of the example are built for "
             "64 and 128") != std::string::npos);
   CHECK(sentence_of(table(pp::with_sharded_weights<pp::OneFOneB>{}, 2), size())
-          .find("has no pass that is called use_weights; choose a schedule with one copy of every "
-                "stage, whose passes are forward and backward, with recomputation and offload") !=
+          .find("has no pass that is called use_weights; choose a schedule of whole layers, whose "
+                "passes are forward and backward, with recomputation and offload") !=
         std::string::npos);
-  CHECK(sentence_of(table(pp::Chimera{}, 2), size())
-          .find("one copy of every stage, but this schedule takes microbatches different ways") !=
+  CHECK(sentence_of(table(pp::HelixPipe<2>{}, 2), size())
+          .find("every stage at home, but this schedule takes microbatches different ways") !=
         std::string::npos);
 }

@@ -55,6 +55,12 @@ def check_reports():
         assert re.search(r"over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
 
 
+def check_copies():
+    """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, where they lie side by side."""
+    report = train("nccl", "dualpipe", "--microbatches", "4", "--steps", "2", passes=18)
+    assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
+
+
 def check_shards():
     """Stages in two shards, over NCCL and on threads: rounding apart, the same losses."""
     wide = ["--width", "128", "--heads", "2", "--tensor", "2"]
@@ -88,5 +94,6 @@ def check_refusals():
 
 check_refusals()
 check_reports()
+check_copies()
 check_replicas()
 check_shards()
