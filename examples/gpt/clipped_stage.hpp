@@ -33,6 +33,13 @@ struct clipping {
   bool early = false;      //!< steps may have to be undone
 };
 
+//! Steps of the optimizer so far.
+struct step_counts {
+  std::int64_t taken = 0;
+  std::int64_t clipped = 0;
+  std::int64_t left_out = 0;
+};
+
 //! What the rows of all stages, or of some, come to.
 struct clipped_step {
   bool finite = true;
@@ -139,11 +146,6 @@ struct clipped_stage : Stage {
   }
   // [snippet roll_back]
 
-  struct step_counts {
-    std::int64_t taken = 0;
-    std::int64_t clipped = 0;
-    std::int64_t left_out = 0;
-  };
   [[nodiscard]] step_counts const& counts() const { return counts_; }
   //! Hands them to a packer, or has them filled by an unpacker.
   //! @pre no step is still to be validated

@@ -112,7 +112,7 @@ int run(options o) {
   if (result.clipped) {
     report_clipping(o, *result.clipped, result.losses.size());
   }
-  report_time(o, result, own_cores, shared, cores);
+  report_time(o, result, own_cores, shared, {.count = cores});
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
   if (result.interrupted) {

@@ -108,7 +108,8 @@ public:
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
         called_(stages_to_call(size, table, lengths, seed)),
-        plans_(plan_maker{size, Called::totals_bytes, early}, table, lengths, called_) {}
+        plans_(
+          plan_maker<host_slots>{{size, Called::totals_bytes}, early}, table, lengths, called_) {}
 
   //! The steps that follow are of this timetable, whose microbatches may have other numbers of
   //! chunks and lengths than those before. Plans of sizes that come back are there already.

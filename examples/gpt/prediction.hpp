@@ -8,6 +8,7 @@
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
+#include <pipe/model/measured.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -92,6 +93,29 @@ measure_passes(model_size const& size, pp::shape const& extents, batch const& pi
       times[stage * static_cast<std::size_t>(extents.chunks) + static_cast<std::size_t>(u.chunk)];
     best = std::min(best, took.count());
   });
+  return cost;
+}
+
+//! The same from steps that ran: of each pass the median over microbatches and steps.
+[[nodiscard]] inline measured_cost
+costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
+  std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
+  auto const found = pp::costs_of(steps);
+  pp::shape const& extents = steps.front().extents;
+  measured_cost cost{pp::stages(extents), extents.chunks, {}, {}, {}};
+  for (int stage = 0; stage < cost.stages; ++stage) {
+    for (int chunk = 0; chunk < cost.chunks; ++chunk) {
+      auto const time = [&](pp::pass_kind kind) {
+        pp::pass what{kind};
+        what.stage = static_cast<std::uint16_t>(stage);
+        what.chunk = static_cast<std::uint16_t>(chunk);
+        return found.duration(what);
+      };
+      cost.forward.push_back(time(pp::pass_kind::forward));
+      cost.backward_input.push_back(time(pp::pass_kind::backward_input));
+      cost.backward_weight.push_back(time(pp::pass_kind::backward_weight));
+    }
+  }
   return cost;
 }
 

@@ -133,34 +133,44 @@ inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> con
   return peak / table.extents.stages_per_device;
 }
 
+//! What a run has for its devices.
+struct places_of_run {
+  int count = 1;
+  char const* one = "core";
+  char const* all = "cores of this machine";
+};
+
 //! Prediction beside measurement, for the schedule that was trained with.
 inline void report_time(options const& o,
                         training const& run,
-                        pp::timetable_view own_cores,
+                        pp::timetable_view own,
                         pp::timetable_view shared,
-                        int cores) {
+                        places_of_run const& places) {
   std::printf("\n%s, prediction and measurement (means of all steps but the first three)\n",
               name_of(o).c_str());
-  std::printf("  predicted from the times of single passes, a core for every device: "
+  std::printf("  predicted from the times of single passes, a %s for every device: "
               "step %.1f ms, bubble %.1f %%\n",
-              1e3 * pp::makespan(own_cores),
-              100 * pp::bubble_rate(own_cores));
-  std::printf("  predicted for the %d cores of this machine:  step %.1f ms\n",
-              cores,
+              places.one,
+              1e3 * pp::makespan(own),
+              100 * pp::bubble_rate(own));
+  std::printf("  predicted for the %d %s:  step %.1f ms\n",
+              places.count,
+              places.all,
               1e3 * pp::makespan(shared));
   std::printf("  measured:                                  step %.1f ms\n",
               1e3 * run.step_seconds);
   std::printf("  idle share of the step   ");
-  for (int device = 0; device < own_cores.extents.devices; ++device) {
+  for (int device = 0; device < own.extents.devices; ++device) {
     std::printf(" device %d", device);
   }
-  auto const row = [&](char const* name, auto idle_of) {
-    std::printf("\n    %-23s", name);
-    for (int device = 0; device < own_cores.extents.devices; ++device) {
+  auto const row = [&](std::string const& name, auto idle_of) {
+    std::printf("\n    %-23s", name.c_str());
+    for (int device = 0; device < own.extents.devices; ++device) {
       std::printf("%7.0f %%", 100 * idle_of(device));
     }
   };
-  row("a core for each", [&](int device) { return idle_share(own_cores, device); });
+  row("a " + std::string(places.one) + " for each",
+      [&](int device) { return idle_share(own, device); });
   row("predicted here", [&](int device) { return idle_share(shared, device); });
   row("measured", [&](int device) { return run.idle[static_cast<std::size_t>(device)]; });
   std::printf("\n");

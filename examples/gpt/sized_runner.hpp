@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief A runner, of threads or of MPI ranks, with the plans of the sizes that iterations have.
+//! @brief A runner, of threads, ranks or GPUs, with the plans of the sizes that iterations have.
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,39 +26,57 @@ namespace gpt {
 namespace pp = pipelining;
 
 //! A plan as the runner knows it, and what it was made of.
+template <class Sizes>
 struct sized_plan {
-  slot_sizes sizes;
+  Sizes sizes;
   std::shared_ptr<pp::plan const> first;
   pp::post_validated_numbers numbers{};
 };
 
-//! Makes plans of a model.
-struct plan_maker {
+//! What the slots of a model on the host take.
+struct host_slots {
   model_size size;
   std::int64_t totals_bytes = 0; //!< of a stage's row
+
+  //! @param lengths tokens of the sequence of each microbatch
+  [[nodiscard]] slot_sizes operator()(pp::timetable_view table,
+                                      std::vector<std::int64_t> const& lengths) const {
+    slot_sizes sizes(size, cut_for(table, lengths), table);
+    sizes.totals_bytes = totals_bytes;
+    return sizes;
+  }
+};
+
+//! Makes plans of a model.
+//! @tparam MakeSizes gives the sizes of slots for a timetable and the lengths of sequences
+template <class MakeSizes>
+struct plan_maker {
+  using sizes =
+    std::invoke_result_t<MakeSizes const&, pp::timetable_view, std::vector<std::int64_t> const&>;
+
+  MakeSizes make_sizes;
   //! Stages step before they know the norm of all gradients, and validate that in the next
   //! iteration.
   bool early = false;
 
-  //! @param lengths tokens of the sequence of each microbatch
-  [[nodiscard]] sized_plan operator()(pp::timetable_view table,
-                                      std::vector<std::int64_t> const& lengths) const {
-    slot_sizes sizes(size, cut_for(table, lengths), table);
-    sizes.totals_bytes = totals_bytes;
+  [[nodiscard]] sized_plan<sizes> operator()(pp::timetable_view table,
+                                             std::vector<std::int64_t> const& lengths) const {
+    sizes of = make_sizes(table, lengths);
     auto const when = early ? pp::step_validation::next : pp::step_validation::at_once;
-    auto const made =
-      std::make_shared<pp::plan const>(pp::lower(table, sizes, {.validation = when}));
-    return {std::move(sizes), made};
+    auto const made = std::make_shared<pp::plan const>(pp::lower(table, of, {.validation = when}));
+    return {std::move(of), made};
   }
 };
 
-//! Runs one of its plans in each step. On MPI all ranks make the same calls.
-template <class Runner>
+//! Runs one of its plans in each step. Ranks of a run make the same calls.
+template <class Runner, class MakeSizes = host_slots>
 class sized_runner {
 public:
+  using plan_made = sized_plan<typename plan_maker<MakeSizes>::sizes>;
+
   //! @param more what the runner is made of beside its first plan
   template <class... More>
-  sized_runner(plan_maker make,
+  sized_runner(plan_maker<MakeSizes> make,
                pp::timetable_view table,
                std::vector<std::int64_t> const& lengths,
                More&&... more)
@@ -66,14 +85,14 @@ public:
     if (make_.early) {
       now_.numbers = pp::add(runner_, pp::lower_post_validated(table, now_.sizes));
     }
-    (void)plans_.get(size_of(table, lengths), [this](sized_plan const*) { return now_; });
+    (void)plans_.get(size_of(table, lengths), [this](plan_made const*) { return now_; });
   }
 
   //! The steps that follow are of this timetable, whose microbatches may have other numbers of
   //! chunks and lengths than those before. Plans of sizes that come back are there already.
   void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    now_ = plans_.get(size_of(table, lengths), [&](sized_plan const* instead) {
-      sized_plan made = make_(table, lengths);
+    now_ = plans_.get(size_of(table, lengths), [&](plan_made const* instead) {
+      plan_made made = make_(table, lengths);
       if (!make_.early) {
         made.numbers.first = instead == nullptr
                                ? runner_.add(*made.first)
@@ -105,7 +124,7 @@ public:
   [[nodiscard]] Runner& runner() { return runner_; }
   [[nodiscard]] Runner const& runner() const { return runner_; }
   //! The plan in use.
-  [[nodiscard]] sized_plan const& now() const { return now_; }
+  [[nodiscard]] plan_made const& now() const { return now_; }
   //! Steps of the optimizer that were found wrong and made right; iterations that began again.
   [[nodiscard]] pp::post_validated_steps<Runner> const& early_steps() const { return early_; }
   //! What was made and used again of plans.
@@ -125,11 +144,11 @@ private:
     return result;
   }
 
-  plan_maker make_;
-  sized_plan now_; // of the step to come
+  plan_maker<MakeSizes> make_;
+  plan_made now_; // of the step to come
   Runner runner_;
   pp::post_validated_steps<Runner> early_;
-  pp::plan_cache<iteration_size, sized_plan> plans_;
+  pp::plan_cache<iteration_size, plan_made> plans_;
 };
 
 } // namespace gpt

@@ -111,9 +111,10 @@ show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_
 }
 
 //! A hash of the bits of some numbers, FNV-1a.
+//! @param hash that of the numbers before them
 template <class Numbers>
-[[nodiscard]] std::uint64_t hash_of(Numbers const& numbers) {
-  std::uint64_t hash = 14695981039346656037u;
+[[nodiscard]] std::uint64_t hash_of(Numbers const& numbers,
+                                    std::uint64_t hash = 14695981039346656037u) {
   for (float const x : numbers) {
     hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 1099511628211u;
   }
@@ -135,18 +136,26 @@ size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
 //! All steps of a model that has `step` and `trace`.
 //! @param begin called before each step; says whether the step is one to be measured
 //! @param update what comes behind the passes of a step, beside what the plan does
+//! @param first the step to begin with, where the model has those before it behind it
 template <class Model, class Begin, class Update>
-training
-train_steps(options const& o, text_to_learn const& text, Model& model, Begin begin, Update update) {
+training train_steps(options const& o,
+                     text_to_learn const& text,
+                     Model& model,
+                     Begin begin,
+                     Update update,
+                     std::int64_t first = 0) {
   using clock = std::chrono::steady_clock;
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   training result;
   result.idle.assign(static_cast<std::size_t>(o.devices), 0.0);
-  std::int64_t const warm_up = std::min<std::int64_t>(3, o.steps - 1);
+  std::int64_t const warm_up = std::min<std::int64_t>(first + 3, o.steps - 1);
   std::int64_t measured = 0;
   interruption const watched;
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = random_batch(text.bytes, o.microbatches, o.size.sequence, random);
+    if (step < first) {
+      continue; // the data go on behind it, too
+    }
     bool const counts = begin(step);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));
@@ -195,24 +204,30 @@ training train_model(options const& o, text_to_learn const& text, Model& model) 
     [&](std::int64_t step) { model.update(optimizer, step); });
 }
 
-//! The same of a schedule of stages, with what its devices kept.
+//! The same of a schedule of stages, with what its devices kept, where the model tells.
 //! @param sizes of iterations, which take turns
 template <class Model, class Update>
 training train_sizes(options const& o,
                      text_to_learn const& text,
                      std::vector<sized_table> const& sizes,
                      Model& model,
-                     Update update) {
+                     Update update,
+                     std::int64_t first = 0) {
   auto const begin = [&](std::int64_t step) {
+    if constexpr (requires { model.begin_step(); }) {
+      model.begin_step();
+    }
     auto const at = size_of_step(step, o.steps, sizes.size());
     if (sizes.size() > 1) {
       model.use(sizes[at].table, sizes[at].lengths);
     }
     return at == 0;
   };
-  auto result = train_steps(o, text, model, begin, update);
-  result.peaks = model.peak_bytes();
-  result.slots = model.slots();
+  auto result = train_steps(o, text, model, begin, update, first);
+  if constexpr (requires { model.peak_bytes(); }) {
+    result.peaks = model.peak_bytes();
+    result.slots = model.slots();
+  }
   result.plans_made = model.plans().made();
   result.plans_reused = model.plans().reused();
   return result;

@@ -7,7 +7,6 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/streams.cuh>
-#include <pipe/plan/lower.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -15,61 +14,179 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "../gpt/adamw.hpp"
+#include "../gpt/clipped_stage.hpp"
 #include "../gpt/model.hpp"
+#include "../gpt/sized_runner.hpp"
+#include "../gpt/slot_sizes.hpp"
 #include "../gpt/stage.hpp"
 #include "../gpt/stage_copies.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/training.hpp"
 #include "gpu_run.hpp"
 #include "gpu_stage.hpp"
 
 namespace gpt {
 
 //! What the slots of a timetable's plan take.
-[[nodiscard]] inline gpu_slot_sizes
-gpu_sizes(model_size const& size, pp::timetable_view table, step_cut cut, gpu_run const& how) {
-  return {how.numbers,
-          how.shard,
-          size,
-          std::move(cut),
-          cut_layers(size.layers, pp::stages(table.extents))};
-}
+struct gpu_slots {
+  model_size size;
+  gpu_run how;
+  std::int64_t totals_bytes = 0; //!< of a stage's row
 
-//! A stage as the library knows it: for each way that microbatches take, the copy that is there.
-using called_stages = std::vector<copies_of<gpu_stage>>;
+  //! @param lengths tokens of the sequence of each microbatch
+  [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
+                                          std::vector<std::int64_t> const& lengths) const {
+    return {how.numbers,
+            how.shard,
+            size,
+            cut_for(table, lengths),
+            cut_layers(size.layers, pp::stages(table.extents)),
+            totals_bytes};
+  }
+};
+
+//! For each way that microbatches take, the copy of a stage that is there.
+struct gpu_copies : copies_of<gpu_stage> {
+  //! Two passes of the device at once, so that one has something to do while the shards of the
+  //! other make a sum. Those that add to the gradients of one stage follow each other.
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half other_half,
+             gpu_copies& other) {
+    gpu_stage& first = at(half.where);
+    gpu_stage& second = other.at(other_half.where);
+    if (&first == &second && kind != pp::pass_kind::forward) {
+      other_half.where.stream = half.where.stream;
+    }
+    first.run_half(kind, half, 0);
+    second.run_half(other_kind, other_half, 1);
+  }
+};
+
+//! A stage as the library knows it.
+struct called_stage : gpu_copies {
+  static constexpr std::int64_t totals_bytes = 0; //!< the optimizer is not called by the library
+};
+
+//! The same with the optimizer in its plan.
+struct clipped_gpu_stage : gpu_copies {
+  static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
+  clipping const* how = nullptr;
+  std::int64_t rolled_back = 0;
+
+  void contribute(pp::context const& where, pp::output row) { of.front()->contribute(where, row); }
+  //! Of rows on the host. @see clipped_stage
+  [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
+    clipped_step const found(*how, all);
+    return found.finite && found.coefficient == 1;
+  }
+  void optimizer_step(pp::context const& where, pp::totals const& all) {
+    of.front()->optimizer_step(where, all);
+  }
+  void roll_back(pp::context const& where, bool stepped) {
+    if (stepped) {
+      of.front()->roll_back(where);
+      ++rolled_back;
+    }
+  }
+};
 
 //! The stages of this process and the runner that drives them.
-template <class Runner>
+//! @tparam Called a stage as the library calls it: `called_stage`, or with its optimizer.
+template <class Called, class Runner>
 class gpu_model {
 public:
-  //! @param copies adds numbers up over both copies of a stage, where one is in another process
-  //! @param make_runner makes the runner of these stages
-  template <class MakeRunner>
-  gpu_model(pp::shape const& extents,
-            gpu_stages stages,
-            std::int64_t tokens,
-            sum_over_gpus copies,
-            MakeRunner make_runner)
-      : tokens_(tokens), stages_(std::move(stages)), called_(to_call(extents, stages_)),
-        copies_(std::move(copies)), runner_(make_runner(called_)) {}
+  //! Whether the optimizer is part of the plan.
+  static constexpr bool clips = Called::totals_bytes > 0;
 
-  //! Forward and backward of all microbatches, without the optimizer. Returns the mean loss where
-  //! the last stage is, else 0.
+  //! @param cut how the timetable cuts the work of a step
+  //! @param only the device whose stages are here; without it, all
+  //! @param more what the runner is made of beside its plan and the stages
+  //! @throws std::invalid_argument as make_gpu_stages does
+  template <class... More>
+  gpu_model(model_size const& size,
+            pp::timetable_view table,
+            step_cut const& cut,
+            std::uint64_t seed,
+            gpu_run const& how,
+            std::optional<int> only,
+            More&&... more)
+      : tokens_(cut.tokens()), copies_(how.copies),
+        stages_(make_gpu_stages(size, table, cut, seed, how, only)),
+        called_(to_call(table.extents, stages_, how)),
+        plans_(plan_maker<gpu_slots>{{size, how, Called::totals_bytes},
+                                     how.clip != nullptr && how.clip->early},
+               table,
+               cut.lengths(),
+               called_,
+               std::forward<More>(more)...) {}
+
+  //! The steps that follow are of this timetable: see `sized_runner`. Where ranks have stages,
+  //! collective.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage;
+  //! gpu_run::any_chunks
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    plans_.use(table, lengths);
+    auto const cut = cut_for(table, lengths);
+    tokens_ = cut.tokens();
+    for_each_stage([&](gpu_stage& each) { each.set_cut(cut); });
+  }
+  //! What was made and used again of plans.
+  [[nodiscard]] auto const& plans() const { return plans_.plans(); }
+
+  //! Forward and backward of all microbatches, without the optimizer unless it is part of the plan.
+  //! Returns the mean loss where the last stage is, else 0.
   double step(batch const& pieces) {
-    for_each_stage([&](gpu_stage& each) { each.set_text(pieces, runner_.origin()); });
-    runner_.step();
+    for_each_stage([&](gpu_stage& each) { each.set_text(pieces, runner().origin()); });
+    plans_.step();
     if (stages_.size() > 1) {
       add_up_copies();
     }
     return reports_loss() ? last().loss_sum() / static_cast<double>(tokens_) : 0;
   }
+  //! To be called before anyone looks at the weights. Where ranks have stages, collective.
+  void finish() { plans_.finish(); }
 
-  //! One step of the optimizer on every stage, before the passes of the next one.
+  //! What clipping has done to the stages that are here, but for the hash of weights.
+  //! @pre nothing is under way
+  [[nodiscard]] clipping_report clipping_done() {
+    clipping_report found;
+    if constexpr (clips) {
+      for (Called const& each : called_) {
+        if (each.of.front() != nullptr) {
+          auto const counts = each.of.front()->counts();
+          found.clipped = counts.clipped;
+          found.left_out = counts.left_out;
+          found.rolled_back += each.rolled_back;
+        }
+      }
+    }
+    found.corrected = plans_.early_steps().corrected();
+    found.repeated = plans_.early_steps().repeated();
+    return found;
+  }
+
+  //! One step of the optimizer on every stage, before the passes of the next one, unless it was
+  //! part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {
-    for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner_.origin()); });
+    if constexpr (!clips) {
+      for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner().origin()); });
+    }
+  }
+
+  //! Writes or reads what the next step of the stages here depends on; validates an early step of
+  //! the optimizer before. Where ranks have stages, collective.
+  template <class Archive>
+  void exchange(Archive& with) {
+    finish();
+    pp::cuda::check(cudaStreamSynchronize(runner().origin()), "cudaStreamSynchronize");
+    for_each_stage([&](gpu_stage& each) { each.exchange(with); });
   }
 
   //! Calls visit(gradient, count) for every trained tensor that is here.
@@ -77,9 +194,16 @@ public:
   void for_each_gradient(Visit visit) const {
     for_each_stage([&](gpu_stage const& each) { each.for_each_gradient(visit); });
   }
+  //! All gradients become zero, without a step of the optimizer.
+  void clear_gradients() {
+    for_each_gradient([&](float* gradient, std::int64_t count) {
+      auto const bytes = static_cast<std::size_t>(count) * sizeof(float);
+      pp::cuda::check(cudaMemsetAsync(gradient, 0, bytes, runner().origin()), "cudaMemsetAsync");
+    });
+  }
   [[nodiscard]] bool reports_loss() const { return stages_.front().back() != nullptr; }
   //! When each pass of the last step ran, in seconds. Where ranks have stages, collective.
-  [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }
+  [[nodiscard]] pp::dynamic_timetable trace() { return runner().trace(); }
   //! Gradients and values of the stages that are here, in the order of the layers; of those with
   //! two copies, the first ones, and then the second ones.
   [[nodiscard]] std::vector<float> gradients() const {
@@ -89,11 +213,17 @@ public:
     return joined([](gpu_stage const& each) { return each.values(); });
   }
   [[nodiscard]] gpu_stages const& stages() const { return stages_; }
-  [[nodiscard]] Runner& runner() { return runner_; }
+  [[nodiscard]] Runner& runner() { return plans_.runner(); }
 
 private:
-  static called_stages to_call(pp::shape const& extents, gpu_stages const& from) {
-    called_stages called(from.front().size(), {extents, {}});
+  static std::vector<Called>
+  to_call(pp::shape const& extents, gpu_stages const& from, gpu_run const& how) {
+    Called one{};
+    one.extents = extents;
+    if constexpr (clips) {
+      one.how = how.clip;
+    }
+    std::vector<Called> called(from.front().size(), one);
     for (auto const& way : from) {
       for (std::size_t s = 0; s < way.size(); ++s) {
         called[s].of.push_back(way[s].get());
@@ -114,7 +244,7 @@ private:
   }
   template <class Read>
   [[nodiscard]] std::vector<float> joined(Read read) const {
-    pp::cuda::check(cudaStreamSynchronize(runner_.origin()), "cudaStreamSynchronize");
+    pp::cuda::check(cudaStreamSynchronize(plans_.runner().origin()), "cudaStreamSynchronize");
     std::vector<float> all;
     for_each_stage([&](gpu_stage const& each) {
       auto const some = read(each);
@@ -127,8 +257,8 @@ private:
 
   //! Both copies of every stage get the sum of what they have.
   void add_up_copies() {
-    auto const on = runner_.origin();
-    for (copies_of<gpu_stage> const& each : called_) {
+    auto const on = runner().origin();
+    for (Called const& each : called_) {
       gpu_stage* const one = each.of.front();
       gpu_stage* const other = each.of.back();
       if (one == other) {
@@ -146,17 +276,18 @@ private:
   }
 
   std::int64_t tokens_; // of a step
-  gpu_stages stages_;
-  called_stages called_;
   sum_over_gpus copies_;
-  Runner runner_;
+  gpu_stages stages_;
+  std::vector<Called> called_;
+  sized_runner<Runner, gpu_slots> plans_;
 };
 
 //! All stages of a timetable, on virtual devices of the current GPU with an arena each.
+//! @tparam Called of gpu_model: with its optimizer where `how` has clipping
 //! @param cut how the timetable cuts the work of a step
 //! @throws std::invalid_argument as make_gpu_stages does
-template <class Clock = pp::polling_clock>
-[[nodiscard]] gpu_model<pp::cuda::stream_runner<called_stages, Clock>>
+template <class Clock = pp::polling_clock, class Called = called_stage>
+[[nodiscard]] gpu_model<Called, pp::cuda::stream_runner<std::vector<Called>, Clock>>
 on_virtual_devices(model_size const& size,
                    pp::timetable_view table,
                    step_cut const& cut,
@@ -164,20 +295,13 @@ on_virtual_devices(model_size const& size,
                    gpu_run const& how = {}) {
   int gpu = 0;
   pp::cuda::check(cudaGetDevice(&gpu), "cudaGetDevice");
-  return {table.extents,
-          make_gpu_stages(size, table, cut, seed, how),
-          cut.tokens(),
-          {},
-          [&](called_stages& stages) {
-            return pp::cuda::stream_runner<called_stages, Clock>(
-              pp::lower(table, gpu_sizes(size, table, cut, how)),
-              stages,
-              {.gpus = std::vector<int>(static_cast<std::size_t>(table.extents.devices), gpu),
-               .graph = how.graph,
-               .warm_up = 1,
-               .guarded = how.guarded,
-               .timed = how.timed});
-          }};
+  pp::cuda::streams const over{
+    .gpus = std::vector<int>(static_cast<std::size_t>(table.extents.devices), gpu),
+    .graph = how.graph,
+    .warm_up = 1,
+    .guarded = how.guarded,
+    .timed = how.timed};
+  return {size, table, cut, seed, how, std::optional<int>(), over};
 }
 
 } // namespace gpt

@@ -24,23 +24,28 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below there are no --clip, --post-validation and --costs, no several\n"
-  "--chunk-counts, and --with has recompute and offload. --tensor N wants nccl with N times as many\n"
-  "ranks as --devices; without it so many are replicas of the pipeline with --microbatches each.\n\n"
+  "itself. Of the options below --with has recompute and offload. --tensor N wants nccl with N\n"
+  "times as many ranks as --devices; more are replicas of the pipeline with --microbatches "
+  "each.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
-  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n\n";
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
+  "  --checkpoint FOLDER, --every K\n"
+  "                     nccl: writes a checkpoint every K steps (10), and goes on from the newest\n"
+  "                     that all ranks have\n\n";
 
 struct gpu_options {
   options common;
   operands numbers = operands::float32;
   bool graph = false;
   std::chrono::seconds deadline{60};
+  std::string checkpoint{}; //!< a folder; empty: none
+  std::int64_t every = 10;  //!< steps between two checkpoints
 
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
 };
 
-//! @param ranks of the run: as many devices, unless told otherwise; 0: those of read_options
+//! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
                                                   int ranks = 0) {
@@ -55,14 +60,13 @@ struct gpu_options {
       chosen.deadline =
         std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
       ++i;
+    } else if (given[i] == "--every" && i + 1 < given.size()) {
+      chosen.every = detail::whole_number(given[i], given[i + 1], 1, 1000000);
+      ++i;
+    } else if (given[i] == "--checkpoint" && i + 1 < given.size()) {
+      chosen.checkpoint = given[++i];
     } else {
       words.push_back(given[i]);
-    }
-  }
-  for (auto const* const lacking : {"--clip", "--post-validation", "--costs"}) {
-    if (std::find(words.begin(), words.end(), lacking) != words.end()) {
-      throw std::invalid_argument(std::string("the backends on GPUs have no ") + lacking +
-                                  "; --backend threads has it");
     }
   }
   chosen.common = read_options(words);
@@ -70,15 +74,26 @@ struct gpu_options {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
   }
-  if (!chosen.common.further_counts.empty()) {
-    throw std::invalid_argument("the backends on GPUs have iterations of one size: give "
-                                "--chunk-counts once; --backend threads has several");
+  if (ranks > 0 && !chosen.common.further_counts.empty()) {
+    throw std::invalid_argument("gpt over NCCL has iterations of one size: give --chunk-counts "
+                                "once; --backend cuda has several");
+  }
+  if (chosen.common.post_validation && chosen.graph) {
+    throw std::invalid_argument("with --post-validation the host decides in the middle of an "
+                                "iteration, which a graph does not let it; leave out --graph");
+  }
+  auto const& named = examples::find_schedule(chosen.common.schedule);
+  if (named.weights_travel || named.stages_go_one_way) {
+    throw std::invalid_argument("the backends on GPUs keep weights where they are; --backend "
+                                "threads has " +
+                                chosen.common.schedule);
   }
   auto const with = chosen.common.adapted;
   if (with != examples::adapter::none && with != examples::adapter::recompute &&
       with != examples::adapter::offload) {
     throw std::invalid_argument(
-      "the backends on GPUs have no shards of weights or vocabulary; --backend threads has them");
+      "the backends on GPUs have no shards of weights or vocabulary and no exchange of attention; "
+      "--backend threads has them");
   }
   return chosen;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "../gpt/clipped_stage.hpp"
 #include "../gpt/shard_layers.hpp"
 
 namespace gpt {
@@ -31,7 +32,11 @@ struct gpu_run {
   shard_of_stage shard{}; //!< of every stage
   sum_over_gpus sum{};    //!< over all shards of a stage; wanted where there are several
   sum_over_gpus copies{}; //!< over both copies of a stage; wanted where one is on another GPU
+  //! Over all replicas, with clipping: the optimizer is part of the plan.
+  sum_over_gpus over_replicas{};
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
+  clipping const* clip = nullptr; //!< must outlive the run; null: gradients are not clipped
+  bool any_chunks = false;        //!< iterations may have other chunks than the first
 };
 
 } // namespace gpt

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <stdexcept>
 #include <utility>
@@ -30,7 +31,8 @@ namespace {
 
 template <class Element>
 struct stage_at_work {
-  std::shared_ptr<on_gpu::device_work<Element>> work; //!< of its device
+  //! Of its device, and of what runs beside its passes.
+  std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2> work;
   on_gpu::stage<Element> stage;
 };
 
@@ -75,29 +77,38 @@ gpu_stages make_stages(model_size const& size,
                        std::optional<int> only) {
   auto const held = cut_layers(size.layers, pp::stages(table.extents));
   auto const own = size_of_shard(size, how.shard);
-  on_gpu::slot_sizes<Element> const slots{size, own, cut, held};
+  step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
+  on_gpu::slot_sizes<Element> const slots{size, own, how.any_chunks ? whole : cut, held};
   std::int64_t tokens = 0;
   std::int64_t between = 0;
   for (int i = 0; i < table.size(); ++i) {
-    auto const& what = table.passes[i];
-    tokens = std::max(tokens, cut.range({what.microbatch, what.chunk}).count());
+    auto what = table.passes[i];
+    what.chunk = how.any_chunks ? std::uint16_t{0} : what.chunk;
+    tokens = std::max(tokens, slots.cut.range({what.microbatch, what.chunk}).count());
     if (what.kind == pp::pass_kind::backward) {
       between = std::max(between, slots.bytes(pp::slot_class::weight_input, what));
     }
   }
-  std::vector<std::shared_ptr<on_gpu::device_work<Element>>> work(
+  std::vector<std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2>> work(
     static_cast<std::size_t>(table.extents.devices));
+  bool const beside = std::any_of(
+    table.passes, table.passes + table.size(), [](pp::pass const& p) { return p.overlapped; });
   gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
   device_memory<float> on_host;
   auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
     auto& shared = work[static_cast<std::size_t>(device)];
-    if (shared == nullptr) {
-      shared = std::make_shared<on_gpu::device_work<Element>>(
-        size, tokens, between, how.workspace_bytes, how.sum);
+    for (auto& each : shared) {
+      if (each == nullptr && (beside || &each == &shared.front())) {
+        each = std::make_shared<on_gpu::device_work<Element>>(
+          size, tokens, between, how.workspace_bytes, how.sum);
+      }
     }
     return std::make_unique<gpu_stage>(
       std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
-        shared, on_gpu::stage<Element>(host, size, own, layers, seen, how.replicas, *shared)}}));
+        shared,
+        on_gpu::stage<Element>(
+          host, size, own, layers, seen, how.replicas, *shared[0], shared[1].get())}}),
+      how);
   };
   for (std::size_t way = 0; way < made.size(); ++way) {
     int const first = first_of_way(table.extents, way);
@@ -140,7 +151,12 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
                                                                                             maker);
 }
 
-gpu_stage::gpu_stage(std::unique_ptr<either> of) : of_(std::move(of)) {}
+gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
+    : of_(std::move(of)), over_replicas_(how.over_replicas) {
+  if (how.clip != nullptr) {
+    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip); });
+  }
+}
 gpu_stage::~gpu_stage() = default;
 
 void gpu_stage::forward(pp::context const& where, pp::input in, pp::output out) {
@@ -155,11 +171,50 @@ void gpu_stage::backward_input(pp::context const& where, pp::input in, pp::outpu
 void gpu_stage::backward_weight(pp::context const& where) {
   of_->visit([&](auto& stage) { stage.backward_weight(where); });
 }
+void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
+  of_->visit([&](auto& stage) {
+    switch (kind) {
+    case pp::pass_kind::forward: return stage.forward(given.where, given.in, given.out, half);
+    case pp::pass_kind::backward: return stage.backward(given.where, given.in, given.out, half);
+    case pp::pass_kind::backward_input:
+      return stage.backward_input(given.where, given.in, given.out, half);
+    case pp::pass_kind::backward_weight: return stage.backward_weight(given.where, half);
+    default: throw std::logic_error("a composite pass has halves that stages on GPUs lack");
+    }
+  });
+}
 void gpu_stage::set_text(batch const& pieces, cudaStream_t stream) {
   of_->visit([&](auto& stage) { stage.set_text(pieces.bytes, stream); });
 }
 void gpu_stage::update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
   of_->visit([&](auto& stage) { stage.update(optimizer, step, stream); });
+}
+void gpu_stage::set_cut(step_cut const& cut) {
+  of_->visit([&](auto& stage) { stage.set_cut(cut); });
+}
+void gpu_stage::contribute(pp::context const& where, pp::output row) {
+  auto const stream = static_cast<cudaStream_t>(where.stream);
+  if (over_replicas_) {
+    for_each_gradient(
+      [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
+  }
+  of_->visit([&](auto& stage) { stage.contribute(row, stream); });
+}
+void gpu_stage::optimizer_step(pp::context const& where, pp::totals const& all) {
+  of_->visit(
+    [&](auto& stage) { stage.optimizer_step(all, static_cast<cudaStream_t>(where.stream)); });
+}
+void gpu_stage::roll_back(pp::context const& where) {
+  of_->visit([&](auto& stage) { stage.roll_back(static_cast<cudaStream_t>(where.stream)); });
+}
+void gpu_stage::exchange(pp::state_packer& with) {
+  of_->visit([&](auto& stage) { stage.exchange(with); });
+}
+void gpu_stage::exchange(pp::state_unpacker& with) {
+  of_->visit([&](auto& stage) { stage.exchange(with); });
+}
+step_counts gpu_stage::counts() const {
+  return of_->visit([](auto& stage) { return stage.counts(); });
 }
 void gpu_stage::for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const {
   of_->visit([&](auto& stage) {

@@ -7,6 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/slot_class.hpp>
 #include <pipe/run/context.hpp>
+#include <pipe/run/packed_state.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -35,7 +36,7 @@ namespace pp = pipelining;
 class gpu_stage {
 public:
   struct either;
-  explicit gpu_stage(std::unique_ptr<either> of);
+  gpu_stage(std::unique_ptr<either> of, gpu_run const& how);
   ~gpu_stage();
   gpu_stage(gpu_stage const&) = delete;
   gpu_stage& operator=(gpu_stage const&) = delete;
@@ -44,10 +45,27 @@ public:
   void backward(pp::context const& where, pp::input in, pp::output out);
   void backward_input(pp::context const& where, pp::input in, pp::output out);
   void backward_weight(pp::context const& where);
+  //! One half of a composite pass on the stream of its context, with memory of its own.
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int half);
 
   //! Before a step: the bytes to learn from.
   void set_text(batch const& pieces, cudaStream_t stream);
-  //! One step of the optimizer.
+  //! Before a step: how its work is cut.
+  void set_cut(step_cut const& cut);
+
+  // With clipping the optimizer is part of the plan: these follow the passes.
+  void contribute(pp::context const& where, pp::output row);
+  void optimizer_step(pp::context const& where, pp::totals const& all);
+  //! Brings back what was there before the last step.
+  void roll_back(pp::context const& where);
+  //! @pre no step is under way
+  [[nodiscard]] step_counts counts() const;
+
+  //! Writes or reads what the next step depends on. @pre nothing is under way
+  void exchange(pp::state_packer& with);
+  void exchange(pp::state_unpacker& with);
+
+  //! One step of the optimizer between iterations.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream);
 
   //! Calls visit(gradient, count) for every trained tensor, in the order of the layers.
@@ -63,6 +81,7 @@ public:
 
 private:
   std::unique_ptr<either> of_;
+  sum_over_gpus over_replicas_;
 };
 
 //! [ways, stages]: two ways where pipelines enter at both ends, with a copy of every stage each.
@@ -91,6 +110,7 @@ struct gpu_slot_sizes {
   model_size size;
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
+  std::int64_t totals_bytes = 0;   //!< of a stage's row
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
 };

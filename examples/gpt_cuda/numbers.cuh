@@ -16,6 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <thrust/execution_policy.h>
 #include <thrust/functional.h>
@@ -100,14 +101,13 @@ void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) 
 inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
 }
+inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream_t stream) {
+  cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpyAsync");
+}
 //! to = from
 inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
-  cuda::check(cudaMemcpyAsync(to,
-                              from,
-                              static_cast<std::size_t>(count) * sizeof(float),
-                              cudaMemcpyDeviceToDevice,
-                              stream),
-              "cudaMemcpyAsync");
+  copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
 }
 //! numbers = 0
 inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {

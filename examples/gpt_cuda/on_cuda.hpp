@@ -28,11 +28,11 @@
 #include <vector>
 
 #include "../gpt/report.hpp"
-#include "../gpt/run_system.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
+#include "gpu_report.hpp"
 #include "relative_error.hpp"
 
 namespace gpt {
@@ -111,6 +111,78 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   return good;
 }
 
+//! Runs iterations of all sizes on one model, from the first weights, and each on a model of its
+//! own. Returns false where a gradient differs.
+template <class Clock>
+bool compare_sizes(gpu_options const& o,
+                   std::vector<sized_table> const& sizes,
+                   batch const& pieces) {
+  if (sizes.size() == 1) {
+    return true;
+  }
+  auto const& c = o.common;
+  auto const& first = sizes.front();
+  auto model = on_virtual_devices<Clock>(c.size,
+                                         first.table,
+                                         cut_for(first.table, first.lengths),
+                                         o.seed(),
+                                         {.numbers = o.numbers, .any_chunks = true});
+  std::size_t different = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (auto const& now : sizes) {
+      model.use(now.table, now.lengths);
+      model.step(pieces);
+      auto alone = on_virtual_devices<Clock>(
+        c.size, now.table, cut_for(now.table, now.lengths), o.seed(), {.numbers = o.numbers});
+      alone.step(pieces);
+      different += differences(model.gradients(), alone.gradients());
+      model.clear_gradients();
+    }
+  }
+  std::printf("\niterations of %zu sizes: two rounds of all on one model, held against a model for "
+              "each: %zu gradients differ\n",
+              sizes.size(),
+              different);
+  return different == 0;
+}
+
+//! @tparam Clock of the runner. @tparam Called of gpu_model
+template <class Clock, class Called>
+int train_on_virtual_devices(gpu_options const& o,
+                             text_to_learn const& text,
+                             std::vector<sized_table> const& sizes) {
+  auto const& c = o.common;
+  auto const how = clipping_of(c);
+  auto const& first = sizes.front();
+  auto model = on_virtual_devices<Clock, Called>(c.size,
+                                                 first.table,
+                                                 cut_for(first.table, first.lengths),
+                                                 o.seed(),
+                                                 {.numbers = o.numbers,
+                                                  .graph = o.graph,
+                                                  .timed = true,
+                                                  .clip = Called::totals_bytes > 0 ? &how : nullptr,
+                                                  .any_chunks = sizes.size() > 1});
+  return report_run(
+    o,
+    c,
+    text,
+    sizes,
+    model,
+    "virtual devices of one GPU",
+    1,
+    [&] {
+      auto found = model.clipping_done();
+      found.weights = hash_of(model.values());
+      return found;
+    },
+    [&] {
+      std::mt19937_64 random(o.seed() + 1);
+      auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
+      return compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
+    });
+}
+
 //! @tparam Clock of the runner
 template <class Clock>
 int train_on_cuda(std::vector<std::string_view> const& words) {
@@ -126,6 +198,10 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
   }
+  if (!o.checkpoint.empty()) {
+    throw std::invalid_argument("checkpoints are files of ranks: --backend nccl has --checkpoint, "
+                                "also with one rank");
+  }
   if (has_shards_of_stages(c)) {
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
   }
@@ -135,26 +211,9 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   for (auto const* name : compared_schedules) {
     (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
   }
-  auto model = on_virtual_devices<Clock>(c.size,
-                                         table,
-                                         cut_for(table, c.lengths),
-                                         o.seed(),
-                                         {.numbers = o.numbers, .graph = o.graph, .timed = true});
-  return run_system(
-    c,
-    text,
-    table,
-    model,
-    [&] {
-      std::printf("virtual devices of one GPU, products in %s\n",
-                  o.numbers == operands::bf16 ? "bf16" : "float");
-    },
-    [&] {
-      std::mt19937_64 random(o.seed() + 1);
-      return compare_schedules<Clock>(
-        o, random_batch(text.bytes, c.microbatches, c.size.sequence, random));
-    },
-    [](pp::dynamic_timetable const& trace) { return trace; });
+  auto const sizes = tables_of_sizes(c, table);
+  return c.clip == 0 ? train_on_virtual_devices<Clock, called_stage>(o, text, sizes)
+                     : train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes);
 }
 
 } // namespace gpt

@@ -9,7 +9,9 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
+#include <pipe/run/checkpoint.hpp>
 #include <pipe/run/launch_environment.hpp>
+#include <pipe/run/packed_state.hpp>
 #include <pipe/run/rank_layout.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -22,14 +24,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "../gpt/about_run.hpp"
 #include "../gpt/report.hpp"
-#include "../gpt/run_system.hpp"
 #include "../gpt/tensor_device.hpp"
 #include "../gpt/tensor_report.hpp"
 #include "../gpt/text.hpp"
@@ -38,13 +41,14 @@
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
+#include "gpu_report.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
 #include "relative_error.hpp"
 
 namespace gpt {
 
-//! One step of a replica, and the sum of gradients over all. Collective.
+//! One step of a replica, with the sum of gradients over all. Collective.
 //! @param pieces of all replicas
 //! @return the mean loss of this one, where the last stage is
 template <class Model>
@@ -54,7 +58,7 @@ double step_of_replica(Model& model,
                        std::int64_t microbatches,
                        rank_sums const& replicas) {
   double const loss = model.step(share_of(pieces, replica, microbatches));
-  if (replicas.has_others()) {
+  if (replicas.has_others() && !Model::clips) { // else before the clipping, in the plan
     model.for_each_gradient([&](float* gradient, std::int64_t count) {
       replicas.add_up(gradient, count, model.runner().origin());
     });
@@ -70,6 +74,29 @@ struct rank_in_training {
   int replica;
   std::int64_t microbatches; //!< of one
   rank_sums const& replicas;
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< the others are behind it
+  std::int64_t done = 0;      //!< steps so far
+
+  //! Goes on from the newest checkpoint that all ranks have. Collective.
+  //! @param name of the start
+  void
+  restore(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
+    if (files.folder.empty()) {
+      return;
+    }
+    auto const newest =
+      pp::agree_on_checkpoint(line, files, rank, pp::ranks_of(layout), name, o.deadline);
+    if (newest) {
+      first = done = *newest;
+      auto const state = pp::load_checkpoint(files, first);
+      pp::state_unpacker unpack(state);
+      model.exchange(unpack);
+      unpack.end();
+    }
+  }
 
   double step(batch const& pieces) {
     if (example::asked_to_end(line)) {
@@ -79,9 +106,26 @@ struct rank_in_training {
   }
   void update(adamw const& optimizer, std::int64_t step) {
     model.update(optimizer, step);
+    done = step + 1;
     if (stop_wanted) { // after this step here, perhaps after another one elsewhere
       model.runner().fail("was interrupted");
     }
+  }
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    model.use(table, lengths);
+  }
+  [[nodiscard]] auto const& plans() const { return model.plans(); }
+  //! Between steps, when the times of the last one have been read. Collective.
+  void begin_step() {
+    if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
+      pp::state_packer pack;
+      model.exchange(pack);
+      pp::save_checkpoint(files, done, pack.bytes());
+    }
+  }
+  void finish() {
+    begin_step(); // there is none
+    model.finish();
   }
   [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
 };
@@ -97,9 +141,10 @@ struct place_in_run {
   pp::cuda::nccl_ranks over;
 
   [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
+  template <class Called>
   [[nodiscard]] auto model(gpu_options const& o, pp::timetable_view table) const {
     auto const& c = o.common;
-    return on_rank<Clock>(
+    return on_rank<Called>(
       c.size, table, cut_for(table, c.lengths), o.seed(), how, line, place.device, over);
   }
   //! Where the last stage is, in its first replica and shard.
@@ -117,6 +162,27 @@ struct place_in_run {
       all.push_back(std::stod(line.get(key_of(other), over.deadline)));
     }
     return all;
+  }
+  //! A hash of the weights of all stages, one rank after the other; of the first shard of each.
+  //! Collective.
+  [[nodiscard]] std::uint64_t hash_of_weights(gpu_stages const& stages) const {
+    auto const key_of = [&](std::size_t stage) {
+      return start + "/weights of replica " + std::to_string(place.replica) + ", shard " +
+             std::to_string(place.shard) + ", stage " + std::to_string(stage);
+    };
+    auto const& mine = stages.front();
+    std::uint64_t last = 0;
+    auto const before = [&](std::size_t stage) {
+      return std::stoull(line.get(key_of(stage - 1), over.deadline));
+    };
+    for (std::size_t stage = 0; stage < mine.size(); ++stage) {
+      if (mine[stage] != nullptr) {
+        auto const values = mine[stage]->values();
+        last = stage == 0 ? hash_of(values) : hash_of(values, before(stage));
+        line.set(key_of(stage), std::to_string(last));
+      }
+    }
+    return last;
   }
 };
 
@@ -235,15 +301,23 @@ bool compare_with_host(gpu_options const& o,
                        double loss,
                        std::vector<float> const& found) {
   auto const& c = o.common;
-  tensor_device host(c.size, table, here.layout.shards, o.seed());
-  double const expected = host.step(pieces);
-  auto const mine = gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
-    std::vector<float> of_stage;
-    host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
-      of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
-    });
-    return of_stage;
-  });
+  double expected = 0; // of the first replica
+  std::vector<float> mine;
+  for (int replica = 0; replica < here.layout.replicas; ++replica) {
+    tensor_device host(c.size, table, here.layout.shards, o.seed());
+    double const one = host.step(share_of(pieces, replica, c.microbatches));
+    expected = replica == 0 ? one : expected;
+    add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
+             std::vector<float> of_stage;
+             host.shard(stage, here.place.shard).for_each_parameter([&](parameter<float>& p) {
+               of_stage.insert(of_stage.end(), p.gradient.begin(), p.gradient.end());
+             });
+             return of_stage;
+           }));
+  }
+  for (float& x : mine) { // each is of the mean over its microbatches alone
+    x /= static_cast<float>(here.layout.replicas);
+  }
   bool const reports = here.reports(table);
   auto const errors = here.gather("error", relative_error(found, mine), reports);
   if (!reports) {
@@ -261,6 +335,92 @@ bool compare_with_host(gpu_options const& o,
   return std::abs(loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
+//! Behind the ends of all runners. Collective.
+inline void close_all(std::initializer_list<rank_sums*> sums) {
+  for (rank_sums* const each : sums) {
+    each->close();
+  }
+}
+
+//! All of the run of one rank, from where it has its place. Collective.
+template <class Called, class Clock>
+int train_at_place(gpu_options const& o,
+                   text_to_learn const& text,
+                   pp::dynamic_timetable const& table,
+                   place_in_run<Clock> here,
+                   rank_sums& shard_sums,
+                   rank_sums& copies,
+                   rank_sums& replicas) {
+  auto const& c = o.common;
+  auto const how = clipping_of(c);
+  if constexpr (Called::totals_bytes > 0) {
+    here.how.clip = &how;
+  }
+  auto model = here.template model<Called>(o, table);
+  rank_in_training<decltype(model), pp::basic_store<Clock>> training{
+    model,
+    here.line,
+    here.place.replica,
+    c.microbatches,
+    replicas,
+    {o.checkpoint,
+     "rank-" + std::to_string(here.rank()),
+     about_run(o.numbers == operands::bf16 ? "gpt over NCCL in bf16," : "gpt over NCCL,",
+               c,
+               here.layout,
+               text)},
+    o.every,
+    c.steps};
+  training.restore(here.layout, here.rank(), here.start, o);
+  if (here.reports(table) && training.first > 0) {
+    std::printf("goes on after step %lld\n", static_cast<long long>(training.first));
+  }
+  if (training.first >= c.steps) {
+    model.runner().close();
+    close_all({&shard_sums, &copies, &replicas});
+    return 0;
+  }
+  options all = c; // with the microbatches of all replicas
+  all.microbatches *= here.layout.replicas;
+  all.lengths = repeated(c.lengths, here.layout.replicas);
+  auto const clipped = [&] {
+    auto found = model.clipping_done();
+    auto const rolled_back =
+      here.gather("rolled back", static_cast<double>(found.rolled_back), here.reports(table));
+    found.rolled_back =
+      static_cast<std::int64_t>(std::accumulate(rolled_back.begin(), rolled_back.end(), 0.0));
+    found.weights = here.hash_of_weights(model.stages());
+    return found;
+  };
+  auto const check = [&] {
+    model.runner().close();
+    std::mt19937_64 random(o.seed() + 1);
+    auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
+    auto again = here;
+    again.how.graph = again.how.timed = false;
+    again.how.clip = nullptr;
+    again.over.name += "/one step";
+    auto one = again.template model<called_stage>(o, table);
+    double const loss = step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
+    auto const gradients = one.gradients();
+    one.runner().close();
+    close_all({&shard_sums, &copies, &replicas});
+    return here.layout.shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
+                                  : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
+  };
+  std::vector<sized_table> const sizes{{table, c.lengths}};
+  if (!here.reports(table)) { // one rank tells of the run
+    all.tells = false;
+    (void)train_on_gpus(all, text, sizes, training);
+    if (c.clip != 0) {
+      (void)clipped();
+    }
+    return check() ? 0 : 1;
+  }
+  return report_run(
+    o, all, text, sizes, training, "GPUs over NCCL", static_cast<int>(c.devices), clipped, check);
+}
+
 //! All of the run of one rank. Collective.
 //! @param line of this rank to the store of the run
 //! @return the exit status
@@ -271,11 +431,6 @@ int train_on_rank(gpu_options o,
   auto& c = o.common;
   auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
-  if (layout.replicas > 1 && shards > 1) {
-    throw std::invalid_argument(
-      "gpt over NCCL has replicas of a pipeline, or shards of its stages; "
-      "start as many ranks as --devices times --tensor");
-  }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   auto const table = shards > 1 ? tensor_system::plan(c) : timetable_of(c, name_of(c));
   c.lengths = lengths_of(c.size, table);
@@ -304,51 +459,13 @@ int train_on_rank(gpu_options o,
     each->tell(here.over);
   }
   here.how.shard = {here.place.shard, shards};
-  if (shard_sums.has_others()) {
-    here.how.sum = shard_sums.function();
-  }
-  if (copies.has_others()) {
-    here.how.copies = copies.function();
-  }
-  auto model = here.model(o, table);
-  rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    model, line, here.place.replica, c.microbatches, replicas};
-  options all = c; // with the microbatches of all replicas
-  all.microbatches *= layout.replicas;
-  all.lengths = repeated(c.lengths, layout.replicas);
-  auto const check = [&] {
-    model.runner().close();
-    std::mt19937_64 random(o.seed() + 1);
-    auto const pieces = random_batch(text.bytes, all.microbatches, c.size.sequence, random);
-    auto again = here;
-    again.how.graph = again.how.timed = false;
-    again.over.name += "/one step";
-    auto one = again.model(o, table);
-    double const loss = step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
-    auto const gradients = one.gradients();
-    one.runner().close();
-    for (rank_sums* const each : {&shard_sums, &copies, &replicas}) {
-      each->close();
-    }
-    return shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
-                      : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
+  here.how.sum = shard_sums.function();
+  here.how.copies = copies.function();
+  here.how.over_replicas = replicas.function();
+  auto const train = [&]<class Called>(Called) {
+    return train_at_place<Called>(o, text, table, here, shard_sums, copies, replicas);
   };
-  if (!here.reports(table)) { // one rank tells of the run
-    all.tells = false;
-    (void)train_model(all, text, training);
-    return check() ? 0 : 1;
-  }
-  return run_system(
-    all,
-    text,
-    table,
-    training,
-    [&] {
-      std::printf("GPUs over NCCL, products in %s\n",
-                  o.numbers == operands::bf16 ? "bf16" : "float");
-    },
-    check,
-    [](pp::dynamic_timetable const& trace) { return trace; });
+  return c.clip == 0 ? train(called_stage{}) : train(clipped_gpu_stage{});
 }
 
 } // namespace gpt

@@ -65,8 +65,11 @@ public:
       ncclAllReduce(numbers, numbers, size, ncclFloat, ncclSum, communicator_, stream),
       "ncclAllReduce");
   }
-  //! The same as a function, which this must outlive.
+  //! The same as a function, which this must outlive; empty where there are no others.
   [[nodiscard]] sum_over_gpus function() const {
+    if (!has_others()) {
+      return {};
+    }
     return [this](float* numbers, std::int64_t count, cudaStream_t stream) {
       add_up(numbers, count, stream);
     };

@@ -13,12 +13,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <thrust/execution_policy.h>
 #include <thrust/reduce.h>
 #include <utility>
 #include <vector>
 
 #include "../gpt/stage.hpp"
+#include "clipped_optimizer.cuh"
 #include "device_work.cuh"
 #include "head.cuh"
 #include "layer.cuh"
@@ -125,6 +127,7 @@ template <class Element>
 class stage {
 public:
   //! @param replicas of the pipeline, with other microbatches
+  //! @param beside for passes that run beside others of the device; null: none do
   //! @param host the same stage, or shard of it, on the host, whose weights this one begins with
   template <class Host>
   stage(Host& host,
@@ -133,9 +136,10 @@ public:
         layer_range held,
         step_cut cut,
         int replicas,
-        device_work<Element>& work)
-      : size_(size), own_(own), held_(held), cut_(std::move(cut)),
-        share_(1.0f / static_cast<float>(cut_.tokens() * replicas)), work_(&work),
+        device_work<Element>& work,
+        device_work<Element>* beside)
+      : size_(size), own_(own), held_(held), cut_(std::move(cut)), replicas_(replicas),
+        work_{&work, beside},
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
         losses_(loss_count() * static_cast<std::int64_t>(sizeof(float))) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
@@ -154,10 +158,11 @@ public:
     }
   }
 
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    pass const p = begin(where);
+  //! @param half of a composite pass: 1 where another pass of the device runs beside it, which is 0
+  void forward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
+    pass const p = begin(where, half);
     auto const kept = kept_of(p);
-    float* const x = held_.ends ? work_->scratch().residual : floats(out);
+    float* const x = held_.ends ? p.work->scratch().residual : floats(out);
     if (held_.embeds) {
       embedding_forward(x,
                         weights_[0].value(),
@@ -177,23 +182,56 @@ public:
       at_head(p, kept).forward(losses() + p.of.microbatch * size_.sequence + p.chunk.begin, x);
     }
   }
-  void backward_input(pp::context const& where, pp::input in, pp::output out) {
-    pass const p = begin(where);
+  void backward_input(pp::context const& where, pp::input in, pp::output out, int half = 0) {
+    pass const p = begin(where, half);
     input_half(p, in, out, gradients_of(p, where.weight_input.data));
   }
-  void backward_weight(pp::context const& where) {
-    pass const p = begin(where);
+  void backward_weight(pp::context const& where, int half = 0) {
+    pass const p = begin(where, half);
     weight_half(p, gradients_of(p, where.weight_input.data));
   }
   //! Both halves, with the device's own memory between them.
-  void backward(pp::context const& where, pp::input in, pp::output out) {
-    pass const p = begin(where);
-    auto const made = gradients_of(p, work_->between());
+  void backward(pp::context const& where, pp::input in, pp::output out, int half = 0) {
+    pass const p = begin(where, half);
+    auto const made = gradients_of(p, p.work->between());
     input_half(p, in, out, made);
     weight_half(p, made);
   }
 
-  //! One step of the optimizer.
+  //! How the work of the next step is cut.
+  void set_cut(step_cut cut) { cut_ = std::move(cut); }
+
+  //! The optimizer, where it is part of the plan. See clipped_optimizer.
+  void set_clipping(clipping const& how) {
+    clipped_.emplace(how);
+    for (auto& weight : weights_) {
+      if (how.early) {
+        weight.make_room_for_copy();
+      }
+    }
+  }
+  void contribute(pp::output row, cudaStream_t stream) {
+    clipped_->contribute(weights_, row.data, stream);
+  }
+  void optimizer_step(pp::totals const& all, cudaStream_t stream) {
+    clipped_->step(weights_, all, stream);
+  }
+  void roll_back(cudaStream_t stream) { clipped_->roll_back(weights_, stream); }
+  [[nodiscard]] step_counts counts() const { return clipped_->counts(); }
+
+  //! Hands what the next step depends on to a packer, or has it filled by an unpacker.
+  //! @pre nothing is under way
+  template <class Archive>
+  void exchange(Archive& with) {
+    for (auto& weight : weights_) {
+      weight.exchange(with);
+    }
+    if (clipped_) {
+      clipped_->exchange(with);
+    }
+  }
+
+  //! One step of the optimizer between iterations.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
     for (auto& weight : weights_) {
       weight.update(optimizer, step, stream);
@@ -221,22 +259,24 @@ private:
     chunk_range chunk;
     std::int64_t tokens;
     cudaStream_t stream;
+    device_work<Element>* work;
   };
-  [[nodiscard]] pass begin(pp::context const& where) {
+  [[nodiscard]] pass begin(pp::context const& where, int half) {
     unit const of{where.microbatch, where.chunk};
     auto const chunk = cut_.range(of);
     auto const stream = static_cast<cudaStream_t>(where.stream);
-    work_->products.use(stream);
-    return {&where, of, chunk, chunk.count(), stream};
+    auto* const work = work_[half];
+    work->products.use(stream);
+    return {&where, of, chunk, chunk.count(), stream, work};
   }
 
   void
   input_half(pass const& p, pp::input in, pp::output out, stage_gradients<Element> const& made) {
     input_order_.check(p.of, cut_, "backward_input");
     auto const kept = kept_of(p);
-    float* const dx = held_.embeds ? work_->scratch().residual : floats(out);
+    float* const dx = held_.embeds ? p.work->scratch().residual : floats(out);
     if (held_.ends) {
-      at_head(p, kept).backward_input(dx, made.logits, share_);
+      at_head(p, kept).backward_input(dx, made.logits, share());
     } else {
       copy(dx, floats(in), p.tokens * size_.width, p.stream);
     }
@@ -259,7 +299,9 @@ private:
     }
   }
   void weight_half(pass const& p, stage_gradients<Element> const& made) {
-    weight_order_.check(p.of, cut_, "backward_weight");
+    if (own_.width == size_.width) { // shards add up in the order of their table, whatever it is
+      weight_order_.check(p.of, cut_, "backward_weight");
+    }
     auto const kept = kept_of(p);
     if (held_.ends) {
       at_head(p, kept).backward_weight(made.logits);
@@ -290,7 +332,7 @@ private:
   [[nodiscard]] std::vector<float*> carried_of(pass const& p) const {
     if (cut_.chunks(p.of.microbatch) == 1) {
       return std::vector<float*>(static_cast<std::size_t>(held_.last - held_.first),
-                                 work_->scratch().key_value_gradient);
+                                 p.work->scratch().key_value_gradient);
     }
     placing in(p.where->state_gradient.data);
     return sequence_caches<float>(in, own_, held_, cut_.tokens(p.of.microbatch));
@@ -304,7 +346,7 @@ private:
             {w[0], w[1], w[2], w[3], w[4], w[5], w[6]},
             p.chunk,
             kept.layers[index],
-            *work_,
+            *p.work,
             p.stream};
   }
   [[nodiscard]] head_pass<Element> at_head(pass const& p, stage_kept<Element> const& kept) {
@@ -315,10 +357,14 @@ private:
             text_of(p) + 1,
             p.tokens,
             kept.head,
-            *work_,
+            *p.work,
             p.stream};
   }
 
+  //! Of a token in the mean loss.
+  [[nodiscard]] float share() const {
+    return 1.0f / static_cast<float>(cut_.tokens() * replicas_);
+  }
   //! The bytes of the chunk, and behind them the next one.
   [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
     return reinterpret_cast<std::uint8_t const*>(text_.data()) +
@@ -333,9 +379,10 @@ private:
   model_size own_; // the shard's share of heads and hidden numbers
   layer_range held_;
   step_cut cut_;
-  float share_; // of a token in the mean loss
-  device_work<Element>* work_;
+  int replicas_;
+  device_work<Element>* work_[2]; // of the device, and of what runs beside its passes
   std::vector<trained<Element>> weights_;
+  std::optional<clipped_optimizer> clipped_{};
   cuda::device_memory text_;   // [microbatches, sequence + 1]
   cuda::device_memory losses_; // [microbatches, sequence]
   gradient_order input_order_;

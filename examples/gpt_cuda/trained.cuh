@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -34,19 +35,49 @@ namespace detail {
 struct moved_tensors {
   float *value, *gradient, *mean, *square;
 };
-//! Its factors in a step.
+} // namespace detail
+
+//! AdamW's factors in a step.
 struct step_factors {
-  float rate, b1, b2, mean_share, square_share, keep;
+  float rate, b1, b2, mean_share, square_share, keep; //!< keep: of what decays
 };
-inline void adamw_step(moved_tensors of, step_factors by, std::int64_t count, cudaStream_t stream) {
+[[nodiscard]] inline step_factors factors_of(adamw const& optimizer, std::int64_t step) {
+  double const r = optimizer.rate(step);
+  double const steps = static_cast<double>(step + 1);
+  return {static_cast<float>(r),
+          static_cast<float>(optimizer.mean_decay),
+          static_cast<float>(optimizer.square_decay),
+          static_cast<float>(1 / (1 - std::pow(optimizer.mean_decay, steps))),
+          static_cast<float>(1 / (1 - std::pow(optimizer.square_decay, steps))),
+          static_cast<float>(1 - r * optimizer.weight_decay)};
+}
+//! What a step is to do.
+struct step_decision {
+  step_factors factors;
+  float coefficient = 1; //!< of the gradients
+  int finite = 1;        //!< 0: they become zero, and nothing else happens
+};
+
+namespace detail {
+//! @param decided on the GPU; null: `given` holds
+inline void adamw_step(moved_tensors of,
+                       bool decays,
+                       step_decision given,
+                       step_decision const* decided,
+                       std::int64_t count,
+                       cudaStream_t stream) {
   for_each_number(count, stream, [=] __device__(std::int64_t i) {
-    float const g = of.gradient[i];
-    float const mean = by.b1 * of.mean[i] + (1.0f - by.b1) * g;
-    float const square = by.b2 * of.square[i] + (1.0f - by.b2) * g * g;
-    float const move = mean * by.mean_share / (sqrtf(square * by.square_share) + 1e-8f);
-    of.mean[i] = mean;
-    of.square[i] = square;
-    of.value[i] = by.keep * of.value[i] - by.rate * move;
+    step_decision const now = decided == nullptr ? given : *decided;
+    step_factors const by = now.factors;
+    if (now.finite != 0) {
+      float const g = of.gradient[i] * now.coefficient;
+      float const mean = by.b1 * of.mean[i] + (1.0f - by.b1) * g;
+      float const square = by.b2 * of.square[i] + (1.0f - by.b2) * g * g;
+      float const move = mean * by.mean_share / (sqrtf(square * by.square_share) + 1e-8f);
+      of.mean[i] = mean;
+      of.square[i] = square;
+      of.value[i] = (decays ? by.keep : 1.0f) * of.value[i] - by.rate * move;
+    }
     of.gradient[i] = 0.0f;
   });
 }
@@ -82,19 +113,34 @@ public:
 
   //! One step of the optimizer: the value moves, the gradient becomes zero.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-    double const r = optimizer.rate(step);
-    double const steps = static_cast<double>(step + 1);
-    auto const rate = static_cast<float>(r);
-    auto const b1 = static_cast<float>(optimizer.mean_decay);
-    auto const b2 = static_cast<float>(optimizer.square_decay);
-    auto const mean_share = static_cast<float>(1 / (1 - std::pow(optimizer.mean_decay, steps)));
-    auto const square_share = static_cast<float>(1 / (1 - std::pow(optimizer.square_decay, steps)));
-    auto const keep = static_cast<float>(1 - r * (decays_ ? optimizer.weight_decay : 0.0));
-    detail::adamw_step({value(), gradient(), floats(2), floats(3)},
-                       {rate, b1, b2, mean_share, square_share, keep},
-                       count_,
-                       stream);
-    round(stream);
+    move({factors_of(optimizer, step)}, nullptr, stream);
+  }
+  //! The same as the GPU has decided.
+  void update(step_decision const* decided, cudaStream_t stream) { move({}, decided, stream); }
+
+  //! Hands what the next step depends on to a packer, or has it filled by an unpacker.
+  template <class Archive>
+  void exchange(Archive& with) {
+    for (int const tensor : {0, 2, 3}) { // the value, and both averages of the optimizer
+      auto numbers = fetch(floats(tensor), count_);
+      with(numbers);
+      cuda::check(cudaMemcpy(floats(tensor),
+                             numbers.data(),
+                             numbers.size() * sizeof(float),
+                             cudaMemcpyHostToDevice),
+                  "cudaMemcpy");
+    }
+    round(nullptr);
+    cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  }
+
+  //! Room for a copy of everything.
+  void make_room_for_copy() { copy_.emplace(bytes(count_)); }
+  void keep_copy(cudaStream_t stream) {
+    copy_bytes(copy_->data(), memory_.data(), byte_count(), stream);
+  }
+  void restore(cudaStream_t stream) {
+    copy_bytes(memory_.data(), copy_->data(), byte_count(), stream);
   }
 
 private:
@@ -106,6 +152,17 @@ private:
   //! Bytes from one tensor to the next, so that each begins at a multiple of 256.
   static std::int64_t stride(std::int64_t count) { return (4 * count + 255) / 256 * 256; }
 
+  [[nodiscard]] std::size_t byte_count() const { return static_cast<std::size_t>(bytes(count_)); }
+
+  void move(step_decision const& given, step_decision const* decided, cudaStream_t stream) {
+    detail::adamw_step({value(), gradient(), floats(2), floats(3)},
+                       decays_,
+                       given,
+                       decided,
+                       count_,
+                       stream);
+    round(stream);
+  }
   void round(cudaStream_t stream) {
     if constexpr (rounds) {
       convert(reinterpret_cast<Element*>(floats(4)), value(), count_, stream);
@@ -118,6 +175,7 @@ private:
   std::int64_t count_;
   bool decays_;
   cuda::device_memory memory_;
+  std::optional<cuda::device_memory> copy_; // from before the last step, where it may be undone
 };
 
 } // namespace gpt::on_gpu

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "../gpt/clipped_stage.hpp"
+#include "../gpt/clipped_device.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/single_device.hpp"
 #include "../gpt/stage.hpp"
@@ -154,24 +154,6 @@ template <class Device, class Before, class Update>
   }
   append(alone.weights, device, learnt::weights);
   return alone;
-}
-
-//! The optimizer's step on clipped gradients, with the norm of the stages' rows in their order.
-//! Returns how many steps were taken.
-inline std::int64_t
-take_clipped_step(std::vector<stage<float>>& stages, clipping const& how, std::int64_t taken) {
-  std::vector<gradient_row> rows;
-  for (auto& each : stages) {
-    rows.push_back(row_of(each));
-  }
-  auto const bytes = static_cast<std::int64_t>(sizeof(gradient_row));
-  clipped_step const found(
-    how,
-    {reinterpret_cast<std::byte const*>(rows.data()), bytes, bytes, static_cast<int>(rows.size())});
-  for (auto& each : stages) {
-    take_step(each, how, found, taken);
-  }
-  return taken + (found.finite ? 1 : 0);
 }
 
 } // namespace gpt

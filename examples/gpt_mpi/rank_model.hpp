@@ -53,7 +53,7 @@ public:
       : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
         places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
         reports_loss_(device == pp::device_of(table, pp::stages(table.extents) - 1)),
-        plans_(plan_maker{size, Place::totals_bytes, early},
+        plans_(plan_maker<host_slots>{{size, Place::totals_bytes}, early},
                table,
                lengths,
                places_,

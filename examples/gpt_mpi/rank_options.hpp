@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../gpt/about_run.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/text.hpp"
 
@@ -111,42 +112,9 @@ read_rank_options(std::vector<std::string_view> const& given, int ranks) {
   return chosen;
 }
 
-//! What a checkpoint is of: all that must be the same to go on from it.
+//! What a checkpoint is of.
 [[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
-  options const& o = chosen.training;
-  std::string line = "gpt_mpi " + name_of(o);
-  auto const add = [&](char const* word, std::int64_t number) {
-    line += std::string(", ") + word + ' ' + std::to_string(number);
-  };
-  add("devices", chosen.layout.devices);
-  add("replicas", chosen.layout.replicas);
-  add("shards", chosen.layout.shards);
-  add("microbatches", o.microbatches);
-  add("chunks", o.chunks);
-  add("stages per device", o.stages_per_device);
-  add("group", o.group);
-  add("forwards", o.forwards);
-  for (int const chunks : o.chunk_counts) {
-    add("chunks of a microbatch", chunks);
-  }
-  for (auto const& counts : o.further_counts) {
-    line += ", or";
-    for (int const chunks : counts) {
-      add("chunks of a microbatch", chunks);
-    }
-  }
-  add("keep", o.keep);
-  add("memory limit", o.memory_limit);
-  add("steps", o.steps); // the learning rate follows from it
-  add("layers", o.size.layers);
-  add("width", o.size.width);
-  add("heads", o.size.heads);
-  add("key heads", o.size.key_heads);
-  add("sequence", o.size.sequence);
-  add("seed", o.seed);
-  line += ", clip " + std::to_string(o.clip);
-  add("bytes of text", static_cast<std::int64_t>(text.bytes.size()));
-  return line;
+  return about_run("gpt_mpi", chosen.training, chosen.layout, text);
 }
 
 } // namespace gpt

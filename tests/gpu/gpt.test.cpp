@@ -18,6 +18,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <examples/gpt/clipped_device.hpp>
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
@@ -299,6 +300,78 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
       CHECK(gpt::differences(result.values, first.values) == 0);
     }
   check_close(first, host, false);
+}
+
+TEST_CASE(
+  "clipped steps are those of the host, whatever the schedule, validated at once or later") {
+  gpt::adamw optimizer;
+  optimizer.warm_up = 1;
+  optimizer.steps = 2;
+  auto const on_host = [] {
+    return gpt::single_device<float>(
+      size(), 2, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
+  };
+  auto first_step = on_host();
+  first_step.step(random_pieces());
+  double const of_first = gpt::row_of(first_step.stages().front()).squared_norm;
+  double const of_last = gpt::row_of(first_step.stages().back()).squared_norm;
+  // More than the first stage alone has, so that its early step is rolled back; or more than all.
+  double const between = std::sqrt(of_first + of_last / 2);
+  for (double const norm : {between, 1e6}) {
+    CAPTURE(norm);
+    bool const clips = norm == between;
+    gpt::clipping how{optimizer, norm, false};
+    auto host = on_host();
+    training_result expected;
+    std::int64_t taken = 0;
+    for (int step = 0; step < 2; ++step) {
+      expected.losses.push_back(host.step(random_pieces()));
+      taken = gpt::take_clipped_step(host.stages(), how, taken);
+    }
+    expected.values = weights_of(host.stages());
+
+    struct choice {
+      std::string name;
+      pp::dynamic_timetable table;
+      gpt::gpu_run run;
+      bool early;
+    };
+    std::vector<choice> const all{
+      {"1F1B as a graph", table(pp::OneFOneB{}, 2), {.graph = true}, false},
+      {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), {}, false},
+      {"1F1B, validated later", table(pp::OneFOneB{}, 2), {.guarded = true}, true}};
+    training_result first;
+    for (choice const& each : all) {
+      if (machine::on_model() && !clips && !each.early)
+        continue; // what the first ones show, AdamW without a norm does
+      CAPTURE(each.name);
+      how.early = each.early;
+      machine::begin();
+      auto run = each.run;
+      run.clip = &how;
+      if (machine::on_model())
+        run.workspace_bytes = 256;
+      auto model = gpt::on_virtual_devices<machine::clock, gpt::clipped_gpu_stage>(
+        size(), each.table, cut(each.table), seed, run);
+      training_result found;
+      for (int step = 0; step < 2; ++step)
+        found.losses.push_back(model.step(random_pieces()));
+      model.finish();
+      found.values = model.values();
+      auto const done = model.clipping_done();
+      CHECK(machine::findings() == "");
+      CHECK((done.clipped > 0) == clips);
+      CHECK(done.left_out == 0);
+      CHECK((done.rolled_back > 0) == (each.early && clips));
+      if (first.values.empty())
+        first = found;
+      CHECK(found.losses == first.losses);
+      CHECK(gpt::differences(found.values, first.values) == 0);
+    }
+    for (std::size_t step = 0; step < 2; ++step)
+      CHECK(first.losses[step] == doctest::Approx(expected.losses[step]).epsilon(2e-3));
+    CHECK(gpt::relative_error(first.values, expected.values) < 0.03);
+  }
 }
 
 TEST_CASE("two copies of a stage add up what both halves of the batch give on their own") {

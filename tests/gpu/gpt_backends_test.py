@@ -23,17 +23,17 @@ def run(*arguments, ranks=2):
                                "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=256"})
 
 
-def train(backend, schedule, *options, passes, ranks=2):
+def train(backend, schedule, *options, passes, ranks=2, costs=False):
     """The report of a run that must end well. passes: of the whole timetable."""
     with tempfile.TemporaryDirectory() as folder:
         ended = run("--backend", backend, *SMALL, "--schedule", schedule, *options, "--output", folder, ranks=ranks)
         assert ended.returncode == 0 and ended.stderr == "", (ended.stdout, ended.stderr)
-        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured: step"):
+        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured:", "a GPU for every device"):
             assert ended.stdout.count(word) >= 1, (word, ended.stdout)
         assert ended.stdout.count("GPT of ") == 1, ended.stdout  # of all ranks, one reports
         events = json.loads(pathlib.Path(folder, "trace.json").read_text())["traceEvents"]
-        assert sum(event["ph"] == "X" for event in events) == passes, len(events)
-        assert {"timetable.svg", "loss.svg"} <= {path.name for path in pathlib.Path(folder).iterdir()}
+        assert sum(event["ph"] == "X" for event in events) == 2 * passes, len(events)  # planned and measured
+        assert {"timetable.svg", "loss.svg", "timeline.html"} <= {path.name for path in pathlib.Path(folder).iterdir()}
     return ended.stdout
 
 
@@ -61,15 +61,57 @@ def check_copies():
     assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
 
 
+def check_clipping():
+    """Clipped steps: the same weights on both backends, as a graph, and where steps are validated in the next iteration."""
+    chosen = ["--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
+    reports = [train("cuda", "1f1b", *chosen, passes=2 * 2 * 2),
+               train("nccl", "1f1b", *chosen, "--graph", passes=2 * 2 * 2),
+               train("nccl", "zb-h1", *chosen, "--post-validation", passes=2 * 2 * 3)]
+    found = [re.search(r"clipped to a norm of 6 in (\d+) of 2 steps, left out in 0; weights (\w{16})", each).groups()
+             for each in reports]
+    assert found[0] == found[1] == found[2] and int(found[0][0]) > 0, found
+    assert re.search(r"^[1-9]\d* early steps were wrong: stages rolled back [1-9]", reports[2], re.MULTILINE), reports[2]
+
+
+def check_costs():
+    """Measured costs of a run whose iterations have two sizes, each with the gradients of a model of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "costs.json")
+        report = train("cuda", "chunkflow", "--sequence", "8", "--chunk-counts", "2,1:1,2", "--steps", "3", "--costs", str(file), passes=2 * 2 * 3)
+        costs = json.loads(file.read_text())
+        assert costs, costs
+    assert re.search(r"iterations of 2 sizes: .* held against a model for each: 0 gradients differ", report), report
+
+
+def check_checkpoints():
+    """A run that goes on after step 2 writes the checkpoints of step 4 that it wrote the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = ["--steps", "4", "--clip", "1", "--post-validation", "--checkpoint", folder, "--every", "2"]
+        reports, files = [], []
+        for _ in range(2):
+            reports.append(train("nccl", "1f1b", *chosen, passes=2 * 2 * 2))
+            last = sorted(pathlib.Path(folder).glob("*.step-4"))
+            files.append([path.read_bytes() for path in last])
+            assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == 2, last
+            for path in last:
+                path.unlink()
+        assert files[0] == files[1]
+    assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
+    assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
+
+
 def check_shards():
-    """Stages in two shards, over NCCL and on threads: rounding apart, the same losses."""
-    wide = ["--width", "128", "--heads", "2", "--tensor", "2"]
-    ranks = train("nccl", "zb-h1", *wide, "--steps", "3", "--graph", passes=2 * 2 * 3, ranks=4)
+    """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses."""
+    wide = ["--width", "128", "--heads", "2", "--tensor", "2", "--steps", "2", "--sequence", "2"]
+    braided = ["--microbatches", "6"]
+    ranks = train("nccl", "stp", *wide, *braided, "--graph", passes=53, ranks=4)
     assert re.search(r"over NCCL: 4 ranks, 2 shards of every stage, held against all shards on the host", ranks), ranks
     with tempfile.TemporaryDirectory() as folder:
-        threads = run(*SMALL, *wide, "--schedule", "zb-h1", "--steps", "3", "--output", folder).stdout
+        threads = run(*SMALL, *wide, *braided, "--schedule", "stp", "--output", folder).stdout
     pairs = list(zip(losses(ranks), losses(threads), strict=True))
     assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (ranks, threads)
+    replicas = train("nccl", "1f1b", *wide, passes=2 * 2 * 2, ranks=8)
+    assert re.search(r"over NCCL: 8 ranks, 2 shards of every stage, held against all shards on the host", replicas), replicas
 
 
 def check_replicas():
@@ -80,9 +122,12 @@ def check_replicas():
 
 def check_refusals():
     for words, status, sentence in [
-            (["--backend", "cuda", "--clip", "1"], 2, "the backends on GPUs have no --clip; --backend threads has it"),
+            (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
             (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
-            (["--backend", "cuda", "--chunk-counts", "2,2:4,1"], 2, "give --chunk-counts once; --backend threads has several"),
+            (["--backend", "nccl", "--schedule", "chunkflow", "--chunk-counts", "2,2:4,1"], 2,
+             "give --chunk-counts once; --backend cuda has several"),
+            (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
+            (["--backend", "cuda", "--checkpoint", "run"], 2, "--backend nccl has --checkpoint, also with one rank"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
@@ -94,6 +139,9 @@ def check_refusals():
 
 check_refusals()
 check_reports()
+check_checkpoints()
+check_clipping()
 check_copies()
+check_costs()
 check_replicas()
 check_shards()

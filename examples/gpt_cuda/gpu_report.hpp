@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A run on GPUs from the first line of its report to the last.
+
+#include <pipe/io/timetable_details.hpp>
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "../gpt/prediction.hpp"
+#include "../gpt/report.hpp"
+#include "../gpt/run_system.hpp"
+#include "../gpt/text.hpp"
+#include "../gpt/training.hpp"
+#include "gpu_options.hpp"
+
+namespace gpt {
+
+//! The step that a model begins with: ranks may go on from a checkpoint.
+template <class Model>
+[[nodiscard]] std::int64_t begin_of(Model const& model) {
+  if constexpr (requires { model.first; }) {
+    return model.first;
+  }
+  return 0;
+}
+
+//! All steps; the optimizer's are between them, or part of their plans.
+//! @param sizes of iterations, which take turns
+template <class Model>
+training train_on_gpus(options const& o,
+                       text_to_learn const& text,
+                       std::vector<sized_table> const& sizes,
+                       Model& model) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
+  auto result = train_sizes(o, text, sizes, model, update, begin_of(model));
+  model.finish();
+  return result;
+}
+
+//! What clipping does in a run.
+[[nodiscard]] inline clipping clipping_of(options const& o) {
+  clipping how;
+  how.optimizer.steps = o.steps;
+  how.largest_norm = o.clip;
+  how.early = o.post_validation;
+  return how;
+}
+
+//! Trains, reports and writes files, with times that events have measured.
+//! @param where one sentence on the devices. @param gpus of the run
+//! @param clipped gives a clipping_report. @param check holds one step against another machine
+//! @return the exit status
+template <class Model, class Clipped, class Check>
+int report_run(gpu_options const& chosen,
+               options const& o,
+               text_to_learn const& text,
+               std::vector<sized_table> const& sizes,
+               Model& model,
+               char const* where,
+               int gpus,
+               Clipped clipped,
+               Check check) {
+  auto const name = name_of(o);
+  auto const& table = sizes.front().table;
+  pp::timetable_details const about{name, unit_costs, {}};
+  make_folder(o.output);
+  print_model(o, text);
+  print_plan(table, about);
+  auto const result = train_on_gpus(o, text, sizes, model);
+  std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
+              where,
+              chosen.numbers == operands::bf16 ? "bf16" : "float",
+              result.losses.back(),
+              unigram_entropy(text.bytes));
+  if (o.clip != 0) {
+    report_clipping(
+      o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
+  }
+  auto const cost = costs_of_steps(result.traces);
+  auto const own = share_cores(table, cost, static_cast<int>(o.devices));
+  report_time(o,
+              result,
+              own,
+              share_cores(table, cost, gpus),
+              {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+  write_files(o, text, result, table, about, own, cost);
+  bool const good = check();
+  check_output();
+  if (!good) {
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+  }
+  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+}
+
+} // namespace gpt
