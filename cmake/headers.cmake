@@ -304,7 +304,9 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper/backward.cuh
   attention/hopper/backward_block.cuh
   attention/hopper/backward_copies.cuh
+  attention/hopper/backward_steps.cuh
   attention/hopper/backward_weights.cuh
+  attention/hopper/backward_wide.cuh
   attention/hopper/code_in_program.cuh
   attention/hopper/forward.cuh
   attention/hopper/forward_block.cuh
@@ -314,6 +316,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper/query_sums.cuh
   attention/hopper/softmax.cuh
   attention/hopper/tensor_map.cuh
+  attention/hopper/wgmma.cuh
   attention/kernel/merge_splits.cuh
   attention/kernel/query_statistics.cuh
   attention/kernel/tile_search.cuh

@@ -117,7 +117,7 @@ void start_on_hopper(parameters const& p,
   }
   launch(finish_sums_kernel<Built, Dim, Element, Mask, Score>,
          call,
-         {2 * steps},
+         {hopper_query_sums::tiles_of_step(Dim) * steps},
          finish_sums_threads,
          0,
          stream,
@@ -136,7 +136,7 @@ void start_on_hopper(parameters const& p,
 //! they come. The program has to be compiled for sm_90a (-gencode arch=compute_90a,code=sm_90a);
 //! backward_on_gpu does without where it is not.
 //!
-//! @tparam Dim   elements of a head: 64 or 128
+//! @tparam Dim   elements of a head: 64, 128 or 256
 //! @tparam Order of the sums of dQ. kept: the same call gives the same bits. free: dQ differs in its
 //!               last bits from call to call; faster where few heads leave blocks waiting
 //! @param p      sizes, offsets, scale (above 0): those of the chunk's forward

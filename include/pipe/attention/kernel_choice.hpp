@@ -22,7 +22,6 @@ enum class choice_reason : std::uint8_t {
   all_there,     //!< hopper: the GPU and the program have what it takes
   other_gpu,     //!< portable: the compute capability is not 9.0
   no_code,       //!< portable: nothing in the program is compiled for sm_90a
-  head_dim,      //!< portable: the kernels for Hopper have no such head dim
   strides,       //!< portable: the tensor copies of Hopper cannot take these strides
   few_registers, //!< portable: the sm_90a code launches with fewer registers than it shares out
   unclear        //!< portable: the runtime does not report which code it has loaded
@@ -49,7 +48,6 @@ struct kernel_choice {
   case choice_reason::other_gpu: return "the GPU has another compute capability than 9.0";
   case choice_reason::no_code:
     return "this program has no sm_90a code; compile with -gencode arch=compute_90a,code=sm_90a";
-  case choice_reason::head_dim: return "the kernels for Hopper have head dims 64 and 128 alone";
   case choice_reason::strides:
     return "the tensor copies of Hopper take strides above 0 and below 2^40 bytes alone";
   case choice_reason::few_registers:

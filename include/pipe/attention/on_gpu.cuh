@@ -56,28 +56,21 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
   }
 }
 
-template <int Dim>
-inline constexpr bool is_hopper_dim = Dim == 64 || Dim == 128;
-
 //! The kernels for dense tensors on the current GPU.
-//! @param code gives what the program has of those for Hopper; asked where they have the head dim
-template <int Dim, class Code>
+//! @param code gives what the program has of those for Hopper; asked where the GPU is one
+template <class Code>
 kernel_choice choose(Code const& code) {
   check_gpu();
   if (!is_hopper()) {
     return {kernel_family::portable, choice_reason::other_gpu};
   }
-  if constexpr (!is_hopper_dim<Dim>) {
-    return {kernel_family::portable, choice_reason::head_dim};
-  } else {
-    switch (code()) {
-    case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
-    case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
-    case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
-    case hopper_code::none: break;
-    }
-    return {kernel_family::portable, choice_reason::no_code};
+  switch (code()) {
+  case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
+  case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
+  case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
+  case hopper_code::none: break;
   }
+  return {kernel_family::portable, choice_reason::no_code};
 }
 
 //! Floats of dO . O, up to the next multiple of 16 bytes.
@@ -100,11 +93,7 @@ inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] kernel_choice chosen_forward() {
-  return detail::choose<Dim>([] {
-    if constexpr (detail::is_hopper_dim<Dim>) {
-      return detail::forward_code<Dim, Element, Mask, Score, Built>();
-    }
-  });
+  return detail::choose(detail::forward_code<Dim, Element, Mask, Score, Built>);
 }
 
 //! @brief The kernels that backward_on_gpu takes for dense tensors on the current GPU.
@@ -117,11 +106,7 @@ template <int Dim,
           class Built = built_here,
           query_order Order = query_order::kept>
 [[nodiscard]] kernel_choice chosen_backward() {
-  return detail::choose<Dim>([] {
-    if constexpr (detail::is_hopper_dim<Dim>) {
-      return detail::backward_code<Dim, Element, Mask, Score, Built, Order>();
-    }
-  });
+  return detail::choose(detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
 }
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
@@ -130,20 +115,16 @@ template <int Dim,
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
 [[nodiscard]] std::int64_t forward_scratch(parameters const& p) {
   auto const choice = chosen_forward<Dim, Element, Mask, Score, Built>();
-  auto count = std::int32_t{1};
-  if (choice.family == kernel_family::portable) {
-    count = key_splits_on_device<Dim, Element, Mask, Score, Built>(p);
-  } else if constexpr (detail::is_hopper_dim<Dim>) {
-    count = key_splits_on_hopper<Dim, Score>(p);
-  }
+  auto const count = choice.family == kernel_family::portable
+                       ? key_splits_on_device<Dim, Element, Mask, Score, Built>(p)
+                       : key_splits_on_hopper<Dim, Score>(p);
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
-//! @brief Floats of scratch that backward_on_gpu needs: dO . O of the queries and, at head dims 64 and
-//! 128, what the kernel for Hopper sums dQ in. About head_dim + 1 for each query of a head.
+//! @brief Floats of scratch that backward_on_gpu needs: dO . O of the queries, and what the
+//! kernel for Hopper sums dQ in. About head_dim + 1 for each query of a head.
 [[nodiscard]] constexpr std::int64_t backward_scratch(parameters const& p) {
-  auto const sums = p.head_dim == 64 || p.head_dim == 128 ? hopper_query_sums::scratch(p) : 0;
-  return detail::floats_of_means(p) + sums;
+  return detail::floats_of_means(p) + hopper_query_sums::scratch(p);
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, with the fastest kernels
@@ -176,16 +157,14 @@ kernel_choice forward_on_gpu(parameters const& p,
   check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
   auto choice = chosen_forward<Dim, Element, Mask, Score, Built>();
-  if constexpr (detail::is_hopper_dim<Dim>) {
-    if (choice.family == kernel_family::hopper &&
-        !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
-      choice = {kernel_family::portable, choice_reason::strides};
-    }
-    if (choice.family == kernel_family::hopper) {
-      auto const splits = detail::splits_in(scratch, p, key_splits_on_hopper<Dim, Score>(p));
-      detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
-      return choice;
-    }
+  if (choice.family == kernel_family::hopper &&
+      !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
+    choice = {kernel_family::portable, choice_reason::strides};
+  }
+  if (choice.family == kernel_family::hopper) {
+    auto const splits = detail::splits_in(scratch, p, key_splits_on_hopper<Dim, Score>(p));
+    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
+    return choice;
   }
   auto const best = scratch.count < key_splits::scratch(p, 2)
                       ? 1
@@ -229,17 +208,15 @@ kernel_choice backward_on_gpu(parameters const& p,
   auto choice = chosen_backward<Dim, Element, Mask, Score, Built, Order>();
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
-  if constexpr (detail::is_hopper_dim<Dim>) {
-    check_for_kernels<Dim>(p, t, mean);
-    if (choice.family == kernel_family::hopper &&
-        !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
-      choice = {kernel_family::portable, choice_reason::strides};
-    }
-    if (choice.family == kernel_family::hopper) {
-      auto const sums = hopper_query_sums::in(scratch.data + detail::floats_of_means(p), p);
-      detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
-      return choice;
-    }
+  check_for_kernels<Dim>(p, t, mean);
+  if (choice.family == kernel_family::hopper &&
+      !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
+    choice = {kernel_family::portable, choice_reason::strides};
+  }
+  if (choice.family == kernel_family::hopper) {
+    auto const sums = hopper_query_sums::in(scratch.data + detail::floats_of_means(p), p);
+    detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
+    return choice;
   }
   backward_on_device<Dim, Element, Mask, Score, Built>(p, t, mean, m, f, stream);
   return choice;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,12 @@ TEST_CASE("hopper backward: chunks of any length, at any offset, match the doubl
       at::causal{},
       at::plain{},
       seed);
+    check_backward<__nv_bfloat16>(
+      "256",
+      {.queries = queries, .query_offset = before, .keys = queries + before, .dim = 256},
+      at::causal{},
+      at::plain{},
+      seed);
   }
 }
 
@@ -64,6 +71,11 @@ TEST_CASE("hopper backward: whole tiles take the path without questions") {
     "64", {.queries = 384, .query_offset = 640, .keys = 640}, at::causal{}, at::plain{}, 5);
   check_backward<__nv_bfloat16>("128",
                                 {.queries = 384, .query_offset = 384, .keys = 384, .dim = 128},
+                                at::causal{},
+                                at::plain{},
+                                6);
+  check_backward<__nv_bfloat16>("256",
+                                {.queries = 256, .query_offset = 128, .keys = 128, .dim = 256},
                                 at::causal{},
                                 at::plain{},
                                 6);
@@ -91,6 +103,19 @@ TEST_CASE("hopper backward: heads of a group come in turn, several blocks add to
                                 at::causal{},
                                 at::plain{},
                                 7);
+  for (auto const* name : {"256", "256_free"}) {
+    check_backward<__nv_bfloat16>(name,
+                                  {.queries = 70,
+                                   .query_offset = 40,
+                                   .keys = 80,
+                                   .key_offset = 20,
+                                   .heads = 4,
+                                   .key_heads = 2,
+                                   .dim = 256},
+                                  at::causal{},
+                                  at::plain{},
+                                  7);
+  }
 }
 
 TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
@@ -126,6 +151,12 @@ TEST_CASE("hopper backward: masks and scores, also a user's own") {
                          at::soft_cap{5},
                          10);
   check_backward<__half>(
+    "256_cap",
+    {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .key_heads = 1, .dim = 256},
+    at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+    at::soft_cap{5},
+    12);
+  check_backward<__half>(
     "64_own",
     {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},
     speckled{},
@@ -138,8 +169,14 @@ namespace {
 //! All gradients of one call, and the sums before dQ was rounded, by a kernel, blocks one after the
 //! other and then together.
 std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
-  sizes const s{
-    .queries = 140, .query_offset = 360, .keys = 500, .heads = 2, .key_heads = 1, .dim = dim};
+  bool const wide = dim == 256; // four tiles of keys in any case
+  std::int64_t const keys = wide ? 210 : 500;
+  sizes const s{.queries = wide ? 70 : 140,
+                .query_offset = keys - (wide ? 70 : 140),
+                .keys = keys,
+                .heads = 2,
+                .key_heads = 1,
+                .dim = dim};
   std::vector<std::vector<double>> seen;
   for (auto const& how :
        {ptx::options{},
@@ -162,7 +199,8 @@ std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
 
 TEST_CASE(
   "hopper backward: where dQ has an order, that of blocks, warps and copies changes no bit") {
-  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"128", 128}}) {
+  for (auto const& [name, dim] :
+       {std::pair{"64", 64}, std::pair{"128", 128}, std::pair{"256", 256}}) {
     for (auto const seen = runs_of(name, dim); auto const& one : seen) {
       CHECK(one == seen.front());
     }
@@ -189,29 +227,31 @@ TEST_CASE("hopper backward: without an order dQ is as close, dK and dV have the 
 }
 
 TEST_CASE("hopper backward: dK and dV of chunks in reverse add up to those of the whole sequence") {
-  sizes const whole{.queries = 230, .keys = 230};
-  backward_problem<__nv_bfloat16> problem(the_machine().where, whole, 14);
-  auto const exactly = reference_of(problem, at::causal{}, at::plain{});
-  for (auto const& [begin, end] : {std::pair{133, 230}, std::pair{7, 133}, std::pair{0, 7}}) {
-    auto call = problem.backward_call(at::causal{}, at::plain{});
-    call.p.query_offset = begin;
-    call.p.query_length = end - begin;
-    call.p.key_length = end;
-    for (auto* view : {&call.t.query, &call.t.output, &call.t.output_gradient}) {
-      view->data += begin * view->length_stride;
-      view->length = end - begin;
+  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"256", 256}}) {
+    sizes const whole{.queries = 230, .keys = 230, .dim = dim};
+    backward_problem<__nv_bfloat16> problem(the_machine().where, whole, 14);
+    auto const exactly = reference_of(problem, at::causal{}, at::plain{});
+    for (auto const& [begin, end] : {std::pair{133, 230}, std::pair{7, 133}, std::pair{0, 7}}) {
+      auto call = problem.backward_call(at::causal{}, at::plain{});
+      call.p.query_offset = begin;
+      call.p.query_length = end - begin;
+      call.p.key_length = end;
+      for (auto* view : {&call.t.query, &call.t.output, &call.t.output_gradient}) {
+        view->data += begin * view->length_stride;
+        view->length = end - begin;
+      }
+      call.t.query_gradient.data += begin * call.t.query_gradient.length_stride;
+      call.t.query_gradient.length = end - begin;
+      call.t.log_sum_exp.data += begin;
+      call.mean.data += begin;
+      for (auto* view : {&call.t.key, &call.t.value}) {
+        view->length = end;
+      }
+      auto const result = the_machine().launch_backward(name, call);
+      REQUIRE_MESSAGE(result.clean(), result.text());
     }
-    call.t.query_gradient.data += begin * call.t.query_gradient.length_stride;
-    call.t.query_gradient.length = end - begin;
-    call.t.log_sum_exp.data += begin;
-    call.mean.data += begin;
-    for (auto* view : {&call.t.key, &call.t.value}) {
-      view->length = end;
-    }
-    auto const result = the_machine().launch_backward("64", call);
-    REQUIRE_MESSAGE(result.clean(), result.text());
+    CHECK(gradient_error(problem, exactly) <= 1);
   }
-  CHECK(gradient_error(problem, exactly) <= 1);
 }
 
 TEST_CASE("hopper backward: dQ of slices of the keys adds up") {

@@ -21,7 +21,7 @@ LAUNCH_REGISTERS_OF_384 = 168
 # Each count of wgmma: over the head dim, then over the rows of a step; once before the loop over tiles or after it, and
 # once in the loop.
 def forward(dim, keys, consumers=2):
-    return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16, "wgmma.fence": 3, "wgmma.commit_group": 4,
+    return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, dim // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
             "wgmma.wait_group": 4, LOADS: consumers + 2, STORES: 1, "fence.proxy.async": 1}
 
 
@@ -34,23 +34,34 @@ def backward(dim, is_ordered=True):
             "atom.": is_ordered}  # of the ticket
 
 
+def wide_backward(is_ordered=True):
+    of_step = 2 * 256 // 16 + 3 * 64 // 16  # logits and dO . V; dV, dK and dQ
+    return {**backward(128, is_ordered), "wgmma.mma_async": 2 * of_step, "wgmma.fence": 5, "wgmma.commit_group": 10,
+            "wgmma.wait_group": 10, LOADS: 4, "red.relaxed.gpu.global.add.v4.f32": 32}
+
+
 COUNTS = {
     "forward_64": forward(64, 128, consumers=3),
     "forward_64_own": forward(64, 128),
     "forward_128": forward(128, 128),
     "forward_128_half": forward(128, 128),
     "forward_128_cap": forward(128, 64),
+    "forward_256": forward(256, 80),
+    "forward_256_cap": forward(256, 64),
     "backward_64": backward(64),
     "backward_64_free": backward(64, is_ordered=False),
     "backward_64_own": backward(64),
     "backward_128": backward(128),
     "backward_128_free": backward(128, is_ordered=False),
     "backward_128_cap": backward(128),
+    "backward_256": wide_backward(),
+    "backward_256_free": wide_backward(is_ordered=False),
+    "backward_256_cap": wide_backward(),
     "forward_128_split": {**forward(128, 128), STORES: 0, "fence.proxy.async": 0},  # parts go to scratch in float
 }
 EVERY_KERNEL = {"setmaxnreg.inc": 1, "setmaxnreg.dec": 1, "atom.": 0, "red.global": 0, "red.async": 0}
 # Kernels without wgmma, and the most registers they may take.
-OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_cap")}}
+OTHERS = {"merge_128": 64, **{f"{way}_sums_{name}": 64 for way in ("start", "finish") for name in ("64", "64_own", "128", "128_cap", "256", "256_cap")}}
 
 
 def problems_of_text(text):

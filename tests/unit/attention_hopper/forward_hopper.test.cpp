@@ -18,6 +18,8 @@ constexpr shape for_64{128, 4, 3};
 constexpr shape for_64_scored{128, 4};
 constexpr shape for_128{128, 2};
 constexpr shape for_128_scored{64, 4};
+constexpr shape for_256{80, 2};
+constexpr shape for_256_scored{64, 2};
 
 machine& the_machine() {
   static machine one(text_of("kernels.sm_90a"));
@@ -66,6 +68,13 @@ TEST_CASE("hopper forward: chunks of any length, at any offset, match the double
       at::causal{},
       at::plain{},
       seed);
+    check_forward<__nv_bfloat16>(
+      "forward_256",
+      for_256,
+      {.queries = queries, .query_offset = before, .keys = queries + before, .dim = 256},
+      at::causal{},
+      at::plain{},
+      seed);
   }
 }
 
@@ -79,6 +88,12 @@ TEST_CASE("hopper forward: whole tiles take the path without questions") {
   check_forward<__nv_bfloat16>("forward_64",
                                for_64,
                                {.queries = 192, .query_offset = 640, .keys = 832},
+                               at::causal{},
+                               at::plain{},
+                               6);
+  check_forward<__nv_bfloat16>("forward_256",
+                               for_256,
+                               {.queries = 128, .query_offset = 400, .keys = 400, .dim = 256},
                                at::causal{},
                                at::plain{},
                                6);
@@ -118,6 +133,13 @@ TEST_CASE("hopper forward: masks and scores, also a user's own") {
                         at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
                         at::soft_cap{5},
                         10);
+  check_forward<__half>(
+    "forward_256_cap",
+    for_256_scored,
+    {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .key_heads = 1, .dim = 256},
+    at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
+    at::soft_cap{5},
+    12);
   check_forward<__half>("forward_64_own",
                         for_64_scored,
                         {.queries = 70, .query_offset = 9, .keys = 200, .heads = 2, .key_heads = 1},

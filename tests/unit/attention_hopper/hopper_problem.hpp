@@ -63,12 +63,15 @@ struct shape {
 
 //! Tile sizes of backward, as hopper_backward_shape has them.
 struct backward_shape {
-  static constexpr int keys = 128, stages = 3;
+  static std::int64_t keys(std::int64_t dim) { return dim == 256 ? 64 : 128; }
   static int step(std::int64_t dim) { return dim == 64 ? 128 : 64; }
   static unsigned shared(std::int64_t dim) {
+    int const stages = dim == 256 ? 2 : 3;
+    int const gradients = dim == 256 ? 2 : 1; // beside them the weights
     auto const of_step = 2 * step(dim) * dim * 2 + 2 * step(dim) * 4;
-    return static_cast<unsigned>(2 * keys * dim * 2 + stages * of_step + 2 * keys * step(dim) * 2 +
-                                 8 * (3 + 3 * stages) + 16 * stages + 16);
+    return static_cast<unsigned>(2 * keys(dim) * dim * 2 + stages * of_step +
+                                 2 * gradients * keys(dim) * step(dim) * 2 + 8 * (3 + 3 * stages) +
+                                 16 * stages + 16);
   }
 };
 
@@ -114,8 +117,9 @@ struct machine {
     void* of_sums[] = {&argument, &sums_of_call};
     void* arguments[] = {&all, &argument, &sums_of_call};
     auto const steps = static_cast<unsigned>(p.batch * p.heads * sums_of_call.steps);
-    auto const pieces = static_cast<unsigned>((p.key_length + backward_shape::keys - 1) /
-                                              backward_shape::keys * p.key_heads * p.batch);
+    auto const keys = backward_shape::keys(p.head_dim);
+    auto const pieces =
+      static_cast<unsigned>((p.key_length + keys - 1) / keys * p.key_heads * p.batch);
     auto const plain = name.substr(0, name.find("_free"));
     auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, of_sums, how);
     if (result.clean() && pieces > 0) {
@@ -123,7 +127,8 @@ struct machine {
       result = ptx::launch(code, "backward_" + name, {pieces}, {384}, shared, arguments, how);
     }
     if (result.clean()) {
-      result = ptx::launch(code, "finish_sums_" + plain, {2 * steps}, {256}, 0, of_sums, how);
+      auto const tiles = static_cast<unsigned>(at::hopper_query_sums::tiles_of_step(p.head_dim));
+      result = ptx::launch(code, "finish_sums_" + plain, {tiles * steps}, {256}, 0, of_sums, how);
     }
     where.remove(scratch.data());
     scratch.resize(static_cast<std::size_t>(sums_of_call.after -

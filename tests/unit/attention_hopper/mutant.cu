@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// One kernel for Hopper, compiled with headers that mutants.py has broken: that of the macro.
+// One kernel for Hopper, compiled with headers that mutants.py has broken: that of the macros.
 #if defined(MUTANT_FORWARD)
 #include <pipe/attention/hopper/forward.cuh>
 #else
@@ -9,31 +9,34 @@
 
 namespace at = pipelining::attention;
 
+#define JOIN_(name, dim) name##_##dim
+#define JOIN(name, dim) JOIN_(name, dim)
+
 extern __shared__ __align__(1024) unsigned char memory[];
 
 #if defined(MUTANT_FORWARD)
-extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<64>::threads, 1)
-  forward_64(const __grid_constant__ at::hopper_forward_maps maps,
+extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)
+  JOIN(forward, DIM)(const __grid_constant__ at::hopper_forward_maps maps,
              const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call) {
-  at::detail::forward_hopper_block<64>(call, maps, at::no_key_splits{}, memory);
+  at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);
 }
 #else
-using call_64 = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
+using call_type = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
-  start_sums_64(const __grid_constant__ call_64 call,
+  JOIN(start_sums, DIM)(const __grid_constant__ call_type call,
                 const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::start_sums_block<64>(call, sums);
+  at::detail::start_sums_block<DIM>(call, sums);
 }
-extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<64>::threads, 1)
-  backward_64(const __grid_constant__ at::hopper_backward_maps maps,
-              const __grid_constant__ call_64 call,
+extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)
+  JOIN(backward, DIM)(const __grid_constant__ at::hopper_backward_maps maps,
+              const __grid_constant__ call_type call,
               const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::backward_hopper_block<64, at::query_order::kept>(call, maps, sums, memory);
+  at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);
 }
 extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)
-  finish_sums_64(const __grid_constant__ call_64 call,
+  JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
                  const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::finish_sums_block<64, __nv_bfloat16>(call, sums);
+  at::detail::finish_sums_block<DIM, __nv_bfloat16>(call, sums);
 }
 #endif

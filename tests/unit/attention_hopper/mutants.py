@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Breaks the kernels for Hopper on purpose, by replacing text in a copy of a header.
 
-usage: mutants.py --names             prints lines "KERNEL NAME"
+usage: mutants.py --names             prints lines "KERNEL HEAD_DIM NAME"
        mutants.py NAME include OUT    writes OUT/pipe/attention/HEADER
 """
 import pathlib
@@ -17,6 +17,8 @@ INSTRUCTIONS = "hopper/instructions.cuh"
 BACK = "hopper/backward.cuh"
 PARTS = "hopper/backward_block.cuh"
 COPIES = "hopper/backward_copies.cuh"
+STEPS = "hopper/backward_steps.cuh"
+WIDE = "hopper/backward_wide.cuh"
 WEIGHTS = "hopper/backward_weights.cuh"
 SUMS = "hopper/query_sums.cuh"
 
@@ -68,48 +70,76 @@ FORWARD = {
 BACKWARD = {
     "back_no_wait_for_a_free_stage": (COPIES, "wait_for(memory.empty(place.stage), place.parity ^ 1);\n      if", "if"),
     "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
-    "back_no_wait_for_own_tiles": (BACK, "wait_for(walk.memory.own_full(), 0);", ""),
+    "back_no_wait_for_own_tiles": (BACK, "wait_for(steps.walk.memory.own_full(), 0);", ""),
     "back_too_few_bytes": (COPIES, "memory.full(place.stage), 2 * Shape::tile_bytes", "memory.full(place.stage), Shape::tile_bytes"),
     "back_too_many_bytes": (COPIES, "memory.own_full(), Shape::own_bytes", "memory.own_full(), Shape::own_bytes + 16"),
     "back_queries_take_the_place_of_gradients": (COPIES, "maps.output_gradient, from", "maps.query, from"),
     "back_logits_read_too_early": (BACK, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
     "back_gradients_read_too_early": (BACK, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
     "back_sums_read_too_early": (BACK, "wait_for_products<2>(of_query);", "wait_for_products<3>(of_query);"),
-    "back_stage_released_too_early": (BACK, "wait_for_products<1>(of_key);\n      walk.release(stage);",
-                                      "walk.release(stage);\n      wait_for_products<1>(of_key);"),
-    "back_stage_released_before_the_turn": (BACK, "wait_for_products<2>(of_query);\n      add_queries(stage);\n      wait_for_products<1>(of_key);\n      walk.release(stage);",
-                                            "wait_for_products<1>(of_key);\n      walk.release(stage);\n      wait_for_products<1>(of_query);\n      add_queries(stage);"),
+    "back_stage_released_too_early": (BACK, "wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
+                                      "steps.walk.release(stage);\n      wait_for_products<1>(of_key);"),
+    "back_stage_released_before_the_turn": (BACK, "wait_for_products<2>(of_query);\n      steps.add_queries(of_query, stage);\n      wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
+                                            "wait_for_products<1>(of_key);\n      steps.walk.release(stage);\n      wait_for_products<1>(of_query);\n      steps.add_queries(of_query, stage);"),
     "back_no_proxy_fence": (BACK, "show_to_copies();", ""),
     "back_consumers_do_not_meet": (BACK, "meet_consumers();", ""),
     "back_gradients_keep_their_place": (BACK, "turn ^= 1;", ""),
     "back_gradients_without_swizzle": (BACK, "((n + lane / 16) ^ row % 8)", "(n + lane / 16)"),
     "back_matrices_in_another_order": (BACK, "row() / 16 * 16 + lane % 16", "row() / 16 * 16 + lane / 16 * 8 + lane % 8"),
     "back_consumers_share_one_half": (BACK, "Dim == 64 ? share : 0", "0"),
-    "back_keys_of_the_first_consumer": (BACK, "n / 4 * shape::consumer_bytes +", ""),
-    "back_consumers_add_to_one_tile": (BACK, "(hopper_query_sums::tile - 128 * 4)", "(-128 * 4)"),
+    "back_keys_of_the_first_consumer": (BACK, "n / 4 * shape::own_tile_bytes +", ""),
+    "back_consumers_add_to_one_tile": (STEPS, "(Count * 128 - 128 * 4)", "(-128 * 4)"),
     "back_numbers_not_waited_for": (COPIES, "arrive_warp(memory.full(place.stage), lane == 0);", "if (lane == 0) {\n      arrive(memory.full(place.stage));\n    }"),
     "back_one_arrival_on_full_stages": (PARTS, "begin_barrier(memory.full(stage), 2)", "begin_barrier(memory.full(stage), 1)"),
-    "back_numbers_of_the_first_stage": (BACK, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
-    "back_numbers_of_the_first_part": (BACK, "which * shape::step + part * shape::part + walk.column()", "which * shape::step + walk.column()"),
-    "back_numbers_swapped": (BACK, "which * shape::step", "(1 - which) * shape::step"),
+    "back_numbers_of_the_first_stage": (STEPS, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
+    "back_numbers_of_the_first_part": (STEPS, "which * shape::step + part * shape::part + walk.column()", "which * shape::step + walk.column()"),
+    "back_numbers_swapped": (STEPS, "which * shape::step", "(1 - which) * shape::step"),
     "back_mean_forgotten": (WEIGHTS, "s[i] * (d[i] - base.of[2 * half])", "s[i] * d[i]"),
-    "back_rows_beyond_the_end": (BACK, "if (r < work.rows)", "if (true)"),
+    "back_rows_beyond_the_end": (STEPS, "if (r < work.rows)", "if (true)"),
     "back_mask_asked_the_wrong_way": (WEIGHTS, "at.query + (Across ? column : row)", "at.query + (Across ? row : column)"),
-    "back_second_consumer_multiplies_keys_of_the_first": (PARTS, "memory.own_piece(which, consumer())", "memory.own_piece(which, 0)"),
-    "back_offset_of_queries_forgotten": (BACK, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
-    "back_dk_without_scale": (BACK, "of_key, c.scale)", "of_key, 1.0f)"),
+    "back_second_consumer_multiplies_keys_of_the_first": (PARTS, "Shape::is_wide ? 0 : consumer()), 16)", "0), 16)"),
+    "back_offset_of_queries_forgotten": (STEPS, "static_cast<int>(c.p.query_offset) + column_of_tile", "column_of_tile"),
+    "back_dk_without_scale": (BACK, "of_key, steps.c.scale, 0)", "of_key, 1.0f, 0)"),
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
     "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
     "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
-    "order_turn_not_waited_for": (BACK, "wait_for(walk.memory.turn(), order_parity);", ""),
+    "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
-    "order_parity_stays": (BACK, "order_parity ^= 1;", ""),
+    "order_parity_stays": (STEPS, "order_parity ^= 1;", ""),
     "order_not_waited_for": (COPIES, "while (read_after(sums.after + step) != before) {\n    }", ""),
 }
-KERNELS = {"FORWARD": FORWARD, "BACKWARD": BACKWARD}
-MUTANTS = {**FORWARD, **BACKWARD}
+# Of head dim 256: what only these kernels have.
+WIDE_FORWARD = {
+    "wide_halves_of_the_values_alike": (PRODUCTS, "first / panel_width * rows * panel_row_bytes + n", "n"),
+    "wide_sums_of_the_halves_alike": (PRODUCTS, "sum[first / 2]", "sum[0]"),
+    "wide_panels_of_keys_too_close": (PRODUCTS, "n / 4 * RightRows * panel_row_bytes", "n / 4 * 64 * panel_row_bytes"),
+    "wide_mask_of_the_next_column": (SOFTMAX, "n / 2 * 8 + n % 2", "n / 2 * 8 + n % 2 + 1"),
+    "wide_mask_of_the_other_row": (SOFTMAX, "kept[i % 4 / 2] >> ", "kept[1 - i % 4 / 2] >> "),
+}
+WIDE_BACKWARD = {
+    "wide_back_logits_read_too_early": (WIDE, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
+    "wide_back_gradients_read_too_early": (WIDE, "wait_for_products<0>(d);", "wait_for_products<1>(d);"),
+    "wide_back_sums_read_too_early": (WIDE, "wait_for_products<3>(of_query);", "wait_for_products<4>(of_query);"),
+    "wide_back_stage_released_too_early": (WIDE, "wait_for_products<1>(of_value);\n      wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
+                                           "steps.walk.release(stage);\n      wait_for_products<1>(of_value);\n      wait_for_products<1>(of_key);"),
+    "wide_back_no_wait_for_own_tiles": (WIDE, "wait_for(steps.walk.memory.own_full(), 0);", ""),
+    "wide_back_no_proxy_fence": (WIDE, "show_to_copies();", ""),
+    "wide_back_consumers_do_not_meet": (WIDE, "meet_consumers();", ""),
+    "wide_back_places_stay": (WIDE, "turn ^= 1;", ""),
+    "wide_back_weights_in_the_place_of_gradients": (WIDE, "keep(packed, of_weights);", "keep(packed, of_gradients);"),
+    "wide_back_queries_of_the_first_consumer": (WIDE, "((first + n + lane / 16) ^ row % 8)", "((n + lane / 16) ^ row % 8)"),
+    "wide_back_half_of_the_first_consumer": (WIDE, "tile + steps.walk.consumer() * (half / panel_width * bytes / piece_bytes)", "tile"),
+    "wide_back_panels_too_close": (WIDE, "constexpr int bytes = 64 * panel_row_bytes;", "constexpr int bytes = 32 * panel_row_bytes;"),
+    "wide_back_dv_of_queries": (WIDE, "where == of_weights ? 1 : 0", "0"),
+    "wide_back_rows_of_another_consumer": (PARTS, "Shape::is_wide ? number % 128 : number", "number"),
+    "wide_back_columns_of_the_first_half": (WIDE, "int const column = steps.walk.consumer() * half;", "int const column = 0;"),
+    "wide_back_half_of_the_zeros": (SUMS, "n < count / 4;", "n < count / 8;"),
+    "wide_back_step_too_close": (STEPS, "(hopper_query_sums::tiles_of_step(Dim) * hopper_query_sums::tile)", "(2 * hopper_query_sums::tile)"),
+}
+KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}
+MUTANTS = {name: mutant for mutants in KERNELS.values() for name, mutant in mutants.items()}
 
 
 def main():

@@ -19,40 +19,22 @@
 
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/hopper/backward_copies.cuh>
+#include <pipe/attention/hopper/backward_steps.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
+#include <pipe/attention/hopper/backward_wide.cuh>
 #include <pipe/attention/hopper/query_sums.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_2::attention::detail {
-
-//! Adds four floats to memory; does not wait.
-__device__ inline void add_four(float* to, float const* four) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
-                 __cvta_generic_to_global(to)),
-               "f"(four[0]),
-               "f"(four[1]),
-               "f"(four[2]),
-               "f"(four[3])
-               : "memory");
-}
-
-__device__ inline void add_two(float* to, float x, float y) {
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(
-                 __cvta_generic_to_global(to)),
-               "f"(x),
-               "f"(y)
-               : "memory");
-}
 
 //! One consumer: 64 keys.
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 struct key_consumer {
   using shape = hopper_backward_shape<Dim>;
 
-  backward_call<Element, Mask, Score> const& c;
-  hopper_query_sums const& sums;
-  backward_consumer<shape> walk;
+  key_steps<Dim, Order, Element, Mask, Score> steps;
   // Groups that may be under way while gradients are made: that of dV. At 128 the registers do not
   // suffice for it; the other consumer multiplies meanwhile.
   static constexpr int still_open = Dim == 64 ? 1 : 0;
@@ -61,46 +43,12 @@ struct key_consumer {
   float of_key[Dim / 2];   // [64, Dim] of the warpgroup, not yet times scale
   float of_value[Dim / 2]; // [64, Dim]
   float of_query[32];      // [64, 64] of this consumer's share of dQ, not yet times scale
-  std::uint32_t order_parity = 0;
-
-  //! Two numbers of a stage for each eight queries of a part, alike in both rows of the lane.
-  __forceinline__ __device__ auto numbers(int stage, int part, int which) const {
-    auto const from = walk.memory.numbers(stage) +
-                      (which * shape::step + part * shape::part + walk.column()) * 4;
-    return [from](int n) {
-      float2 const two = read_two(from + n * 32);
-      return numbers_of_part{{two.x, two.y, two.x, two.y}};
-    };
-  }
-
-  __forceinline__ __device__ void
-  weigh(float (&s)[32], std::uint32_t (&weights)[16], int stage, int part, int told) {
-    auto const work = read_work(walk.memory.work());
-    int const column_of_tile = told / 2 * shape::step + part * shape::part + walk.column();
-    int const row_of_tile = walk.row();
-    pair_position const at{work.batch,
-                           read_slot(walk.memory.head(stage)),
-                           static_cast<int>(c.p.query_offset) + column_of_tile,
-                           static_cast<int>(c.p.key_offset) + work.first + row_of_tile};
-    int const rows = work.rows - row_of_tile;
-    int const columns = static_cast<int>(c.p.query_length) - column_of_tile;
-    auto const base = numbers(stage, part, 0);
-    auto const keep = [&](int n, float const(&weight)[4]) {
-      weights[2 * n] = pack<Element>(weight[0], weight[1]);
-      weights[2 * n + 1] = pack<Element>(weight[2], weight[3]);
-    };
-    if (told % 2 == 0) {
-      make_hopper_weights<true, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
-    } else {
-      make_hopper_weights<false, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
-    }
-  }
 
   //! Puts gradients where products for dQ read them: a row for each key, a panel of queries.
   __forceinline__ __device__ void keep_gradients(std::uint32_t const (&gradients)[16], int part) {
-    int const lane = walk.lane();
-    int const row = walk.row() / 16 * 16 + lane % 16;
-    auto const to = walk.memory.gradients(turn, part) + row * panel_row_bytes;
+    int const lane = steps.walk.lane();
+    int const row = steps.walk.row() / 16 * 16 + lane % 16;
+    auto const to = steps.walk.memory.gradients(turn, part) + row * panel_row_bytes;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       store_matrices(to + ((n + lane / 16) ^ row % 8) * piece_bytes, gradients + 2 * n);
@@ -110,43 +58,24 @@ struct key_consumer {
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
   //! has half of the queries, at 128 half of the head dim.
   __forceinline__ __device__ void start_queries() {
-    int const share = walk.consumer();
+    int const share = steps.walk.consumer();
     auto const gradients =
-      describe_tile(walk.memory.gradient_piece(turn, Dim == 64 ? share : 0), 16);
+      describe_tile(steps.walk.memory.gradient_piece(turn, Dim == 64 ? share : 0), 16);
     auto const keys = describe_tile(
-      walk.memory.own_piece(0, 0) +
+      steps.walk.memory.own_piece(0, 0) +
         (Dim == 64 ? 0 : share) * (shape::rows * panel_row_bytes / piece_bytes),
       16);
 #pragma unroll
     for (int n = 0; n < shape::keys / 16; ++n) {
-      start_product_across<Element>(of_query,
+      start_product<Element, true, true>(of_query,
                                     moved(gradients, n * 2 * eight_rows_bytes),
                                     moved(keys,
-                                          n / 4 * shape::consumer_bytes +
+                                          n / 4 * shape::own_tile_bytes +
                                             n % 4 * 2 * eight_rows_bytes),
                                     n > 0);
     }
     end_products();
     turn ^= 1;
-  }
-
-  //! Adds to dQ of a stage.
-  __forceinline__ __device__ void add_queries(int stage) {
-    if constexpr (Order == query_order::kept) {
-      wait_for(walk.memory.turn(), order_parity);
-      order_parity ^= 1;
-    }
-    auto* const to =
-      sums.sums +
-      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) * (2 * hopper_query_sums::tile) +
-      thread_anew() * 4 + walk.consumer() * (hopper_query_sums::tile - 128 * 4);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      add_four(to + n * 128 * 4, of_query + 4 * n);
-    }
-    if constexpr (Order == query_order::kept) {
-      arrive_warp(walk.memory.added(), walk.lane() == 0);
-    }
   }
 
   //! Weights and gradients of a step whose first logits s are under way; adds to dV, and all but
@@ -158,18 +87,18 @@ struct key_consumer {
 #pragma unroll
     for (int part = 0; part < shape::parts; ++part) {
       before_products();
-      walk.template start<Element>(d, 1, stage, part);
+      steps.walk.template start<Element>(d, 1, stage, part);
       wait_for_products<1>(s);
-      weigh(s, weights, stage, part, told);
+      steps.weigh(s, weights, stage, part, told);
       before_products();
-      start_sum<Element>(of_value, weights, walk.memory.step_piece(1, stage, part));
+      start_sum<Element>(of_value, weights, steps.walk.memory.step_piece(1, stage, part));
       wait_for_products<still_open>(d);
-      make_hopper_gradients<Element>(gradients, s, d, numbers(stage, part, 1));
+      make_hopper_gradients<Element>(gradients, s, d, steps.numbers(stage, part, 1));
       keep_gradients(gradients, part);
       if (part + 1 < shape::parts) {
         before_products();
-        start_sum<Element>(of_key, gradients, walk.memory.step_piece(0, stage, part));
-        walk.template start<Element>(s, 0, stage, part + 1);
+        start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, part));
+        steps.walk.template start<Element>(s, 0, stage, part + 1);
       }
     }
     show_to_copies();
@@ -181,54 +110,35 @@ struct key_consumer {
     constexpr int last_part = shape::parts - 1;
     float s[32];
     std::uint32_t gradients[16];
-    int stage = walk.take();
+    int stage = steps.walk.take();
     before_products();
-    walk.template start<Element>(s, 0, stage, 0);
+    steps.walk.template start<Element>(s, 0, stage, 0);
     visit_step(s, gradients, stage, told);
-    for (told = walk.next_tile(); told != no_more_tiles; told = walk.next_tile()) {
-      int const next = walk.take();
+    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+      int const next = steps.walk.take();
       before_products();
       start_queries();
-      start_sum<Element>(of_key, gradients, walk.memory.step_piece(0, stage, last_part));
-      walk.template start<Element>(s, 0, next, 0);
+      start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
+      steps.walk.template start<Element>(s, 0, next, 0);
       wait_for_products<2>(of_query);
-      add_queries(stage);
+      steps.add_queries(of_query, stage);
       wait_for_products<1>(of_key);
-      walk.release(stage);
+      steps.walk.release(stage);
       stage = next;
       visit_step(s, gradients, stage, told);
     }
     before_products();
     start_queries();
-    start_sum<Element>(of_key, gradients, walk.memory.step_piece(0, stage, last_part));
+    start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
     wait_for_products<1>(of_query);
-    add_queries(stage);
+    steps.add_queries(of_query, stage);
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
-    walk.release(stage);
-  }
-
-  //! Adds the sums of this lane to a running gradient. No other block adds to these rows, so the
-  //! order does not matter.
-  __forceinline__ __device__ void
-  add_to(tensor_view<float> const& running, float const (&sum)[Dim / 2], float factor) const {
-    auto const work = read_work(walk.memory.work());
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int const r = walk.row() + half * 8;
-      if (r < work.rows) {
-        float* const to =
-          running.row(work.batch, work.first + r, work.key_head) + walk.column();
-#pragma unroll
-        for (int n = 0; n < Dim / 8; ++n) {
-          add_two(to + n * 8, factor * sum[4 * n + 2 * half], factor * sum[4 * n + 2 * half + 1]);
-        }
-      }
-    }
+    steps.walk.release(stage);
   }
 
   __forceinline__ __device__ void run() {
-    int const told = walk.next_tile();
+    int const told = steps.walk.next_tile();
     if (told == no_more_tiles) {
       return; // the running gradients stay as they are
     }
@@ -237,10 +147,10 @@ struct key_consumer {
       of_key[i] = 0;
       of_value[i] = 0;
     }
-    wait_for(walk.memory.own_full(), 0);
+    wait_for(steps.walk.memory.own_full(), 0);
     visit_steps(told);
-    add_to(c.t.key_gradient, of_key, c.scale);
-    add_to(c.t.value_gradient, of_value, 1.0f);
+    steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, 0);
+    steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, 0);
   }
 };
 
@@ -268,7 +178,10 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
       }
     },
     [&](backward_consumer<shape> const& walk) {
-      key_consumer<Dim, Order, Element, Mask, Score> consumer{c, sums, walk};
+      std::conditional_t<shape::is_wide,
+                         wide_key_consumer<Order, Element, Mask, Score>,
+                         key_consumer<Dim, Order, Element, Mask, Score>>
+        consumer{{c, sums, walk}};
       consumer.run();
     });
 }

@@ -16,34 +16,40 @@
 
 namespace pipelining::inline v0_2::attention {
 
-//! @brief Tile sizes of the backward kernel for Hopper: 128 keys stay with their values, queries and
-//! dO come in steps, through a ring of stages.
+//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, at head dim 256 64, stay with their
+//! values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
-  static_assert(Dim == 64 || Dim == 128,
-                "attention::hopper_backward_shape: the head dim must be 64 or 128, because the "
-                "registers of a warpgroup hold no wider sums beside the weights");
+  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
+                "attention::hopper_backward_shape: the head dim must be 64, 128 or 256, because "
+                "tiles are laid out for these");
   static constexpr int dim = Dim;                        //!< elements of a head
   static constexpr int consumers = 2;                    //!< warpgroups that multiply
   static constexpr int threads = 128 * (1 + consumers);  //!< of a block: one warpgroup copies
-  static constexpr int rows = 64;                        //!< keys of one consumer
-  static constexpr int keys = consumers * rows;          //!< of a block
+  //! Whether consumers share all keys and have half of the head dim each; else each has its own keys.
+  static constexpr bool is_wide = Dim == 256;
+  static constexpr int rows = 64;                        //!< keys of one tile
+  static constexpr int own_tiles = is_wide ? 1 : consumers; //!< of keys, and of values
+  static constexpr int keys = own_tiles * rows;          //!< of a block
   static constexpr int step = hopper_queries_of_step<Dim>; //!< queries of a stage
-  static constexpr int part = 64;                        //!< queries whose weights are made at once
-  static constexpr int parts = step / part;              //!< of a stage
-  static constexpr int stages = 3;                       //!< steps on the way
+  //! Queries whose weights a consumer makes at once.
+  static constexpr int part = is_wide ? 32 : 64;
+  static constexpr int parts = Dim == 64 ? 2 : 1;        //!< of a step that a consumer makes
+  static constexpr int stages = is_wide ? 2 : 3;         //!< steps on the way
   static constexpr int row_bytes = Dim * 2;              //!< of one query, key, value or dO
-  static constexpr int consumer_bytes = rows * row_bytes; //!< keys, or values, of one consumer
-  static constexpr int own_bytes = 2 * consumers * consumer_bytes; //!< all keys and values
+  static constexpr int own_tile_bytes = rows * row_bytes; //!< one tile of keys, or of values
+  static constexpr int own_bytes = 2 * own_tiles * own_tile_bytes; //!< all keys and values
   static constexpr int tile_bytes = step * row_bytes;    //!< one tile of a stage
-  static constexpr int part_bytes = part * row_bytes;    //!< one part of a tile
-  static constexpr int gradient_bytes = keys * part * 2; //!< gradients of the logits of a part
+  //! Gradients of the logits of 64 queries, or their weights.
+  static constexpr int gradient_bytes = keys * 64 * 2;
+  //! Places for these in a step: one for each part; or one for weights and one for gradients.
+  static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4;      //!< of a stage: two floats per query
   //! Of the barriers, and of what a stage tells.
   static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 16;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = own_bytes + stages * (2 * tile_bytes + number_bytes) +
-                                      2 * parts * gradient_bytes + barrier_bytes;
+                                      2 * places * gradient_bytes + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168.
   static constexpr int copy_registers = Dim == 64 ? 40 : 24;       //!< of a thread that copies
   static constexpr int consumer_registers = Dim == 64 ? 232 : 240; //!< of a thread that multiplies
@@ -60,35 +66,35 @@ struct hopper_backward_maps {
 
 namespace detail {
 
-//! Shared memory of a block: keys, then values [consumer][panel][row]; stages of queries, then dO
-//! [panel][row]; gradients of the logits [turn][part][key]; numbers, barriers, slots. `which` is 0
+//! Shared memory of a block: keys, then values [tile][panel][row]; stages of queries, then dO
+//! [panel][row]; gradients of the logits [turn][place][key]; numbers, barriers, slots. `which` is 0
 //! for keys and queries, 1 for values and dO.
 template <class Shape>
 struct backward_memory {
   std::uint32_t start; // shared address, a multiple of 1024
 
-  __device__ std::uint32_t own(int which, int consumer) const {
-    return start + (which * Shape::consumers + consumer) * Shape::consumer_bytes;
+  __device__ std::uint32_t own(int which, int tile) const {
+    return start + (which * Shape::own_tiles + tile) * Shape::own_tile_bytes;
   }
   __device__ std::uint32_t step(int which, int stage) const {
     return start + Shape::own_bytes + (2 * stage + which) * Shape::tile_bytes;
   }
-  __device__ std::uint32_t gradients(int turn, int part) const {
-    return step(0, Shape::stages) + (turn * Shape::parts + part) * Shape::gradient_bytes;
+  __device__ std::uint32_t gradients(int turn, int place) const {
+    return step(0, Shape::stages) + (turn * Shape::places + place) * Shape::gradient_bytes;
   }
   //! Where tiles begin, in the units of descriptors.
-  __device__ std::uint32_t own_piece(int which, int consumer) const {
+  __device__ std::uint32_t own_piece(int which, int tile) const {
     return start / piece_bytes +
-           (which * Shape::consumers + consumer) * (Shape::consumer_bytes / piece_bytes);
+           (which * Shape::own_tiles + tile) * (Shape::own_tile_bytes / piece_bytes);
   }
   __device__ std::uint32_t step_piece(int which, int stage, int part) const {
     return start / piece_bytes + Shape::own_bytes / piece_bytes +
            (2 * stage + which) * (Shape::tile_bytes / piece_bytes) +
            part * (Shape::part * panel_row_bytes / piece_bytes);
   }
-  __device__ std::uint32_t gradient_piece(int turn, int part) const {
+  __device__ std::uint32_t gradient_piece(int turn, int place) const {
     return step_piece(0, Shape::stages, 0) +
-           (turn * Shape::parts + part) * (Shape::gradient_bytes / piece_bytes);
+           (turn * Shape::places + place) * (Shape::gradient_bytes / piece_bytes);
   }
   //! Floats, two for each query of the stage.
   __device__ std::uint32_t numbers(int stage) const {
@@ -136,7 +142,7 @@ __device__ inline hopper_key_work read_work(std::uint32_t from) {
   return {read_slot(from), read_slot(from + 4), read_slot(from + 8), read_slot(from + 12)};
 }
 
-//! A consumer, that is a warpgroup with 64 keys of the block, and its way through the stages.
+//! A consumer, that is a warpgroup, and its way through the stages.
 template <class Shape>
 struct backward_consumer {
   backward_memory<Shape> memory;
@@ -144,10 +150,10 @@ struct backward_consumer {
 
   __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
   __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
-  //! Row of this lane within the block's own; the second half is 8 further down.
+  //! Row of this lane within the block's keys; the second half is 8 further down.
   __forceinline__ __device__ static int row() {
     int const number = thread_anew();
-    return number / 32 * 16 + number % 32 / 4;
+    return (Shape::is_wide ? number % 128 : number) / 32 * 16 + number % 32 / 4;
   }
   //! Column of this lane; then 8 further right for each part.
   __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
@@ -169,8 +175,8 @@ struct backward_consumer {
   //! Products of own tile `which` with a part of that of a stage.
   template <class Element, int Count>
   __forceinline__ __device__ void start(float (&d)[Count], int which, int stage, int part) const {
-    start_rows<Element, Shape::dim>(d,
-                                    describe_tile(memory.own_piece(which, consumer()), 16),
+    start_rows<Element, Shape::dim, Shape::step>(d,
+                                    describe_tile(memory.own_piece(which, Shape::is_wide ? 0 : consumer()), 16),
                                     describe_tile(memory.step_piece(which, stage, part), 16));
   }
 };

@@ -83,10 +83,10 @@ __device__ inline void copy_for_keys(Call const& c,
   if (is_first_lane) {
     auto const work = read_work(memory.work());
     arrive_expecting(memory.own_full(), Shape::own_bytes);
-    for (int consumer = 0; consumer < Shape::consumers; ++consumer) {
-      tile_place const at{work.first + consumer * Shape::rows, work.key_head, work.batch};
-      load_tile(memory.own(0, consumer), maps.key, at, memory.own_full());
-      load_tile(memory.own(1, consumer), maps.value, at, memory.own_full());
+    for (int tile = 0; tile < Shape::own_tiles; ++tile) {
+      tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
+      load_tile(memory.own(0, tile), maps.key, at, memory.own_full());
+      load_tile(memory.own(1, tile), maps.value, at, memory.own_full());
     }
   }
   __syncwarp();

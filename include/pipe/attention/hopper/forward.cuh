@@ -118,7 +118,7 @@ struct hopper_consumer {
   //! Waits for the next tile of keys and says which one it is.
   __forceinline__ __device__ int next_tile() const {
     wait_for(memory.key_full(key.stage), key.parity);
-    return read_slot(memory.slot(key.stage));
+    return __shfl_sync(0xffffffffu, read_slot(memory.slot(key.stage)), 0);
   }
   __forceinline__ __device__ void release_key() {
     arrive_warp(memory.key_empty(key.stage), is_first_lane);
@@ -130,7 +130,7 @@ struct hopper_consumer {
   }
 
   __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) const {
-    start_rows<Element, Dim>(
+    start_rows<Element, Dim, shape::keys>(
       s, describe_tile(queries, 16), describe_tile(memory.key_piece(key.stage), 16));
   }
   __forceinline__ __device__ void start_output() {
@@ -332,7 +332,7 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
     publish_barriers();
   }
   __syncthreads();
-  int const warpgroup = static_cast<int>(threadIdx.x) / 128;
+  int const warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == shape::consumers) {
     give_registers<shape::copy_registers>();
     if (threadIdx.x == 128 * shape::consumers) {

@@ -22,18 +22,21 @@ namespace pipelining::inline v0_2::attention {
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
-  static_assert(Dim == 64 || Dim == 128,
-                "attention::hopper_forward_shape: the head dim must be 64 or 128, because the "
-                "registers of a warpgroup hold no wider rows beside the logits");
+  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
+                "attention::hopper_forward_shape: the head dim must be 64, 128 or 256, because "
+                "tiles are laid out for these");
   //! Warpgroups that multiply.
   static constexpr int consumers = Dim == 64 && std::is_same_v<Score, plain> ? 3 : 2;
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
   static constexpr int rows = 64;                       //!< queries of one consumer
   static constexpr int queries = consumers * rows;      //!< of a block
   //! Keys of one tile.
-  static constexpr int keys = Dim == 64 || std::is_same_v<Score, plain> ? 128 : 64;
-  static constexpr int stages =
-    Dim == 128 && keys == 128 ? 2 : 4;      //!< tiles of keys, and of values, on the way
+  static constexpr int keys = Dim == 64                        ? 128
+                              : !std::is_same_v<Score, plain> ? 64
+                              : Dim == 128                    ? 128
+                                                              : 80;
+  //! Tiles of keys, and of values, on the way.
+  static constexpr int stages = Dim * keys > 128 * 64 ? 2 : 4;
   static constexpr int row_bytes = Dim * 2; //!< of one query, key or value
   static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
   static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block

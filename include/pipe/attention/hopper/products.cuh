@@ -2,16 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief wgmma: products of a warpgroup with tiles in shared memory, and the descriptors of these.
+//! @brief Products of a warpgroup with tiles in shared memory, and the descriptors of these.
 //!
 //! A tile is what one tensor copy brings: panels of 64 elements (128 bytes) by so many rows, whose
 //! 16-byte pieces trade places by row modulo 8.
 //! @source PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation"
 
+#include <pipe/attention/hopper/wgmma.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/config.hpp>
-
-#include <cuda_bf16.h>
 
 #include <cstdint>
 
@@ -67,135 +66,19 @@ __device__ inline void wait_for_products(float (&d)[Count]) {
   }
 }
 
-//! An element type in the names of instructions.
-template <class Element>
-inline constexpr char name_in_ptx[] = "f16";
-template <>
-inline constexpr char name_in_ptx<__nv_bfloat16>[] = "bf16";
-
-// clang-format off
-
-//! d[64 x 128] = a b^T, or += with add, for 16 of the inner dimension: both in rows along it.
-template <class Element>
-__device__ inline void
-start_product(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.%67.%67 "
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-               "%64, %65, add, 1, 1, 0, 0;\n}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                 "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-                 "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                 "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-                 "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-                 "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(name_in_ptx<Element>));
-}
-
-//! The same for d[64 x 64].
-template <class Element>
-__device__ inline void
-start_product(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.%35.%35 "
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-               "%32, %33, add, 1, 1, 0, 0;\n}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                 "+f"(d[30]), "+f"(d[31])
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(name_in_ptx<Element>));
-}
-
-//! d[64 x 64] = a^T b, or += with add, for 16 of the inner dimension: both in rows across it.
-template <class Element>
-__device__ inline void
-start_product_across(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.%35.%35 "
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-               "%32, %33, add, 1, 1, 1, 1;\n}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                 "+f"(d[30]), "+f"(d[31])
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(name_in_ptx<Element>));
-}
-
-//! d[64 x 128] += a b for 16 of the inner dimension: a in registers, b in rows across.
-template <class Element>
-__device__ inline void
-start_product(float (&d)[64], std::uint32_t const (&a)[4], std::uint64_t b) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.%70.%70 "
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-               "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                 "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-                 "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                 "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                 "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-                 "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-                 "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1),
-                 "C"(name_in_ptx<Element>));
-}
-
-//! The same for d[64 x 64].
-template <class Element>
-__device__ inline void
-start_product(float (&d)[32], std::uint32_t const (&a)[4], std::uint64_t b) {
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 "
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-               "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                 "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                 "+f"(d[30]), "+f"(d[31])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1),
-                 "C"(name_in_ptx<Element>));
-}
-
-// clang-format on
-
 //! Starts d[64 x Columns] = left right^T over a whole head, as one group: left has 64 rows, right a
 //! row for each column of d; both as describe_tile gives them, with panels that do not matter.
-template <class Element, int Dim, int Count>
+//! @tparam RightRows of the whole tile that right is in
+template <class Element, int Dim, int RightRows, int Count>
 __device__ __forceinline__ void
 start_rows(float (&d)[Count], std::uint32_t left, std::uint32_t right) {
   constexpr int rows = 64;
-  constexpr int columns = 2 * Count;
 #pragma unroll
   for (int n = 0; n < Dim / 16; ++n) {
     int const inside = n % 4 * 32;
     start_product<Element>(d,
                            moved(left, n / 4 * rows * panel_row_bytes + inside),
-                           moved(right, n / 4 * columns * panel_row_bytes + inside),
+                           moved(right, n / 4 * RightRows * panel_row_bytes + inside),
                            n > 0);
   }
   end_products();
@@ -207,11 +90,18 @@ template <class Element, int Count, int Packed>
 __device__ __forceinline__ void
 start_sum(float (&sum)[Count], std::uint32_t const (&a)[Packed], std::uint32_t b) {
   constexpr int rows = 4 * Packed;
+  constexpr int columns = Count < 64 ? 2 * Count : 128; // of one product
   auto const right = describe_tile(b, rows * panel_row_bytes);
 #pragma unroll
   for (int n = 0; n < rows / 16; ++n) {
     std::uint32_t const part[4] = {a[4 * n], a[4 * n + 1], a[4 * n + 2], a[4 * n + 3]};
-    start_product<Element>(sum, part, moved(right, n * 2 * eight_rows_bytes));
+#pragma unroll
+    for (int first = 0; first < 2 * Count; first += columns) {
+      start_product<Element>(
+        reinterpret_cast<float(&)[columns / 2]>(sum[first / 2]),
+        part,
+        moved(right, first / panel_width * rows * panel_row_bytes + n * 2 * eight_rows_bytes));
+    }
   }
   end_products();
 }

@@ -36,9 +36,10 @@ __device__ inline void start_sums_block(Call const& c, hopper_query_sums const& 
                                 min(step, static_cast<int>(c.p.query_length) - first),
                                 means,
                                 thread % 32);
-  auto* const sums = reinterpret_cast<float4*>(
-    to.sums + static_cast<std::int64_t>(blockIdx.x) * 2 * hopper_query_sums::tile);
-  for (int n = thread; n < 2 * hopper_query_sums::tile / 4; n += start_sums_threads) {
+  constexpr int count = hopper_query_sums::tiles_of_step(Dim) * hopper_query_sums::tile;
+  auto* const sums =
+    reinterpret_cast<float4*>(to.sums + static_cast<std::int64_t>(blockIdx.x) * count);
+  for (int n = thread; n < count / 4; n += start_sums_threads) {
     sums[n] = {0, 0, 0, 0};
   }
   if (thread == 0) {
@@ -55,8 +56,9 @@ template <int Dim, class Element, class Call>
 __device__ inline void finish_sums_block(Call const& c, hopper_query_sums const& from) {
   auto const steps = static_cast<unsigned>(from.steps);
   auto const heads = static_cast<unsigned>(c.p.heads);
-  int const which = static_cast<int>(blockIdx.x % 2);
-  unsigned const number = blockIdx.x / 2;
+  constexpr unsigned tiles = hopper_query_sums::tiles_of_step(Dim);
+  int const which = static_cast<int>(blockIdx.x % tiles);
+  unsigned const number = blockIdx.x / tiles;
   int const head = static_cast<int>(number / steps % heads);
   int const batch = static_cast<int>(number / steps / heads);
   int const line = static_cast<int>(threadIdx.x) / 8;

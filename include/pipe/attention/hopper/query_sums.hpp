@@ -22,10 +22,15 @@ template <int Dim>
 inline constexpr int hopper_queries_of_step = Dim == 64 ? 128 : 64;
 
 //! @brief Scratch of the backward kernel for Hopper. Sums lie as accumulators of wgmma do, so that
-//! every lane adds four neighbours: [batch, heads, steps, 2, part 8, thread 128, 4]. The 2 are
-//! halves of the queries at head dim 64 and of the head dim at 128.
+//! every lane adds four neighbours: [batch, heads, steps, tiles, part 8, thread 128, 4]. The tiles
+//! are halves of the queries at head dim 64, halves of the head dim at 128, quarters of it at 256.
 struct hopper_query_sums {
-  static constexpr int tile = 64 * 64; //!< floats to which one consumer adds in a step
+  static constexpr int tile = 64 * 64; //!< floats of one tile
+
+  //! Tiles of one step.
+  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr int tiles_of_step(std::int64_t head_dim) {
+    return head_dim == 256 ? 4 : 2;
+  }
 
   float* sums = nullptr;           //!< begins at a multiple of 16 bytes
   std::int32_t* after = nullptr;   //!< [batch, heads, steps]: 1 + the tile of keys that added last
@@ -39,13 +44,14 @@ struct hopper_query_sums {
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p) {
-    return p.batch * p.heads * steps_of(p) * (2 * tile + 1) + 1;
+    return p.batch * p.heads * steps_of(p) * (tiles_of_step(p.head_dim) * tile + 1) + 1;
   }
   //! Takes its place at the start of scratch.
   //! @param data begins at a multiple of 16 bytes and holds scratch(p) numbers
   [[nodiscard]] static hopper_query_sums in(float* data, parameters const& p) {
     auto const count = p.batch * p.heads * steps_of(p);
-    auto* const after = reinterpret_cast<std::int32_t*>(data + count * 2 * tile);
+    auto* const after =
+      reinterpret_cast<std::int32_t*>(data + count * tiles_of_step(p.head_dim) * tile);
     return {data,
             after,
             reinterpret_cast<std::uint32_t*>(after + count),

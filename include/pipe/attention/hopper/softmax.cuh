@@ -12,13 +12,38 @@
 #include <pipe/attention/score.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 namespace pipelining::inline v0_2::attention::detail {
 
+//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its own,
+//! which takes few registers beside those of the products.
+//! @param at   of the lane's first row and column
+//! @param rows that exist, counted from there; columns likewise
+template <int Columns, mask Mask>
+__device__ __forceinline__ void ask_mask(
+  std::uint32_t (&kept)[2], pair_position at, int rows, int columns, Mask const& m) {
+  static_assert(Columns <= 32);
+  kept[0] = 0;
+  kept[1] = 0;
+#pragma unroll 1
+  for (int n = 0; n < Columns; ++n) {
+    int const column = n / 2 * 8 + n % 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const row = half * 8;
+      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
+      if (row < rows && column < columns && m.keep(here)) {
+        kept[half] |= 1u << n;
+      }
+    }
+  }
+}
+
 //! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
-//! @param at     of the lane's first row and column
-//! @param rows    that exist, counted from there; columns likewise
+//! @param at   of the lane's first row and column
+//! @param rows that exist, counted from there; columns likewise
 template <bool Whole, int Count, mask Mask, score Score>
 __device__ __forceinline__ void make_hopper_logits(float (&s)[Count],
                                                    pair_position at,
@@ -29,19 +54,23 @@ __device__ __forceinline__ void make_hopper_logits(float (&s)[Count],
                                                    Score const& f) {
   constexpr bool is_plain = std::is_same_v<Score, plain>;
   if constexpr (!Whole || !is_plain) {
+    std::uint32_t kept[2];
+    if constexpr (!Whole) {
+      ask_mask<Count / 2>(kept, at, rows, columns, m);
+    }
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      int const row = i % 4 / 2 * 8;
-      int const column = i / 4 * 8 + i % 2;
-      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
-      bool const kept = Whole || (row < rows && column < columns && m.keep(here));
+      bool const is_kept = Whole || (kept[i % 4 / 2] >> (i / 4 * 2 + i % 2) & 1) != 0;
       if constexpr (is_plain) {
-        s[i] = kept ? s[i] : -INFINITY;
+        s[i] = is_kept ? s[i] : -INFINITY;
       } else {
-        s[i] = kept ? static_cast<float>(f.value(s[i] * scale, here)) : -INFINITY;
-      }
-      if (i % 4 == 3) { // else what masks and scores read is read for all columns at once
-        asm volatile("" ::: "memory");
+        int const row = i % 4 / 2 * 8;
+        int const column = i / 4 * 8 + i % 2;
+        pair_position const here{at.batch, at.head, at.query + row, at.key + column};
+        s[i] = is_kept ? static_cast<float>(f.value(s[i] * scale, here)) : -INFINITY;
+        if (i % 4 == 3) { // else what scores read is read for all columns at once
+          asm volatile("" ::: "memory");
+        }
       }
     }
   }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What consumers of the backward kernel for Hopper do alike, whatever their share of a
+//! tile: weights of a step, sums of dQ, dK and dV to memory.
+
+#include <pipe/attention/hopper/backward_block.cuh>
+#include <pipe/attention/hopper/backward_weights.cuh>
+#include <pipe/attention/hopper/query_sums.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+//! Adds four floats to memory; does not wait.
+__device__ inline void add_four(float* to, float const* four) {
+  asm volatile(
+    "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+    "f"(four[0]),
+    "f"(four[1]),
+    "f"(four[2]),
+    "f"(four[3])
+    : "memory");
+}
+
+__device__ inline void add_two(float* to, float x, float y) {
+  asm volatile(
+    "red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+    "f"(x),
+    "f"(y)
+    : "memory");
+}
+
+//! A consumer at its steps.
+template <int Dim, query_order Order, class Element, mask Mask, score Score>
+struct key_steps {
+  using shape = hopper_backward_shape<Dim>;
+
+  backward_call<Element, Mask, Score> const& c;
+  hopper_query_sums const& sums;
+  backward_consumer<shape> walk;
+  std::uint32_t order_parity = 0;
+
+  //! Two numbers of a stage for each eight queries of a part, alike in both rows of the lane.
+  __forceinline__ __device__ auto numbers(int stage, int part, int which) const {
+    auto const from =
+      walk.memory.numbers(stage) + (which * shape::step + part * shape::part + walk.column()) * 4;
+    return [from](int n) {
+      float2 const two = read_two(from + n * 32);
+      return numbers_of_part{{two.x, two.y, two.x, two.y}};
+    };
+  }
+
+  //! Products of the keys with a part of a step to weights times derivatives of the score, in
+  //! place, and to weights alone, packed.
+  template <int Count>
+  __forceinline__ __device__ void weigh(
+    float (&s)[Count], std::uint32_t (&weights)[Count / 2], int stage, int part, int told) const {
+    auto const work = read_work(walk.memory.work());
+    int const column_of_tile = told / 2 * shape::step + part * shape::part + walk.column();
+    int const row_of_tile = walk.row();
+    pair_position const at{work.batch,
+                           read_slot(walk.memory.head(stage)),
+                           static_cast<int>(c.p.query_offset) + column_of_tile,
+                           static_cast<int>(c.p.key_offset) + work.first + row_of_tile};
+    int const rows = work.rows - row_of_tile;
+    int const columns = static_cast<int>(c.p.query_length) - column_of_tile;
+    auto const base = numbers(stage, part, 0);
+    auto const keep = [&](int n, float const(&weight)[4]) {
+      weights[2 * n] = pack<Element>(weight[0], weight[1]);
+      weights[2 * n + 1] = pack<Element>(weight[2], weight[3]);
+    };
+    if (told % 2 == 0) {
+      make_hopper_weights<true, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
+    } else {
+      make_hopper_weights<false, true>(s, at, rows, columns, c.scale, c.m, c.f, base, keep);
+    }
+  }
+
+  //! Adds what this consumer has of the dQ of a stage.
+  template <int Count>
+  __forceinline__ __device__ void add_queries(float const (&of_query)[Count], int stage) {
+    if constexpr (Order == query_order::kept) {
+      wait_for(walk.memory.turn(), order_parity);
+      order_parity ^= 1;
+    }
+    auto* const to = sums.sums +
+                     static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) *
+                       (hopper_query_sums::tiles_of_step(Dim) * hopper_query_sums::tile) +
+                     thread_anew() * 4 + walk.consumer() * (Count * 128 - 128 * 4);
+#pragma unroll
+    for (int n = 0; n < Count / 4; ++n) {
+      add_four(to + n * 128 * 4, of_query + 4 * n);
+    }
+    if constexpr (Order == query_order::kept) {
+      arrive_warp(walk.memory.added(), walk.lane() == 0);
+    }
+  }
+
+  //! Adds the sums of this lane to a running gradient. No other block adds to these rows, so the
+  //! order does not matter.
+  //! @param column of the head dim where the sums begin
+  template <int Count>
+  __forceinline__ __device__ void add_to(tensor_view<float> const& running,
+                                         float const (&sum)[Count],
+                                         float factor,
+                                         int column) const {
+    auto const work = read_work(walk.memory.work());
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const r = walk.row() + half * 8;
+      if (r < work.rows) {
+        float* const to =
+          running.row(work.batch, work.first + r, work.key_head) + column + walk.column();
+#pragma unroll
+        for (int n = 0; n < Count / 4; ++n) {
+          add_two(to + n * 8, factor * sum[4 * n + 2 * half], factor * sum[4 * n + 2 * half + 1]);
+        }
+      }
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_2::attention::detail

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Consumers of the backward kernel for Hopper at head dim 256.
+//!
+//! A warpgroup's registers hold dK and dV of 64 keys for half of the head dim, so both consumers
+//! have the same keys: each makes the weights of half of the queries of a step, puts weights and
+//! gradients of the logits in shared memory, and then multiplies those of all queries with its half
+//! of the head dim.
+//! @source Shah et al. 2024 (FlashAttention-3): two warpgroups share dK and dV of a narrow tile at
+//! head dim 256
+
+#include <pipe/attention/hopper/backward_block.cuh>
+#include <pipe/attention/hopper/backward_steps.cuh>
+#include <pipe/attention/hopper/backward_weights.cuh>
+#include <pipe/attention/hopper/query_sums.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+//! One consumer: half of the head dim.
+template <query_order Order, class Element, mask Mask, score Score>
+struct wide_key_consumer {
+  using shape = hopper_backward_shape<256>;
+  static constexpr int half = shape::dim / 2;
+  enum place : std::uint8_t { of_weights, of_gradients };
+
+  key_steps<shape::dim, Order, Element, Mask, Score> steps;
+  int turn = 0;             // which places a step takes
+  float of_key[half / 2];   // [64, half] of the warpgroup, not yet times scale
+  float of_value[half / 2]; // [64, half]
+  float of_query[half / 2]; // [64, half] of dQ of a step, not yet times scale
+
+  //! Puts this consumer's queries where products read them: a row for each key, a panel of queries.
+  __forceinline__ __device__ void keep(std::uint32_t const (&packed)[8], place where) {
+    int const lane = steps.walk.lane();
+    int const row = steps.walk.row() / 16 * 16 + lane % 16;
+    int const first = steps.walk.consumer() * (shape::part / 8);
+    auto const to = steps.walk.memory.gradients(turn, where) + row * panel_row_bytes;
+#pragma unroll
+    for (int n = 0; n < shape::part / 8; n += 2) {
+      store_matrices(to + ((first + n + lane / 16) ^ row % 8) * piece_bytes, packed + 2 * n);
+    }
+  }
+
+  //! This consumer's panels of a tile of 64 rows.
+  __forceinline__ __device__ std::uint32_t panels_of(std::uint32_t tile) const {
+    constexpr int bytes = 64 * panel_row_bytes;
+    return describe_tile(tile + steps.walk.consumer() * (half / panel_width * bytes / piece_bytes),
+                         bytes);
+  }
+
+  //! Starts dQ: gradients [64 queries, 64 keys] times keys [64, half].
+  __forceinline__ __device__ void start_queries() {
+    auto const gradients = describe_tile(steps.walk.memory.gradient_piece(turn, of_gradients), 16);
+    auto const keys = panels_of(steps.walk.memory.own_piece(0, 0));
+#pragma unroll
+    for (int n = 0; n < shape::keys / 16; ++n) {
+      start_product<Element, true, true>(of_query,
+                                         moved(gradients, n * 2 * eight_rows_bytes),
+                                         moved(keys, n * 2 * eight_rows_bytes),
+                                         n > 0);
+    }
+    end_products();
+  }
+
+  //! Starts sum += what a place has [64 keys, 64 queries] times queries, or dO, [64, half].
+  __forceinline__ __device__ void start_keys(float (&sum)[half / 2], place where, int stage) {
+    auto const left = describe_tile(steps.walk.memory.gradient_piece(turn, where), 16);
+    auto const right =
+      panels_of(steps.walk.memory.step_piece(where == of_weights ? 1 : 0, stage, 0));
+#pragma unroll
+    for (int n = 0; n < shape::step / 16; ++n) {
+      start_product<Element, false, true>(
+        sum, moved(left, n * 32), moved(right, n * 2 * eight_rows_bytes), true);
+    }
+    end_products();
+  }
+
+  //! Weights and gradients of a step whose logits s are under way.
+  __forceinline__ __device__ void visit_step(float (&s)[16], int stage, int told) {
+    int const part = steps.walk.consumer();
+    float d[16];
+    std::uint32_t packed[8];
+    before_products();
+    steps.walk.template start<Element>(d, 1, stage, part);
+    wait_for_products<1>(s);
+    steps.weigh(s, packed, stage, part, told);
+    keep(packed, of_weights);
+    wait_for_products<0>(d);
+    make_hopper_gradients<Element>(packed, s, d, steps.numbers(stage, part, 1));
+    keep(packed, of_gradients);
+    show_to_copies();
+    meet_consumers();
+  }
+
+  //! Starts all that follows from the weights of a step.
+  __forceinline__ __device__ void start_sums(int stage) {
+    start_queries();
+    start_keys(of_value, of_weights, stage);
+    start_keys(of_key, of_gradients, stage);
+    turn ^= 1;
+  }
+
+  //! All steps of queries from the first one on.
+  __forceinline__ __device__ void visit_steps(int told) {
+    float s[16];
+    int stage = steps.walk.take();
+    before_products();
+    steps.walk.template start<Element>(s, 0, stage, steps.walk.consumer());
+    visit_step(s, stage, told);
+    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+      int const next = steps.walk.take();
+      before_products();
+      start_sums(stage);
+      steps.walk.template start<Element>(s, 0, next, steps.walk.consumer());
+      wait_for_products<3>(of_query);
+      steps.add_queries(of_query, stage);
+      wait_for_products<1>(of_value);
+      wait_for_products<1>(of_key);
+      steps.walk.release(stage);
+      stage = next;
+      visit_step(s, stage, told);
+    }
+    before_products();
+    start_sums(stage);
+    wait_for_products<2>(of_query);
+    steps.add_queries(of_query, stage);
+    wait_for_products<0>(of_value);
+    wait_for_products<0>(of_key);
+    steps.walk.release(stage);
+  }
+
+  __forceinline__ __device__ void run() {
+    int const told = steps.walk.next_tile();
+    if (told == no_more_tiles) {
+      return; // the running gradients stay as they are
+    }
+#pragma unroll
+    for (int i = 0; i < half / 2; ++i) {
+      of_key[i] = 0;
+      of_value[i] = 0;
+    }
+    wait_for(steps.walk.memory.own_full(), 0);
+    visit_steps(told);
+    int const column = steps.walk.consumer() * half;
+    steps.add_to(steps.c.t.key_gradient, of_key, steps.c.scale, column);
+    steps.add_to(steps.c.t.value_gradient, of_value, 1.0f, column);
+  }
+};
+
+} // namespace pipelining::inline v0_2::attention::detail
