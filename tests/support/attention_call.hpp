@@ -55,10 +55,11 @@ inline double apart(std::vector<double> const& a, std::vector<double> const& b) 
 }
 
 //! Dense tensors of a forward and a backward call, filled with random numbers.
-struct attention_call {
-  using element = __nv_bfloat16;
+template <class Element>
+struct attention_call_of {
+  using element = Element;
 
-  explicit attention_call(at::parameters const& of = some_parameters, unsigned seed = 1)
+  explicit attention_call_of(at::parameters const& of = some_parameters, unsigned seed = 1)
       : p(of), query(query_count()), key(key_count()), value(key_count()), output(query_count()),
         output_gradient(query_count()), query_gradient(query_count()), lse(row_count()),
         mean(row_count()), sums(at::hopper_query_sums::scratch(p)), key_gradient(key_count()),
@@ -118,9 +119,14 @@ struct attention_call {
   device_array<float> lse, mean, sums, key_gradient, value_gradient;
 };
 
+using attention_call = attention_call_of<__nv_bfloat16>;
+
 //! What the double reference makes of a call.
 struct attention_answers {
-  explicit attention_answers(attention_call const& c)
+  template <class Element, class Mask = at::causal, class Score = at::plain>
+  explicit attention_answers(attention_call_of<Element> const& c,
+                             Mask const& m = {},
+                             Score const& f = {})
       : output(static_cast<std::size_t>(c.query_count())),
         lse(static_cast<std::size_t>(c.row_count())), query_gradient(output.size()),
         key_gradient(static_cast<std::size_t>(c.key_count())), value_gradient(key_gradient.size()) {
@@ -133,7 +139,9 @@ struct attention_answers {
                            c.of_keys(k.data()),
                            c.of_keys(v.data()),
                            c.of_queries(output.data()),
-                           c.rows(lse.data())});
+                           c.rows(lse.data())},
+                          m,
+                          f);
     at::reference_backward(c.p,
                            {c.of_queries(q.data()),
                             c.of_keys(k.data()),
@@ -143,7 +151,9 @@ struct attention_answers {
                             c.of_queries(g.data()),
                             c.of_queries(query_gradient.data()),
                             c.of_keys(key_gradient.data()),
-                            c.of_keys(value_gradient.data())});
+                            c.of_keys(value_gradient.data())},
+                           m,
+                           f);
   }
 
   std::vector<double> output, lse, query_gradient, key_gradient, value_gradient;
