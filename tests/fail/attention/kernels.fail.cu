@@ -35,7 +35,7 @@ void calls(at::parameters const& p,
   at::backward_on_device<64>(p, gradients_in_float, {}, a_mask{}, at::plain{}, nullptr);
   at::merge_on_device<64>(in_float.output, {}, in_float.output, {}, nullptr);
   at::forward_on_device<96>(p, t, a_mask{}, at::plain{}, nullptr);
-  at::forward_on_hopper<256>(p, t, a_mask{}, at::plain{}, nullptr);
+  at::forward_on_hopper<96>(p, t, a_mask{}, at::plain{}, nullptr);
 #elif FAIL_CASE == 2
   at::forward_on_gpu<64>(p, t, {}, no_mask{}, at::plain{}, nullptr);
 #endif
