@@ -4,7 +4,7 @@
 #include <pipe/attention/hopper/forward.cuh>
 #else
 #include <pipe/attention/hopper/backward.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 #endif
 
 namespace at = pipelining::attention;
@@ -22,18 +22,18 @@ using call_64 = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   start_sums_64(const __grid_constant__ call_64 call,
-                const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::start_sums_block<64>(call, sums);
+                const __grid_constant__ at::query_sums sums) {
+  at::detail::start_sums_block<at::kernel_family::hopper, 64>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<64>::threads, 1)
   backward_64(const __grid_constant__ at::hopper_backward_maps maps,
               const __grid_constant__ call_64 call,
-              const __grid_constant__ at::hopper_query_sums sums) {
+              const __grid_constant__ at::query_sums sums) {
   at::detail::backward_hopper_block<64, at::query_order::kept>(call, maps, sums, memory);
 }
 extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)
   finish_sums_64(const __grid_constant__ call_64 call,
-                 const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::finish_sums_block<64, __nv_bfloat16>(call, sums);
+                 const __grid_constant__ at::query_sums sums) {
+  at::detail::finish_sums_block<at::kernel_family::hopper, 64, __nv_bfloat16>(call, sums);
 }
 #endif

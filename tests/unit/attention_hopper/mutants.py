@@ -18,7 +18,7 @@ BACK = "hopper/backward.cuh"
 PARTS = "hopper/backward_block.cuh"
 COPIES = "hopper/backward_copies.cuh"
 WEIGHTS = "hopper/backward_weights.cuh"
-SUMS = "hopper/query_sums.cuh"
+SUMS = "kernel/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -86,7 +86,7 @@ BACKWARD = {
     "back_matrices_in_another_order": (BACK, "row() / 16 * 16 + lane % 16", "row() / 16 * 16 + lane / 16 * 8 + lane % 8"),
     "back_consumers_share_one_half": (BACK, "Dim == 64 ? share : 0", "0"),
     "back_keys_of_the_first_consumer": (BACK, "n / 4 * shape::consumer_bytes +", ""),
-    "back_consumers_add_to_one_tile": (BACK, "(hopper_query_sums::tile - 128 * 4)", "(-128 * 4)"),
+    "back_consumers_add_to_one_tile": (BACK, "(shape::step * Dim / 2 - 128 * 4)", "(-128 * 4)"),
     "back_numbers_not_waited_for": (COPIES, "arrive_warp(memory.full(place.stage), lane == 0);", "if (lane == 0) {\n      arrive(memory.full(place.stage));\n    }"),
     "back_one_arrival_on_full_stages": (PARTS, "begin_barrier(memory.full(stage), 2)", "begin_barrier(memory.full(stage), 1)"),
     "back_numbers_of_the_first_stage": (BACK, "walk.memory.numbers(stage)", "walk.memory.numbers(0)"),
@@ -100,13 +100,13 @@ BACKWARD = {
     "back_dk_without_scale": (BACK, "of_key, c.scale)", "of_key, 1.0f)"),
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
-    "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
+    "back_halves_of_dq_swapped": (SUMS, "int const n = 2 * half;", "int const n = 2 - 2 * half;"),
     "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
     "order_turn_not_waited_for": (BACK, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (BACK, "order_parity ^= 1;", ""),
-    "order_not_waited_for": (COPIES, "while (read_after(sums.after + step) != before) {\n    }", ""),
+    "order_not_waited_for": (COPIES, "wait_for_tile(sums.after + step, before);", ""),
 }
 KERNELS = {"FORWARD": FORWARD, "BACKWARD": BACKWARD}
 MUTANTS = {**FORWARD, **BACKWARD}

@@ -20,7 +20,7 @@
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/hopper/backward_copies.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 
@@ -51,7 +51,7 @@ struct key_consumer {
   using shape = hopper_backward_shape<Dim>;
 
   backward_call<Element, Mask, Score> const& c;
-  hopper_query_sums const& sums;
+  query_sums const& sums;
   backward_consumer<shape> walk;
   // Groups that may be under way while gradients are made: that of dV. At 128 the registers do not
   // suffice for it; the other consumer multiplies meanwhile.
@@ -138,8 +138,8 @@ struct key_consumer {
     }
     auto* const to =
       sums.sums +
-      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) * (2 * hopper_query_sums::tile) +
-      thread_anew() * 4 + walk.consumer() * (hopper_query_sums::tile - 128 * 4);
+      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) * (shape::step * Dim) +
+      thread_anew() * 4 + walk.consumer() * (shape::step * Dim / 2 - 128 * 4);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       add_four(to + n * 128 * 4, of_query + 4 * n);
@@ -248,20 +248,16 @@ struct key_consumer {
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score> const& c,
                                              hopper_backward_maps const& maps,
-                                             hopper_query_sums const& sums,
+                                             query_sums const& sums,
                                              unsigned char* shared) {
   using shape = hopper_backward_shape<Dim>;
   run_roles<shape>(
     shared,
-    [&] {
-      // Blocks start in any order; whoever waits for another has to know that it has started.
-      auto const n = Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x;
-      return key_work<Order, shape::keys>(c.p, static_cast<int>(n));
-    },
+    [&] { return work_of_piece<Order, shape::keys>(c.p, take_piece<Order>(sums)); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },
-    [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(c, memory, lane); },
+    [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(sums, memory, lane); },
     [&](backward_memory<shape> const& memory) {
       if constexpr (Order == query_order::kept) {
         keep_order(sums, memory);

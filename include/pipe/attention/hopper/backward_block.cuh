@@ -7,8 +7,10 @@
 #include <pipe/attention/hopper/forward_block.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/hopper/products.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/kernel/query_order.cuh>
+#include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cuda.h>
 
@@ -28,7 +30,7 @@ struct hopper_backward_shape {
   static constexpr int threads = 128 * (1 + consumers);  //!< of a block: one warpgroup copies
   static constexpr int rows = 64;                        //!< keys of one consumer
   static constexpr int keys = consumers * rows;          //!< of a block
-  static constexpr int step = hopper_queries_of_step<Dim>; //!< queries of a stage
+  static constexpr int step = queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
   static constexpr int part = 64;                        //!< queries whose weights are made at once
   static constexpr int parts = step / part;              //!< of a stage
   static constexpr int stages = 3;                       //!< steps on the way
@@ -111,28 +113,20 @@ struct backward_memory {
   __device__ std::uint32_t head(int stage) const { return slot(Shape::stages) + 4 * stage; }
   //! Where its sums of dQ lie, in steps.
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
-  //! The tile of keys after which this block adds, as hopper_query_sums::after has it.
+  //! The tile of keys after which this block adds, as query_sums::after has it.
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
   //! The block's work: four numbers.
   __device__ std::uint32_t work() const { return after(Shape::stages); }
 };
 
-//! A tile of keys of one key head.
-struct hopper_key_work {
-  int batch;
-  int key_head;
-  int first; // key of the call
-  int rows;  // that exist
-};
-
 //! Writes the work of a block to shared memory: nobody keeps in registers what is seldom needed.
-__device__ inline void write_work(std::uint32_t to, hopper_key_work const& work) {
+__device__ inline void write_work(std::uint32_t to, key_work const& work) {
   write_slot(to, work.batch);
   write_slot(to + 4, work.key_head);
   write_slot(to + 8, work.first);
   write_slot(to + 12, work.rows);
 }
-__device__ inline hopper_key_work read_work(std::uint32_t from) {
+__device__ inline key_work read_work(std::uint32_t from) {
   return {read_slot(from), read_slot(from + 4), read_slot(from + 8), read_slot(from + 12)};
 }
 
