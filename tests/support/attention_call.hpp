@@ -4,8 +4,8 @@
 //! @file
 //! @brief One call of attention on the stand-in for the CUDA runtime, and its answers in double.
 
-#include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/reference.hpp>
 
 #include <cuda_bf16.h>

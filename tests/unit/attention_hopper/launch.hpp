@@ -4,9 +4,9 @@
 //! @file
 //! @brief What launch.cu offers to launch.test.cpp; the one is compiled by nvcc, the other not.
 
-#include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
