@@ -115,6 +115,7 @@ set(PIPELINING_HEADERS_MODEL
 set(PIPELINING_HEADERS_SEARCH
   search/block_frontier.hpp
   search/bound_graph.hpp
+  search/bound_kinds.hpp
   search/bound_paths.hpp
   search/bounds.hpp
   search/chunk_sequences.hpp

@@ -196,17 +196,6 @@ pp::shape extents_inside(schedule_choice choice) {
   return arrange(choice);
 }
 
-//! No order takes less: neither of the stages between shards alone, nor of the busiest device.
-double bound_around(pp::dynamic_timetable const& table,
-                    pp::cost_table const& cost,
-                    schedule_choice const& choice) {
-  pp::shape const inside = extents_inside(choice);
-  double const bound =
-    pp::least_times(inside, pp::detail::cost_inside<pp::cost_table>{cost, inside.devices})
-      .makespan.least();
-  return std::max(bound, busiest_work(table, cost));
-}
-
 } // namespace
 
 std::string label_of(schedule_choice const& c) {
@@ -366,9 +355,7 @@ void measure(choose_command const& asked,
     options.relief = pp::memory_relief::copy;
   // What waits for exchanges in one order hides them in another.
   pp::cost_table const hidden = cost.without_exchanges();
-  one.bound = has_shards(one.choice.adapted)
-                ? bound_around(table, hidden, one.choice)
-                : pp::least_times(table.over(), hidden, options).makespan.least();
+  one.bound = pp::least_times(table.over(), hidden, options).makespan.least();
 }
 
 evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
