@@ -176,7 +176,9 @@ public:
                                           part(value_gradient_, 0, n, s_.key_heads)};
     if (family == at::kernel_family::portable) {
       auto const mean = at::dense_rows(scratch_.data(), 1, s_.heads, end - begin);
-      at::backward_on_device<Dim>(p, t, mean, Mask{}, at::plain{}, nullptr);
+      auto const sums =
+        at::query_sums::in(scratch_.data() + at::detail::floats_of_means(p), p, family);
+      at::backward_on_device<Dim>(p, t, mean, sums, Mask{}, at::plain{}, nullptr);
     } else {
       at::backward_on_gpu<Dim>(p, t, scratch(), Mask{}, at::plain{}, nullptr);
     }

@@ -115,6 +115,7 @@ set(PIPELINING_HEADERS_MODEL
 set(PIPELINING_HEADERS_SEARCH
   search/block_frontier.hpp
   search/bound_graph.hpp
+  search/bound_kinds.hpp
   search/bound_paths.hpp
   search/bounds.hpp
   search/chunk_sequences.hpp
@@ -151,13 +152,13 @@ set(PIPELINING_HEADERS_SEARCH
 set(PIPELINING_HEADERS_ATTENTION
   attention/backward.hpp
   attention/forward.hpp
-  attention/hopper/query_sums.hpp
   attention/kernel_call.hpp
   attention/kernel_choice.hpp
   attention/key_splits.hpp
   attention/mask.hpp
   attention/merge.hpp
   attention/parameters.hpp
+  attention/query_sums.hpp
   attention/reference.hpp
   attention/score.hpp
   attention/host/tile.hpp
@@ -296,6 +297,7 @@ set(PIPELINING_MPI_HEADERS
 # others, since they need nothing built.
 set(PIPELINING_CUDA_HEADERS
   attention/backward.cuh
+  attention/backward_launch.cuh
   attention/backward_on_hopper.cuh
   attention/forward.cuh
   attention/forward_on_hopper.cuh
@@ -313,15 +315,18 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper/instructions.cuh
   attention/hopper/launch.cuh
   attention/hopper/products.cuh
-  attention/hopper/query_sums.cuh
   attention/hopper/softmax.cuh
   attention/hopper/tensor_map.cuh
   attention/hopper/wgmma.cuh
   attention/kernel/merge_splits.cuh
+  attention/kernel/query_order.cuh
   attention/kernel/query_statistics.cuh
+  attention/kernel/query_sums.cuh
   attention/kernel/tile_search.cuh
   attention/kernel/warp_matrix.cuh
+  attention/portable/backward_block.cuh
   attention/portable/backward_mma.cuh
+  attention/portable/backward_weights.cuh
   attention/portable/forward_mma.cuh
   attention/portable/shared_tile.cuh
   cuda/device_board.cuh

@@ -196,17 +196,6 @@ pp::shape extents_inside(schedule_choice choice) {
   return arrange(choice);
 }
 
-//! No order takes less: neither of the stages between shards alone, nor of the busiest device.
-double bound_around(pp::dynamic_timetable const& table,
-                    pp::cost_table const& cost,
-                    schedule_choice const& choice) {
-  pp::shape const inside = extents_inside(choice);
-  double const bound =
-    pp::least_times(inside, pp::detail::cost_inside<pp::cost_table>{cost, inside.devices})
-      .makespan.least();
-  return std::max(bound, busiest_work(table, cost));
-}
-
 } // namespace
 
 std::string label_of(schedule_choice const& c) {
@@ -366,9 +355,7 @@ void measure(choose_command const& asked,
     options.relief = pp::memory_relief::copy;
   // What waits for exchanges in one order hides them in another.
   pp::cost_table const hidden = cost.without_exchanges();
-  one.bound = has_shards(one.choice.adapted)
-                ? bound_around(table, hidden, one.choice)
-                : pp::least_times(table.over(), hidden, options).makespan.least();
+  one.bound = pp::least_times(table.over(), hidden, options).makespan.least();
 }
 
 evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
@@ -440,6 +427,18 @@ double seconds_between(choose_command const& asked, int from, int to, std::int64
   return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
 }
 
+//! The devices of a stage, of one between shards or of a shard: shard d of either end is on device
+//! d.
+std::vector<int> holders_in(candidate const& one, int stage) {
+  if (!has_shards(one.choice.adapted))
+    return pp::holders_of({one.extents}, stage);
+  pp::shape const inside = extents_inside(one.choice);
+  int const chain = stage - inside.devices;
+  return chain < 0                    ? std::vector{stage}
+         : chain < pp::stages(inside) ? pp::holders_of({inside}, chain)
+                                      : std::vector{chain - pp::stages(inside)};
+}
+
 //! The times of passes and copies, and of messages.
 pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one) {
   if (asked.measured) {
@@ -454,17 +453,13 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
   for (int device = 0; device < asked.devices; ++device)
     of_device.push_back(predicted(asked, one, asked.gpu(device)));
   pp::cost_table cost = of_device.front();
-  pp::pipeline_tables tables;
-  if (has_shards(one.choice.adapted))
-    tables = make_named_timetable(one.choice, cost).tables;
-  pp::pipeline const over = tables.over(one.extents);
   for (int stage = 0; stage < pp::stages(one.extents); ++stage)
     for (pp::pass_kind const kind : pp::timed_kinds)
       for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
         pp::pass const what = pp::row_writer::make(kind, stage, 0, chunk);
         double slowest = 0;
         double exchanges = 0;
-        for (int const device : pp::holders_of(over, stage))
+        for (int const device : holders_in(one, stage))
           if (pp::cost_table const& here = of_device[static_cast<std::size_t>(device)];
               here.duration(what) >= slowest) {
             slowest = here.duration(what);

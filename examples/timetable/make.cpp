@@ -170,10 +170,8 @@ pp::uniform_cost work_of_share(made_table const& made) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  // Nothing is known of unequal numbers of chunks, and of stages that are no chain there and back.
-  if (table.first_units != nullptr || table.edges != nullptr ||
-      pp::stages_go_one_way(*table.declared))
-    return {};
+  if (pp::stages_go_one_way(*table.declared))
+    return {}; // nothing is known of them
   // What waits for an all-reduce in one order hides it in another.
   pp::uniform_cost hidden = made.cost;
   hidden.all_reduce = 0;
@@ -188,7 +186,9 @@ pp::time_bounds bounds_of(made_table const& made) {
   pp::flow const& declared = *table.declared;
   bool const plain =
     !declared[pp::pass_kind::recompute].exists() && !declared[pp::pass_kind::copy_out].exists();
-  if (plain && std::int64_t{pp::stages(table.extents)} * table.extents.chunks <= most_units) {
+  bool const small = std::int64_t{pp::stages(table.extents)} * table.extents.chunks <= most_units;
+  // What chunks of unequal sequences take is not known here.
+  if (plain && small && table.first_units == nullptr) {
     double peak = 0;
     for (int device = 0; device < table.extents.devices; ++device)
       peak = std::max(peak, pp::peak_activations(table, device, made.about()));

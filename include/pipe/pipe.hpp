@@ -181,6 +181,7 @@
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/search/block_frontier.hpp>
 #include <pipe/search/bound_graph.hpp>
+#include <pipe/search/bound_kinds.hpp>
 #include <pipe/search/bound_paths.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/chunk_sequences.hpp>

@@ -34,14 +34,14 @@ using window_of_document = at::both<at::sliding_window, at::document>;
     JOIN(backward, DIM, TYPE, name)(                                                               \
       const __grid_constant__ at::hopper_backward_maps maps,                                       \
       const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
-      const __grid_constant__ at::hopper_query_sums sums) {                                        \
+      const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);       \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)         \
     JOIN(backward_free, DIM, TYPE, name)(                                                          \
       const __grid_constant__ at::hopper_backward_maps maps,                                       \
       const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
-      const __grid_constant__ at::hopper_query_sums sums) {                                        \
+      const __grid_constant__ at::query_sums sums) {                                               \
     at::detail::backward_hopper_block<DIM, at::query_order::free>(call, maps, sums, memory);       \
   }
 #else
@@ -51,15 +51,17 @@ using window_of_document = at::both<at::sliding_window, at::document>;
       const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
     at::detail::forward_block<DIM>(call, at::no_key_splits{}, memory);                             \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::query_gradient_shape<DIM>::threads)             \
-    JOIN(query_gradient, DIM, TYPE, name)(                                                         \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
-    at::detail::query_gradient_block<DIM>(call, memory);                                           \
+  extern "C" __global__ void __launch_bounds__(at::backward_shape<DIM>::threads)                   \
+    JOIN(backward, DIM, TYPE, name)(                                                               \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::query_sums sums) {                                               \
+    at::detail::run_backward_block<DIM, at::query_order::kept>(call, sums, memory);                \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<DIM>::threads)               \
-    JOIN(key_gradient, DIM, TYPE, name)(                                                           \
-      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call) {                  \
-    at::detail::key_gradient_block<DIM>(call, memory);                                             \
+  extern "C" __global__ void __launch_bounds__(at::backward_shape<DIM>::threads)                   \
+    JOIN(backward_free, DIM, TYPE, name)(                                                          \
+      const __grid_constant__ at::backward_call<ELEMENT, mask, at::plain> call,                    \
+      const __grid_constant__ at::query_sums sums) {                                               \
+    at::detail::run_backward_block<DIM, at::query_order::free>(call, sums, memory);                \
   }
 #endif
 

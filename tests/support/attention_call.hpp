@@ -4,8 +4,8 @@
 //! @file
 //! @brief One call of attention on the stand-in for the CUDA runtime, and its answers in double.
 
-#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/reference.hpp>
 
 #include <cuda_bf16.h>
@@ -62,7 +62,7 @@ struct attention_call_of {
   explicit attention_call_of(at::parameters const& of = some_parameters, unsigned seed = 1)
       : p(of), query(query_count()), key(key_count()), value(key_count()), output(query_count()),
         output_gradient(query_count()), query_gradient(query_count()), lse(row_count()),
-        mean(row_count()), sums(at::hopper_query_sums::scratch(p)), key_gradient(key_count()),
+        mean(row_count()), sums(sum_count()), key_gradient(key_count()),
         value_gradient(key_count()) {
     std::mt19937 random(seed);
     query.fill(random);
@@ -74,10 +74,13 @@ struct attention_call_of {
   }
 
   std::int64_t row_count() const { return p.batch * p.heads * p.query_length; }
-  //! What backward_scratch says: dO . O in 16 bytes, then the sums of dQ.
-  std::int64_t scratch_count() const {
-    return (row_count() + 3) / 4 * 4 + at::hopper_query_sums::scratch(p);
+  //! What either family sums dQ in.
+  std::int64_t sum_count() const {
+    return std::max(at::query_sums::scratch(p, at::kernel_family::portable),
+                    at::query_sums::scratch(p, at::kernel_family::hopper));
   }
+  //! What backward_scratch says: dO . O in 16 bytes, then the sums of dQ.
+  std::int64_t scratch_count() const { return (row_count() + 3) / 4 * 4 + sum_count(); }
   std::int64_t query_count() const { return row_count() * p.head_dim; }
   std::int64_t key_count() const { return p.batch * p.key_length * p.key_heads * p.head_dim; }
 

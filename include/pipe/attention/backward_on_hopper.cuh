@@ -4,11 +4,10 @@
 //! @file
 //! @brief Launches backward of chunked attention on a Hopper GPU.
 
-#include <pipe/attention/forward.cuh>
+#include <pipe/attention/backward_launch.cuh>
 #include <pipe/attention/hopper/backward.cuh>
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/launch.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/config.hpp>
 
@@ -20,18 +19,11 @@ namespace pipelining::inline v0_2::attention {
 
 namespace detail {
 
-template <class Built, int Dim, class Element, mask Mask, score Score>
-PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
-  start_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
-                    hopper_query_sums const __grid_constant__ sums) {
-  start_sums_block<Dim>(call, sums);
-}
-
 template <class Built, int Dim, query_order Order, class Element, mask Mask, score Score>
 PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_backward_shape<Dim>::threads>, 1)
   backward_hopper_kernel(hopper_backward_maps const __grid_constant__ maps,
                          backward_call<Element, Mask, Score> const __grid_constant__ call,
-                         hopper_query_sums const __grid_constant__ sums) {
+                         query_sums const __grid_constant__ sums) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char attention_memory[];
   backward_hopper_block<Dim, Order>(call, maps, sums, attention_memory);
@@ -43,17 +35,10 @@ PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_backward_shape
 #endif
 }
 
-template <class Built, int Dim, class Element, mask Mask, score Score>
-PIPELINING_KERNEL void __launch_bounds__(finish_sums_threads)
-  finish_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
-                     hopper_query_sums const __grid_constant__ sums) {
-  finish_sums_block<Dim, Element>(call, sums);
-}
-
 template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
 hopper_code backward_code() {
-  return code_of_kernel<hopper_backward_shape<Dim>>(reinterpret_cast<void const*>(
-    backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>));
+  return code_of_kernel<hopper_backward_shape<Dim>>(
+    reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>));
 }
 
 } // namespace detail
@@ -79,49 +64,30 @@ template <int Dim, class Built, query_order Order, class Element, mask Mask, sco
 void start_on_hopper(parameters const& p,
                      backward_tensors<Element, float, float> const& t,
                      row_view<float> mean,
-                     hopper_query_sums const& sums,
+                     query_sums const& sums,
                      Mask const& m,
                      Score const& f,
                      cudaStream_t stream) {
   using shape = hopper_backward_shape<Dim>;
-  auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
-  auto const tiles =
-    static_cast<unsigned>((p.key_length + shape::keys - 1) / shape::keys * p.key_heads * p.batch);
-  if (steps == 0) {
-    return;
-  }
-  void const* const some = t.query.data;
-  hopper_backward_maps const maps{
-    map_of("key", t.key, shape::rows, some),
-    map_of("value", t.value, shape::rows, some),
-    map_of("query", t.query, shape::step, some),
-    map_of("output gradient", t.output_gradient, shape::step, some)};
   backward_call<Element, Mask, Score> const call{
     p, t, mean, m, f, static_cast<float>(p.effective_scale())};
-  launch(start_sums_kernel<Built, Dim, Element, Mask, Score>,
-         call,
-         {steps},
-         start_sums_threads,
-         0,
-         stream,
-         sums);
-  if (tiles != 0) {
-    launch(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
-           maps,
-           {tiles},
-           shape::threads,
-           shape::shared_bytes,
-           stream,
-           call,
-           sums);
-  }
-  launch(finish_sums_kernel<Built, Dim, Element, Mask, Score>,
-         call,
-         {hopper_query_sums::tiles_of_step(Dim) * steps},
-         finish_sums_threads,
-         0,
-         stream,
-         sums);
+  launch_backward<Built, kernel_family::hopper, Dim>(
+    call, sums, shape::keys, stream, [&](unsigned blocks) {
+      void const* const some = t.query.data;
+      hopper_backward_maps const maps{
+        map_of("key", t.key, shape::rows, some),
+        map_of("value", t.value, shape::rows, some),
+        map_of("query", t.query, shape::step, some),
+        map_of("output gradient", t.output_gradient, shape::step, some)};
+      launch(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
+             maps,
+             {blocks},
+             shape::threads,
+             shape::shared_bytes,
+             stream,
+             call,
+             sums);
+    });
 }
 
 } // namespace detail
@@ -137,13 +103,13 @@ void start_on_hopper(parameters const& p,
 //! backward_on_gpu does without where it is not.
 //!
 //! @tparam Dim   elements of a head: 64, 128 or 256
-//! @tparam Order of the sums of dQ. kept: the same call gives the same bits. free: dQ differs in its
-//!               last bits from call to call; faster where few heads leave blocks waiting
+//! @tparam Order of the sums of dQ. kept: the same call gives the same bits. free: the last bits
+//!               of dQ differ from call to call; faster where few heads leave blocks waiting
 //! @param p      sizes, offsets, scale (above 0): those of the chunk's forward
-//! @param t      as for backward_on_device; strides of query, key, value and output gradient must be
-//!               above 0
+//! @param t      as for backward_on_device; strides of query, key, value and output gradient must
+//!               be above 0
 //! @param mean   scratch in device memory, [batch, heads, query_length]; holds dO . O afterwards
-//! @param sums   hopper_query_sums::in scratch in device memory that nobody else uses until the
+//! @param sums   query_sums::in scratch in device memory that nobody else uses until the
 //!               kernels are over
 //! @param m      the mask of forward; tiles that it skips are neither read nor multiplied
 //! @param f      the score of forward
@@ -161,7 +127,7 @@ template <int Dim,
 void backward_on_hopper(parameters const& p,
                         backward_tensors<Element, float, float> const& t,
                         row_view<float> mean,
-                        hopper_query_sums const& sums,
+                        query_sums const& sums,
                         Mask const& m,
                         Score const& f,
                         cudaStream_t stream) {

@@ -29,7 +29,7 @@ template <class Element, mask Mask, score Score>
 struct backward_call {
   parameters p;                              //!< extents, positions and the scale
   backward_tensors<Element, float, float> t; //!< what is read and written
-  row_view<float> mean; //!< dO . O, written by the kernel of dQ and read by that of dK and dV
+  row_view<float> mean;                      //!< dO . O, written by the kernel before the sums
   Mask m;               //!< which keys a query sees
   Score f;              //!< what becomes of a scaled product
   float scale = 1;      //!< p.effective_scale(); above 0

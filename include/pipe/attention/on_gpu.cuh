@@ -121,10 +121,11 @@ template <int Dim, class Element, mask Mask = causal, score Score = plain, class
   return count == 1 ? 0 : key_splits::scratch(p, count);
 }
 
-//! @brief Floats of scratch that backward_on_gpu needs: dO . O of the queries, and what the
-//! kernel for Hopper sums dQ in. About head_dim + 1 for each query of a head.
+//! @brief Floats of scratch that backward_on_gpu needs, whichever kernels it takes: dO . O of the
+//! queries, and what they sum dQ in. About head_dim + 3 for each query of a head.
 [[nodiscard]] constexpr std::int64_t backward_scratch(parameters const& p) {
-  return detail::floats_of_means(p) + hopper_query_sums::scratch(p);
+  return detail::floats_of_means(p) + std::max(query_sums::scratch(p, kernel_family::portable),
+                                               query_sums::scratch(p, kernel_family::hopper));
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, with the fastest kernels
@@ -180,8 +181,7 @@ kernel_choice forward_on_gpu(parameters const& p,
 //! The chunks of a sequence come last chunk first, as backward_on_device says.
 //!
 //! @tparam Dim   elements of a head: 64, 128 or 256
-//! @tparam Order of the sums of dQ on a Hopper, as backward_on_hopper says; the portable kernels keep
-//!               theirs
+//! @tparam Order of the sums of dQ, as backward_on_device says
 //! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
 //! @param t       as for backward_on_device
 //! @param scratch at least backward_scratch floats
@@ -208,17 +208,20 @@ kernel_choice backward_on_gpu(parameters const& p,
   auto choice = chosen_backward<Dim, Element, Mask, Score, Built, Order>();
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
+  auto const sums = [&](kernel_family family) {
+    return query_sums::in(scratch.data + detail::floats_of_means(p), p, family);
+  };
   check_for_kernels<Dim>(p, t, mean);
   if (choice.family == kernel_family::hopper &&
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
     choice = {kernel_family::portable, choice_reason::strides};
   }
   if (choice.family == kernel_family::hopper) {
-    auto const sums = hopper_query_sums::in(scratch.data + detail::floats_of_means(p), p);
-    detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
+    detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream);
     return choice;
   }
-  backward_on_device<Dim, Element, Mask, Score, Built>(p, t, mean, m, f, stream);
+  backward_on_device<Dim, Element, Mask, Score, Built, Order>(
+    p, t, mean, sums(choice.family), m, f, stream);
   return choice;
 }
 

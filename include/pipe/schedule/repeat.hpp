@@ -279,6 +279,7 @@ struct Repeat {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     return where.arrange(devices, microbatches, chunks, block.stages_per_device);
   }
+  //! The device of a stage, where the placement says it by a list or by a rule of its own.
   [[nodiscard]] constexpr int
   device_of(shape const& extents, int stage, int route) const requires places_stages<Placement> {
     return where.device_of(extents, stage, route);

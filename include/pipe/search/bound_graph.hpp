@@ -5,10 +5,12 @@
 //! @brief The passes of one microbatch as a graph, for bounds. Header for
 //! pipelining::detail::microbatch_graph.
 
+#include <pipe/core/dependencies.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/search/bound_kinds.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
@@ -20,102 +22,94 @@
 namespace pipelining::inline v0_2 {
 namespace detail {
 
-//! What bounds presume of the orders that they are for.
-struct bound_case {
-  std::span<double const> weights = {}; //!< of activations: by chunk, by unit, or equal
-  bool pairs = false;
-  bool limited = false; //!< there is a memory limit
-  bool recomputes = false;
-  bool recomputes_all = false;
-  bool copies = false;
+//! A pass of one microbatch.
+struct bound_node {
+  pass what;
+  int device = 0;
+  double time = 0;
 };
 
-//! The graph of the passes of one microbatch: forward passes by stage and chunk, then gradients of
-//! the input from the last stage and chunk to the first, then gradients of the weights. Every pass
-//! waits for passes before it in this numbering.
+//! The graph of the passes of one microbatch, from the links of its flow and of its stages.
 template <class Cost>
 class microbatch_graph {
 public:
   microbatch_graph(pipeline const& over, Cost const& cost, int microbatch, bound_case const& of)
-      : over_(over), extents_(over.extents), microbatch_(microbatch), latency_(cost.latency()),
-        links_(links_of(cost)) {
-    extents_.chunks = chunks_of(over, microbatch);
-    width_ = static_cast<std::size_t>(stages(extents_)) * static_cast<std::size_t>(extents_.chunks);
-    times_.resize(3 * width_);
-    again_.resize(width_);
-    for (int stage = 0; stage < stages(extents_); ++stage)
-      for (int chunk = 0; chunk < extents_.chunks; ++chunk) {
-        for (int row = 0; row < 3; ++row)
-          times_[at(row, stage, chunk)] = cost.duration(pass_of(row, stage, chunk));
-        if (of.recomputes_all)
-          again_[at(0, stage, chunk)] =
-            cost.duration(row_writer::make(pass_kind::recompute, stage, microbatch, chunk));
-      }
+      : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
+    auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
+    made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
+    again_.resize(units);
+    for (int stage = 0; stage < stages(over.extents); ++stage)
+      for (pass_kind const kind : kinds_of_stage(over, stage))
+        for (int chunk = 0; chunk < chunks_; ++chunk)
+          add(row_writer::make(kind, stage, microbatch, chunk), cost);
+    if (of.recomputes_all)
+      for (bound_node const& node : nodes_)
+        if (node.what.kind == pass_kind::backward_input)
+          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(
+            row_writer::make(pass_kind::recompute, node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
       fit_pairs(cost);
+    sort_edges(edges_into(cost));
   }
 
   //! The chunks of this microbatch.
-  [[nodiscard]] int chunks() const noexcept { return extents_.chunks; }
+  [[nodiscard]] int chunks() const noexcept { return chunks_; }
   //! The time of the recomputation that comes before a gradient of the input; 0 without.
   [[nodiscard]] double again(int stage, int chunk) const noexcept {
-    return again_[at(0, stage, chunk)];
+    return again_[unit(stage, chunk)];
   }
-
-  [[nodiscard]] std::size_t at(int row, int stage, int chunk) const noexcept {
-    auto const unit = static_cast<std::size_t>(stage) * static_cast<std::size_t>(extents_.chunks) +
-                      static_cast<std::size_t>(chunk);
-    return row == 0   ? unit
-           : row == 1 ? 2 * width_ - 1 - unit // backwards
-                      : 2 * width_ + unit;
+  //! The number of a pass of training of a stage that is in no group.
+  [[nodiscard]] std::size_t at(pass_kind kind, int stage, int chunk) const noexcept {
+    return made_by_[place(row_of(kind, stage), stage, chunk)];
   }
-  [[nodiscard]] std::size_t size() const noexcept { return 3 * width_; }
-  [[nodiscard]] double time(std::size_t node) const noexcept { return times_[node]; }
+  [[nodiscard]] std::vector<bound_node> const& nodes() const noexcept { return nodes_; }
+  [[nodiscard]] double time(std::size_t node) const noexcept { return nodes_[node].time; }
   [[nodiscard]] int device(int stage) const noexcept {
     return device_of(over_, stage, microbatch_);
   }
-
-  //! The longest paths from the start of `from`, or from no pass in particular, to the starts of
-  //! all; negative where there is none.
-  void starts_from(std::size_t from, bool anywhere, std::vector<double>& start) const {
-    start.assign(size(), anywhere ? 0.0 : -1.0);
-    if (!anywhere)
-      start[from] = 0;
-    each_edge([&](std::size_t before, std::size_t after, double latency) {
-      if (start[before] >= 0)
-        start[after] = std::max(start[after], start[before] + times_[before] + latency);
-    });
+  [[nodiscard]] bool in_group(int stage) const noexcept {
+    return pipelining::in_group(over_, stage);
   }
-  //! The longest paths from the ends of all passes to the end of any pass on `only`, or anywhere
-  //! where that is negative.
-  void tails_to(int only, std::vector<double>& tail) const {
-    tail.assign(size(), -1.0);
-    for (int row = 0; row < 3; ++row)
-      for (int stage = 0; stage < stages(extents_); ++stage)
-        for (int chunk = 0; chunk < extents_.chunks; ++chunk)
-          if (only < 0 || device(stage) == only)
-            tail[at(row, stage, chunk)] = 0;
-    each_edge_backwards([&](std::size_t before, std::size_t after, double latency) {
-      if (tail[after] >= 0)
-        tail[before] = std::max(tail[before], latency + times_[after] + tail[after]);
-    });
+
+  //! The longest paths to the starts of all from the start of one pass; negative: there is none.
+  void starts_from(std::size_t from, std::vector<double>& start) const {
+    start.assign(nodes_.size(), -1.0);
+    start[from] = 0;
+    extend(start);
+  }
+  //! The same from the start of any pass on a device, or anywhere where that is negative.
+  void starts_on(int device, std::vector<double>& start) const {
+    begin_on(device, start);
+    extend(start);
+  }
+  //! The longest paths from the ends of all to the end of any pass on a device, or anywhere where
+  //! that is negative.
+  void tails_to(int device, std::vector<double>& tail) const {
+    begin_on(device, tail);
+    for (auto edge = edges_.rbegin(); edge != edges_.rend(); ++edge)
+      if (tail[edge->after] >= 0)
+        tail[edge->before] =
+          std::max(tail[edge->before], edge->latency + time(edge->after) + tail[edge->after]);
   }
 
   [[nodiscard]] bool same_times(Cost const& cost, int microbatch, bound_case const& of) const {
-    if (chunks_of(over_, microbatch) != extents_.chunks)
+    if (chunks_of(over_, microbatch) != chunks_)
       return false;
-    for (int stage = 0; stage < stages(extents_); ++stage)
-      for (int chunk = 0; chunk < extents_.chunks; ++chunk) {
-        if (weight(of, chunk) != weight(of, microbatch, chunk))
-          return false;
-        for (int row = 0; row < (of.recomputes_all ? 4 : 3); ++row) {
-          pass what = pass_of(row, stage, chunk);
-          double const mine = cost.duration(what);
-          what.microbatch = static_cast<std::uint16_t>(microbatch);
-          if (cost.duration(what) != mine)
-            return false;
-        }
-      }
+    auto const same = [&](pass what) {
+      double const mine = cost.duration(what);
+      what.microbatch = static_cast<std::uint16_t>(microbatch);
+      return cost.duration(what) == mine;
+    };
+    for (int chunk = 0; chunk < chunks_; ++chunk)
+      if (weight(of, chunk) != weight(of, microbatch, chunk))
+        return false;
+    for (bound_node const& node : nodes_) {
+      pass const& what = node.what;
+      if (!same(what) ||
+          (of.recomputes_all && what.kind == pass_kind::forward &&
+           !same(row_writer::make(pass_kind::recompute, what.stage, microbatch_, what.chunk))))
+        return false;
+    }
     return true;
   }
 
@@ -125,98 +119,129 @@ public:
   }
 
 private:
+  static constexpr std::size_t none = ~std::size_t{0};
+  struct link {
+    std::size_t before;
+    std::size_t after;
+    double latency;
+  };
+
   [[nodiscard]] double weight(bound_case const& of, int microbatch, int chunk) const {
     if (of.weights.empty())
-      return 1.0 / extents_.chunks;
+      return 1.0 / chunks_;
     bool const by_chunk = over_.first_units == nullptr &&
-                          of.weights.size() == static_cast<std::size_t>(extents_.chunks);
+                          of.weights.size() == static_cast<std::size_t>(over_.extents.chunks);
     int const at = by_chunk ? chunk : first_unit(over_, microbatch) + chunk;
     return of.weights[static_cast<std::size_t>(at)];
   }
-  [[nodiscard]] pass pass_of(int row, int stage, int chunk) const noexcept {
-    constexpr pass_kind kinds[] = {pass_kind::forward,
-                                   pass_kind::backward_input,
-                                   pass_kind::backward_weight,
-                                   pass_kind::recompute};
-    return row_writer::make(kinds[row], stage, microbatch_, chunk);
+  [[nodiscard]] std::size_t unit(int stage, int chunk) const noexcept {
+    return static_cast<std::size_t>(stage * chunks_ + chunk);
+  }
+  [[nodiscard]] std::size_t place(int row, int stage, int chunk) const noexcept {
+    return unit(row * stages(over_.extents) + stage, chunk);
+  }
+  [[nodiscard]] int row_of(pass_kind kind, int stage) const noexcept {
+    return links_of(over_, row_writer::make(kind, stage, microbatch_)).made[0];
+  }
+  void add(pass const& what, Cost const& cost) {
+    for (int const row : links_of(over_, what).made)
+      if (row != kind_links::none)
+        made_by_[place(row, what.stage, what.chunk)] = nodes_.size();
+    nodes_.push_back({what, device(what.stage), cost.duration(what)});
   }
 
   //! Shortens all passes by one factor, such that the two of a pair fit one behind the other into
   //! the time of the pair: what bounds them then bounds orders with pairs.
   void fit_pairs(Cost const& cost) {
     double factor = 1;
-    for (int stage = 0; stage < stages(extents_); ++stage)
-      for (int chunk = 0; chunk < extents_.chunks; ++chunk)
-        for (int other = 0; other < stages(extents_); ++other)
-          for (int beside = 0; beside < extents_.chunks; ++beside)
-            for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
-              pass const forward = pass_of(0, stage, chunk);
-              pass const backward = row_writer::make(kind, other, microbatch_, beside);
-              double const sum = cost.duration(forward) + cost.duration(backward);
-              if (sum > 0)
-                factor = std::min(factor, pair_duration(cost, forward, backward) / sum);
-            }
-    for (std::vector<double>* const times : {&times_, &again_})
-      for (double& each : *times)
-        each *= factor;
+    for (bound_node const& one : nodes_)
+      for (bound_node const& other : nodes_)
+        if (one.what.kind == pass_kind::forward && other.what.kind == pass_kind::backward_input)
+          for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
+            pass backward = other.what;
+            backward.kind = kind;
+            double const sum = cost.duration(one.what) + cost.duration(backward);
+            if (sum > 0)
+              factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
+          }
+    for (bound_node& node : nodes_)
+      node.time *= factor;
+    for (double& each : again_)
+      each *= factor;
   }
 
-  //! Calls `use(before, after, latency)` for every edge, those into a pass before those out of it.
-  template <class Use>
-  void each_edge(Use const& use) const {
-    int const all = stages(extents_);
-    int const chunks = extents_.chunks;
-    for (int stage = 0; stage < all; ++stage)
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (stage > 0)
-          use(at(0, stage - 1, chunk), at(0, stage, chunk), between(stage - 1, stage));
-        if (chunk > 0)
-          use(at(0, stage, chunk - 1), at(0, stage, chunk), 0.0);
+  //! What each pass waits for.
+  [[nodiscard]] std::vector<std::vector<link>> edges_into(Cost const& cost) const {
+    std::vector<std::vector<link>> into(nodes_.size());
+    int const per_row = stages(over_.extents) * units(over_);
+    std::span<double const> const links = links_of(cost);
+    group_times const groups = groups_of(cost);
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      pass const& what = nodes_[node].what;
+      dependency_list const needed = dependencies(over_, what);
+      for (int i = 0; i < needed.count; ++i) {
+        int const index = needed.index(i);
+        int const chunk = index % units(over_) - first_unit(over_, microbatch_);
+        std::size_t const before = made_by_[place(index / per_row, needed.stage(i), chunk)];
+        if (before == none) // made by what not every order has, such as a recomputation
+          continue;
+        int const from = needed.stage(i);
+        double const message = message_time(links.empty() ? nullptr : links.data(),
+                                            over_.extents.devices,
+                                            cost.latency(),
+                                            nodes_[before].device,
+                                            nodes_[node].device);
+        into[node].push_back(
+          {before,
+           node,
+           from == what.stage ? 0 : transfer_time(over_, groups, message, from, what.stage)});
       }
-    for (int stage = all - 1; stage >= 0; --stage)
-      for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-        use(at(0, stage, chunk), at(1, stage, chunk), again(stage, chunk));
-        if (stage + 1 < all)
-          use(at(1, stage + 1, chunk), at(1, stage, chunk), between(stage + 1, stage));
-        if (chunk + 1 < chunks)
-          use(at(1, stage, chunk + 1), at(1, stage, chunk), 0.0);
-        use(at(1, stage, chunk), at(2, stage, chunk), 0.0);
-      }
+      if (what.kind == pass_kind::backward_input)
+        into[node].push_back(
+          {at(pass_kind::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+    }
+    return into;
   }
-  template <class Use>
-  void each_edge_backwards(Use const& use) const {
-    int const all = stages(extents_);
-    int const chunks = extents_.chunks;
-    for (int stage = 0; stage < all; ++stage)
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        use(at(1, stage, chunk), at(2, stage, chunk), 0.0);
-        if (stage > 0)
-          use(at(1, stage, chunk), at(1, stage - 1, chunk), between(stage, stage - 1));
-        if (chunk > 0)
-          use(at(1, stage, chunk), at(1, stage, chunk - 1), 0.0);
-      }
-    for (int stage = all - 1; stage >= 0; --stage)
-      for (int chunk = chunks - 1; chunk >= 0; --chunk) {
-        use(at(0, stage, chunk), at(1, stage, chunk), again(stage, chunk));
-        if (stage + 1 < all)
-          use(at(0, stage, chunk), at(0, stage + 1, chunk), between(stage, stage + 1));
-        if (chunk + 1 < chunks)
-          use(at(0, stage, chunk), at(0, stage, chunk + 1), 0.0);
-      }
+  //! Those into a pass before those out of it.
+  void sort_edges(std::vector<std::vector<link>> const& into) {
+    std::vector<std::vector<std::size_t>> behind(nodes_.size());
+    std::vector<std::size_t> waits(nodes_.size());
+    std::vector<std::size_t> ready;
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      waits[node] = into[node].size();
+      for (link const& each : into[node])
+        behind[each.before].push_back(node);
+      if (waits[node] == 0)
+        ready.push_back(node);
+    }
+    for (std::size_t next = 0; next < ready.size(); ++next) {
+      edges_.insert(edges_.end(), into[ready[next]].begin(), into[ready[next]].end());
+      for (std::size_t const node : behind[ready[next]])
+        if (--waits[node] == 0)
+          ready.push_back(node);
+    }
   }
-  [[nodiscard]] double between(int a, int b) const noexcept {
-    return message_time(
-      links_.empty() ? nullptr : links_.data(), extents_.devices, latency_, device(a), device(b));
+
+  void begin_on(int device, std::vector<double>& time) const {
+    time.assign(nodes_.size(), -1.0);
+    for (std::size_t node = 0; node < nodes_.size(); ++node)
+      if (device < 0 || nodes_[node].device == device)
+        time[node] = 0;
+  }
+  void extend(std::vector<double>& start) const {
+    for (link const& each : edges_)
+      if (start[each.before] >= 0)
+        start[each.after] =
+          std::max(start[each.after], start[each.before] + time(each.before) + each.latency);
   }
 
   pipeline over_;
-  shape extents_;
   int microbatch_;
-  double latency_;
-  std::span<double const> links_;
-  std::size_t width_ = 0;
-  std::vector<double> times_;
-  std::vector<double> again_; // of recomputations, by forward pass
+  int chunks_;
+  std::vector<bound_node> nodes_;
+  std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
+  std::vector<double> again_;        // [S][C] of recomputations
+  std::vector<link> edges_;
 };
 
 } // namespace detail

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
@@ -56,6 +57,7 @@ struct bound_device {
   double backward_per_weight = 0;        //!< the most
   double first_backward = HUGE_VAL;      //!< start of its first backward pass since its first start
   double behind_last_forward = HUGE_VAL; //!< least time behind the forward pass it runs last
+  bool has_shards = false;               //!< stages of groups, too
 };
 
 struct bound_facts {
@@ -98,88 +100,104 @@ template <class Cost>
   return least;
 }
 
+//! Adds what the activation of a unit says that is on a device in `count` microbatches like this.
+template <class Cost>
+void add_activation(bound_device& facts,
+                    bound_stage& here,
+                    microbatch_graph<Cost> const& graph,
+                    Cost const& cost,
+                    pass const& made,
+                    double count,
+                    bound_case const& of) {
+  int const stage = made.stage;
+  int const chunk = made.chunk;
+  std::size_t const begun = graph.at(pass_kind::forward, stage, chunk);
+  std::size_t const freed = graph.at(pass_kind::backward_weight, stage, chunk);
+  double const share = graph.weight(of, chunk);
+  double const forward = graph.time(begun);
+  double const backward =
+    graph.time(graph.at(pass_kind::backward_input, stage, chunk)) + graph.time(freed);
+  facts.count += count;
+  facts.weight += count * share;
+  facts.least_weight = std::min(facts.least_weight, share);
+  facts.most_forward = std::max(facts.most_forward, forward);
+  facts.most_backward = std::max(facts.most_backward, backward);
+  facts.forward_per_weight = std::max(facts.forward_per_weight, forward / share);
+  facts.backward_per_weight = std::max(facts.backward_per_weight, backward / share);
+  if (!of.limited)
+    return;
+  std::vector<double> start;
+  graph.starts_from(begun, start);
+  double const whole = start[freed] + graph.time(freed);
+  least_stay const there =
+    least_stay_of(cost, {whole, forward, backward}, stage, made.microbatch, chunk, of);
+  facts.living += count * share * there.life;
+  here.count += count;
+  for (double* const least : {&facts.least_life, &here.least_life})
+    *least = std::min(*least, there.life);
+  for (double* const least : {&facts.least_taker, &here.least_taker})
+    *least = std::min(*least, there.taker);
+  bool last = true; // no forward pass of the device has to come behind it
+  for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
+    bound_node const& other = graph.nodes()[node];
+    last = last && (node == begun || start[node] < 0 || other.device != graph.device(stage) ||
+                    other.what.kind != pass_kind::forward);
+  }
+  if (last)
+    facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
+}
+
 //! Adds what the passes of one device in `count` microbatches like this one say.
+//! @param start @param tail of all passes, from anywhere and to anywhere
 template <class Cost>
 void add_device(bound_device& facts,
                 microbatch_graph<Cost> const& graph,
                 Cost const& cost,
-                shape const& extents,
+                std::vector<double> const& start,
+                std::vector<double> const& tail,
                 int device,
-                int microbatch,
                 double count,
                 bound_case const& of) {
-  int first = -1;
-  int last = -1;
-  for (int stage = 0; stage < stages(extents); ++stage)
-    if (graph.device(stage) == device) {
-      first = first < 0 ? stage : first;
-      last = stage;
-    }
-  if (first < 0)
-    return;
-  std::vector<double> start;
-  std::vector<double> tail;
   std::vector<double> own_start;
   std::vector<double> own_tail;
-  graph.starts_from(0, true, start);
-  graph.tails_to(-1, tail);
-  graph.starts_from(graph.at(0, first, 0), false, own_start);
+  graph.starts_on(device, own_start);
   graph.tails_to(device, own_tail);
-  facts.first = std::min(facts.first, start[graph.at(0, first, 0)]);
-  std::vector<double> life_start;
-  for (int stage = first; stage <= last; ++stage) {
-    if (graph.device(stage) != device)
+  bound_stage here;
+  int stage = -1;
+  for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
+    bound_node const& each = graph.nodes()[node];
+    if (each.device != device)
       continue;
-    bound_stage here;
-    for (int chunk = 0; chunk < graph.chunks(); ++chunk) {
-      double const share = graph.weight(of, chunk);
-      for (int row = 0; row < 3; ++row) {
-        std::size_t const node = graph.at(row, stage, chunk);
-        double const time = count * graph.time(node);
-        facts.within.push_back({own_start[node], time, own_tail[node]});
-        facts.from_start.push_back({start[node], time, tail[node]});
-        facts.path = std::max(facts.path, own_start[node] + graph.time(node) + own_tail[node]);
-        facts.work += time;
-        if (row == 1)
-          facts.first_backward = std::min(facts.first_backward, own_start[node]);
-      }
-      double const forward = graph.time(graph.at(0, stage, chunk));
+    double const time = count * each.time;
+    facts.within.push_back({own_start[node], time, own_tail[node]});
+    facts.from_start.push_back({start[node], time, tail[node]});
+    facts.path = std::max(facts.path, own_start[node] + each.time + own_tail[node]);
+    facts.first = std::min(facts.first, start[node]);
+    facts.work += time;
+    facts.has_shards = facts.has_shards || graph.in_group(each.what.stage);
+    if (graph.in_group(each.what.stage))
+      continue;
+    if (each.what.kind == pass_kind::backward_input) {
+      facts.first_backward = std::min(facts.first_backward, own_start[node]);
+      std::size_t const before = graph.at(pass_kind::forward, each.what.stage, each.what.chunk);
+      double const again = graph.again(each.what.stage, each.what.chunk);
       if (of.recomputes_all) {
-        std::size_t const then = graph.at(1, stage, chunk);
-        double const again = count * graph.again(stage, chunk);
-        double const behind = graph.time(then) + own_tail[then];
-        facts.within.push_back({own_start[graph.at(0, stage, chunk)] + forward, again, behind});
+        facts.within.push_back(
+          {own_start[before] + graph.time(before), count * again, each.time + own_tail[node]});
         facts.from_start.push_back(
-          {start[graph.at(0, stage, chunk)] + forward, again, graph.time(then) + tail[then]});
-        facts.work += again;
+          {start[before] + graph.time(before), count * again, each.time + tail[node]});
+        facts.work += count * again;
       }
-      double const backward =
-        graph.time(graph.at(1, stage, chunk)) + graph.time(graph.at(2, stage, chunk));
-      facts.count += count;
-      facts.weight += count * share;
-      facts.least_weight = std::min(facts.least_weight, share);
-      facts.most_forward = std::max(facts.most_forward, forward);
-      facts.most_backward = std::max(facts.most_backward, backward);
-      facts.forward_per_weight = std::max(facts.forward_per_weight, forward / share);
-      facts.backward_per_weight = std::max(facts.backward_per_weight, backward / share);
-      if (!of.limited)
-        continue;
-      graph.starts_from(graph.at(0, stage, chunk), false, life_start);
-      std::size_t const freed = graph.at(2, stage, chunk);
-      double const whole = life_start[freed] + graph.time(freed);
-      least_stay const there =
-        least_stay_of(cost, {whole, forward, backward}, stage, microbatch, chunk, of);
-      facts.living += count * share * there.life;
-      facts.least_life = std::min(facts.least_life, there.life);
-      here.count += count;
-      here.least_life = std::min(here.least_life, there.life);
-      facts.least_taker = std::min(facts.least_taker, there.taker);
-      here.least_taker = std::min(here.least_taker, there.taker);
-      if (stage == last && chunk + 1 == graph.chunks())
-        facts.behind_last_forward = std::min(facts.behind_last_forward, whole - forward);
     }
-    facts.stages.push_back(here);
+    if (each.what.kind != pass_kind::forward)
+      continue;
+    if (stage >= 0 && stage != each.what.stage)
+      facts.stages.push_back(std::exchange(here, {}));
+    stage = each.what.stage;
+    add_activation(facts, here, graph, cost, each.what, count, of);
   }
+  if (stage >= 0)
+    facts.stages.push_back(here);
 }
 
 //! All that the bounds ask. Microbatches of equal costs on the same devices are looked at once.
@@ -189,6 +207,7 @@ gather_facts(pipeline const& over, Cost const& cost, bound_case const& of) {
   shape const& extents = over.extents;
   bound_facts facts;
   facts.devices.resize(static_cast<std::size_t>(extents.devices));
+  std::vector<double> start;
   std::vector<double> tail;
   for (int begin = 0; begin < extents.microbatches;) {
     microbatch_graph<Cost> const graph(over, cost, begin, of);
@@ -196,15 +215,17 @@ gather_facts(pipeline const& over, Cost const& cost, bound_case const& of) {
     while (end < extents.microbatches && route_of(extents, end) == route_of(extents, begin) &&
            graph.same_times(cost, end, of))
       ++end;
+    graph.starts_on(-1, start);
     graph.tails_to(-1, tail);
-    facts.path = std::max(facts.path, graph.time(0) + tail[0]);
+    for (std::size_t node = 0; node < tail.size(); ++node)
+      facts.path = std::max(facts.path, graph.time(node) + tail[node]);
     for (int device = 0; device < extents.devices; ++device)
       add_device(facts.devices[static_cast<std::size_t>(device)],
                  graph,
                  cost,
-                 extents,
+                 start,
+                 tail,
                  device,
-                 begin,
                  end - begin,
                  of);
     begin = end;

@@ -155,11 +155,14 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! Where activations are recomputed or copied to the host and back, memory bounds count the time
 //! that they are on the device at least; what a forward pass that is recomputed works with is not
 //! counted.
-//! @param over any placement, stages in a chain that goes forward and back. @param cost any cost
-//! model. @throws std::invalid_argument for other stages, extents that cannot be, a limit at which
-//! nothing runs, or shares that are not one per chunk or unit.
+//! Stages of groups, such as shards of a vocabulary, have activations of other sizes, which the
+//! limit does not count.
+//! @param over any placement, stages in a chain or a graph that goes forward and back. @param cost
+//! any cost model. @throws std::invalid_argument for other stages, extents that cannot be, a limit
+//! at which nothing runs, or shares that are not one per chunk or unit.
 //! @complexity O(n) for n passes to look at all costs; on top of it, for each run of microbatches
-//! of equal costs, O(P S C), and O((S C)^2) under a memory limit.
+//! of equal costs, O(P E), and O(S C E) under a memory limit, with E edges between its passes: O(S
+//! C) in a chain.
 //! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
 //! and windows before the first backward and behind the last forward pass.
 template <cost_model Cost>
@@ -167,8 +170,6 @@ template <cost_model Cost>
 least_times(pipeline const& over, Cost const& cost, bound_options const& options = {}) {
   shape const& extents = over.extents;
   check_extents(extents);
-  if (over.edges != nullptr)
-    throw std::invalid_argument("least_times: stages must be a chain; leave out edges_of");
   if (stages_go_one_way(*over.declared))
     throw std::invalid_argument(
       "least_times: every stage must go forward and back; here each goes one way");
@@ -212,7 +213,9 @@ least_times(pipeline const& over, Cost const& cost, bound_options const& options
     if (options.memory_limit < device.least_weight * (1 - 1e-9))
       throw std::invalid_argument(
         "least_times: the memory limit is below one activation, so nothing runs");
-    double const span = detail::least_span_in_memory(device, options.memory_limit, !copies, stays);
+    // Shards of a vocabulary may run where a device waits in between.
+    double const span = detail::least_span_in_memory(
+      device, options.memory_limit, !copies, stays && !device.has_shards);
     result.span.memory = std::max(result.span.memory, span);
     if (span > 0)
       result.makespan.memory = std::max(result.makespan.memory, device.first + span);

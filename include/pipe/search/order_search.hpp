@@ -289,7 +289,7 @@ template <cost_model Cost, class Watch>
   bound_options bounds;
   if (options.memory_limit != unlimited)
     bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
-  if (over.first_units == nullptr && over.edges == nullptr) {
+  if (over.first_units == nullptr) {
     time_bounds const least = least_times(over, cost, bounds);
     result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
   }

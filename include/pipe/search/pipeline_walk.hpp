@@ -239,7 +239,7 @@ private:
     found.best_given = best_given;
     found.excess = trials_.best().excess;
     found.bound = trials_.bound();
-    if (over.first_units == nullptr && over.edges == nullptr)
+    if (over.first_units == nullptr)
       found.order_bound = least_times(over, costs, {.pairs = true}).makespan.least();
     found.all_cuts = all_cuts;
     found.looks = trials_.looks();

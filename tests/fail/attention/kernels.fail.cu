@@ -32,7 +32,7 @@ void calls(at::parameters const& p,
   (void)gradients_in_float;
 #elif FAIL_CASE == 1
   at::forward_on_device<64>(p, in_float, a_mask{}, at::plain{}, nullptr);
-  at::backward_on_device<64>(p, gradients_in_float, {}, a_mask{}, at::plain{}, nullptr);
+  at::backward_on_device<64>(p, gradients_in_float, {}, {}, a_mask{}, at::plain{}, nullptr);
   at::merge_on_device<64>(in_float.output, {}, in_float.output, {}, nullptr);
   at::forward_on_device<96>(p, t, a_mask{}, at::plain{}, nullptr);
   at::forward_on_hopper<96>(p, t, a_mask{}, at::plain{}, nullptr);

@@ -4,7 +4,6 @@
 //! @file
 //! @brief Launches of the kernels for Hopper in the PTX interpreter, held against double.
 
-#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/reference.hpp>
@@ -63,7 +62,7 @@ struct shape {
 
 //! Tile sizes of backward, as hopper_backward_shape has them.
 struct backward_shape {
-  static std::int64_t keys(std::int64_t dim) { return dim == 256 ? 64 : 128; }
+  static int keys(std::int64_t dim) { return dim == 256 ? 64 : 128; }
   static int step(std::int64_t dim) { return dim == 64 ? 128 : 64; }
   static unsigned shared(std::int64_t dim) {
     int const stages = dim == 256 ? 2 : 3;
@@ -99,59 +98,28 @@ struct machine {
       code, name, {blocks}, {tile.threads()}, tile.shared(call.p.head_dim), arguments, how);
   }
 
-  //! Backward: the kernels before and after the sums have the names without "_free".
   template <class Call>
   ptx::result
   launch_backward(std::string const& name, Call const& call, ptx::options const& how = {}) {
-    auto const& p = call.p;
     auto const& t = call.t;
-    auto const step = static_cast<std::uint32_t>(backward_shape::step(p.head_dim));
+    auto const dim = call.p.head_dim;
+    auto const step = static_cast<std::uint32_t>(backward_shape::step(dim));
     backward_maps all{encoded(t.key, 64),
                       encoded(t.value, 64),
                       encoded(t.query, step),
                       encoded(t.output_gradient, step)};
-    Call argument = call;
-    std::vector<float> scratch(static_cast<std::size_t>(at::hopper_query_sums::scratch(p)) + 4);
-    where.add(scratch.data(), scratch.size() * 4);
-    auto sums_of_call = at::hopper_query_sums::in(scratch.data(), p);
-    void* of_sums[] = {&argument, &sums_of_call};
-    void* arguments[] = {&all, &argument, &sums_of_call};
-    auto const steps = static_cast<unsigned>(p.batch * p.heads * sums_of_call.steps);
-    auto const keys = backward_shape::keys(p.head_dim);
-    auto const pieces =
-      static_cast<unsigned>((p.key_length + keys - 1) / keys * p.key_heads * p.batch);
-    auto const plain = name.substr(0, name.find("_free"));
-    auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, of_sums, how);
-    if (result.clean() && pieces > 0) {
-      auto const shared = backward_shape::shared(p.head_dim);
-      result = ptx::launch(code, "backward_" + name, {pieces}, {384}, shared, arguments, how);
-    }
-    if (result.clean()) {
-      auto const tiles = static_cast<unsigned>(at::hopper_query_sums::tiles_of_step(p.head_dim));
-      result = ptx::launch(code, "finish_sums_" + plain, {tiles * steps}, {256}, 0, of_sums, how);
-    }
-    where.remove(scratch.data());
-    scratch.resize(static_cast<std::size_t>(sums_of_call.after -
-                                            reinterpret_cast<std::int32_t*>(scratch.data())));
-    sums = std::move(scratch);
-    return result;
+    return kernel_tests::launch_backward(
+      where,
+      code,
+      at::kernel_family::hopper,
+      name,
+      {backward_shape::keys(dim), 384, backward_shape::shared(dim)},
+      call,
+      how,
+      sums,
+      &all);
   }
 };
-
-//! Makes all logits about -98, whose powers are no float once the sign is turned: what a tile holds
-//! beyond the last key may not count as a logit of 0.
-template <class Element>
-void push_logits_down(backward_problem<Element>& problem) {
-  auto const set = [](tensor<Element>& of, float first) {
-    auto numbers = of.numbers();
-    for (std::size_t n = 0; n < numbers.size(); n += static_cast<std::size_t>(of.view.dim)) {
-      numbers[n] = first;
-    }
-    of.set(numbers);
-  };
-  set(problem.query, 784);
-  set(problem.key, -1); // small, since dQ sums it with weights whose roundings do not cancel
-}
 
 //! What a launch did: its reports, and how far its numbers are from the double reference.
 struct outcome {

@@ -3,7 +3,7 @@
 // makes of them.
 #include <pipe/attention/hopper/backward.cuh>
 #include <pipe/attention/hopper/forward.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/kernel/merge_splits.cuh>
 
 #include "functors.hpp"
@@ -50,20 +50,20 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)
 #define SUMS(name, dim, element, mask, score)                                                      \
   extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
     const __grid_constant__ at::backward_call<element, mask, score> call,                          \
-    const __grid_constant__ at::hopper_query_sums sums) {                                          \
-    at::detail::start_sums_block<dim>(call, sums);                                                 \
+    const __grid_constant__ at::query_sums sums) {                                          \
+    at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                                                 \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
     finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
-                       const __grid_constant__ at::hopper_query_sums sums) {                       \
-    at::detail::finish_sums_block<dim, element>(call, sums);                                       \
+                       const __grid_constant__ at::query_sums sums) {                       \
+    at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);                                       \
   }
 
 #define BACKWARD(name, dim, order, element, mask, score)                                           \
   extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<dim>::threads, 1)         \
     backward_##name(const __grid_constant__ at::hopper_backward_maps maps,                         \
                     const __grid_constant__ at::backward_call<element, mask, score> call,          \
-                    const __grid_constant__ at::hopper_query_sums sums) {                          \
+                    const __grid_constant__ at::query_sums sums) {                          \
     at::detail::backward_hopper_block<dim, at::query_order::order>(call, maps, sums, memory);      \
   }
 

@@ -17,7 +17,7 @@ void launch_forward(at::parameters const& p,
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
                      at::row_view<float> mean,
-                     at::hopper_query_sums const& sums,
+                     at::query_sums const& sums,
                      cudaStream_t stream) {
   at::backward_on_hopper<64>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
 }

@@ -4,9 +4,9 @@
 //! @file
 //! @brief What launch.cu offers to launch.test.cpp; the one is compiled by nvcc, the other not.
 
-#include <pipe/attention/hopper/query_sums.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ void launch_forward(at::parameters const& p,
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
                      at::row_view<float> mean,
-                     at::hopper_query_sums const& sums,
+                     at::query_sums const& sums,
                      cudaStream_t stream);
 
 } // namespace hopper_tests

@@ -21,7 +21,11 @@ void launch_backward_of(attention_call& c,
                         at::parameters const& p,
                         at::backward_tensors<__nv_bfloat16> const& t,
                         cudaStream_t stream) {
-  launch_backward(p, t, c.rows(c.mean.data()), at::hopper_query_sums::in(c.sums.data(), p), stream);
+  launch_backward(p,
+                  t,
+                  c.rows(c.mean.data()),
+                  at::query_sums::in(c.sums.data(), p, at::kernel_family::hopper),
+                  stream);
 }
 
 } // namespace

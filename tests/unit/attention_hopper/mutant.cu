@@ -4,7 +4,7 @@
 #include <pipe/attention/hopper/forward.cuh>
 #else
 #include <pipe/attention/hopper/backward.cuh>
-#include <pipe/attention/hopper/query_sums.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 #endif
 
 namespace at = pipelining::attention;
@@ -16,8 +16,9 @@ extern __shared__ __align__(1024) unsigned char memory[];
 
 #if defined(MUTANT_FORWARD)
 extern "C" __global__ void __launch_bounds__(at::hopper_forward_shape<DIM>::threads, 1)
-  JOIN(forward, DIM)(const __grid_constant__ at::hopper_forward_maps maps,
-             const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call) {
+  JOIN(forward,
+       DIM)(const __grid_constant__ at::hopper_forward_maps maps,
+            const __grid_constant__ at::forward_call<__nv_bfloat16, at::causal, at::plain> call) {
   at::detail::forward_hopper_block<DIM>(call, maps, at::no_key_splits{}, memory);
 }
 #else
@@ -25,18 +26,18 @@ using call_type = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   JOIN(start_sums, DIM)(const __grid_constant__ call_type call,
-                const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::start_sums_block<DIM>(call, sums);
+                        const __grid_constant__ at::query_sums sums) {
+  at::detail::start_sums_block<at::kernel_family::hopper, DIM>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(at::hopper_backward_shape<DIM>::threads, 1)
   JOIN(backward, DIM)(const __grid_constant__ at::hopper_backward_maps maps,
-              const __grid_constant__ call_type call,
-              const __grid_constant__ at::hopper_query_sums sums) {
+                      const __grid_constant__ call_type call,
+                      const __grid_constant__ at::query_sums sums) {
   at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);
 }
 extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)
   JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
-                 const __grid_constant__ at::hopper_query_sums sums) {
-  at::detail::finish_sums_block<DIM, __nv_bfloat16>(call, sums);
+                         const __grid_constant__ at::query_sums sums) {
+  at::detail::finish_sums_block<at::kernel_family::hopper, DIM, __nv_bfloat16>(call, sums);
 }
 #endif

@@ -20,7 +20,7 @@ COPIES = "hopper/backward_copies.cuh"
 STEPS = "hopper/backward_steps.cuh"
 WIDE = "hopper/backward_wide.cuh"
 WEIGHTS = "hopper/backward_weights.cuh"
-SUMS = "hopper/query_sums.cuh"
+SUMS = "kernel/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -102,13 +102,13 @@ BACKWARD = {
     "back_dk_without_scale": (BACK, "of_key, steps.c.scale, 0)", "of_key, 1.0f, 0)"),
     "back_dq_without_scale": (SUMS, "had.x + c.scale * x", "had.x + x"),
     "back_dq_of_before_is_lost": (SUMS, "c.p.from == carry::in", "false"),
-    "back_halves_of_dq_swapped": (SUMS, "half == 0 ? four[i].x : four[i].z", "half == 1 ? four[i].x : four[i].z"),
+    "back_halves_of_dq_swapped": (SUMS, "int const n = 2 * half;", "int const n = 2 - 2 * half;"),
     "back_sums_start_anywhere": (SUMS, "sums[n] = {0, 0, 0, 0};", ""),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
     "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
     "order_handed_on_too_early": (COPIES, "wait_for(memory.added(), parity);", ""),
     "order_parity_stays": (STEPS, "order_parity ^= 1;", ""),
-    "order_not_waited_for": (COPIES, "while (read_after(sums.after + step) != before) {\n    }", ""),
+    "order_not_waited_for": (COPIES, "wait_for_tile(sums.after + step, before);", ""),
 }
 # Of head dim 256: what only these kernels have.
 WIDE_FORWARD = {
@@ -135,8 +135,8 @@ WIDE_BACKWARD = {
     "wide_back_dv_of_queries": (WIDE, "where == of_weights ? 1 : 0", "0"),
     "wide_back_rows_of_another_consumer": (PARTS, "Shape::is_wide ? number % 128 : number", "number"),
     "wide_back_columns_of_the_first_half": (WIDE, "int const column = steps.walk.consumer() * half;", "int const column = 0;"),
-    "wide_back_half_of_the_zeros": (SUMS, "n < count / 4;", "n < count / 8;"),
-    "wide_back_step_too_close": (STEPS, "(hopper_query_sums::tiles_of_step(Dim) * hopper_query_sums::tile)", "(2 * hopper_query_sums::tile)"),
+    "wide_back_half_of_the_zeros": (SUMS, "n < step * Dim / 4;", "n < step * Dim / 8;"),
+    "wide_back_step_too_close": (STEPS, "(shape::step * Dim) +", "(shape::step * Dim / 2) +"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}
 MUTANTS = {name: mutant for mutants in KERNELS.values() for name, mutant in mutants.items()}

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "problem.hpp"
@@ -13,25 +14,20 @@ namespace {
 
 using namespace kernel_tests;
 
-//! Tile sizes, as query_gradient_shape and key_gradient_shape have them.
-struct shape {
-  int dim, queries, keys_a_step, keys, queries_a_step, key_threads, parts;
-  unsigned query_shared() const {
-    return static_cast<unsigned>((2 * queries + 4 * keys_a_step) * dim * 2 + queries * 4);
-  }
-  unsigned key_shared() const {
-    return static_cast<unsigned>((2 * keys + 4 * queries_a_step) * dim * 2 + queries_a_step * 16);
-  }
-};
-constexpr shape for_64{64, 128, 32, 128, 32, 128, 1};
-constexpr shape for_128{128, 64, 64, 128, 32, 256, 1};
-constexpr shape for_64_scored{64, 128, 32, 128, 16, 128, 1};
-constexpr shape for_128_scored{128, 64, 64, 128, 16, 256, 1};
-constexpr shape for_256_scored{256, 64, 32, 64, 16, 128, 2};
+//! As backward_shape has it.
+backward_tile tile_of(std::int64_t dim) {
+  int const keys = dim == 256 ? 64 : 128;
+  auto const step = at::queries_of_step(at::kernel_family::portable, dim);
+  auto const wide = (dim == 128 ? 1 : 2) * keys + 3 * step; // rows of the head dim
+  return {keys,
+          dim == 128 ? 256u : 128u,
+          static_cast<unsigned>(wide * dim * 2 + keys * 64 * 2 + 2 * step * 8 + 4 * 16 + 32)};
+}
 
 struct machine {
   ptx::memory where;
   ptx::module code{text_of("kernels.sm_80"), where};
+  std::vector<float> sums; // of dQ, after the last launch
 };
 
 machine& the_machine() {
@@ -40,36 +36,21 @@ machine& the_machine() {
 }
 
 template <class Call>
-void run_backward(char const* name, shape const& tile, Call const& call, ptx::options const& how) {
-  auto& code = the_machine().code;
-  auto const& p = call.p;
-  auto const query_blocks =
-    static_cast<unsigned>((p.query_length + tile.queries - 1) / tile.queries * p.heads * p.batch);
-  auto const first = ptx::launch_with(code,
-                                      std::string("query_gradient_") + name,
-                                      {query_blocks},
-                                      {128},
-                                      tile.query_shared(),
+void run_backward(char const* name, Call const& call, ptx::options const& how) {
+  auto& m = the_machine();
+  auto const result = launch_backward(m.where,
+                                      m.code,
+                                      at::kernel_family::portable,
+                                      name,
+                                      tile_of(call.p.head_dim),
+                                      call,
                                       how,
-                                      call);
-  REQUIRE_MESSAGE(first.clean(), first.text());
-  auto const key_blocks =
-    static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch);
-  if (key_blocks != 0) {
-    auto const second = ptx::launch_with(code,
-                                         std::string("key_gradient_") + name,
-                                         {key_blocks, static_cast<unsigned>(tile.parts)},
-                                         {static_cast<unsigned>(tile.key_threads)},
-                                         tile.key_shared(),
-                                         how,
-                                         call);
-    REQUIRE_MESSAGE(second.clean(), second.text());
-  }
+                                      m.sums);
+  REQUIRE_MESSAGE(result.clean(), result.text());
 }
 
 template <class Element, class Mask, class Score>
 void check_backward(char const* name,
-                    shape const& tile,
                     sizes const& s,
                     Mask const& m,
                     Score const& f,
@@ -81,7 +62,7 @@ void check_backward(char const* name,
   CAPTURE(s.keys);
   backward_problem<Element> problem(the_machine().where, s, seed);
   auto const exactly = reference_of(problem, m, f);
-  run_backward(name, tile, problem.backward_call(m, f), how);
+  run_backward(name, problem.backward_call(m, f), how);
   CHECK(gradient_error(problem, exactly) <= 1);
 }
 
@@ -95,13 +76,11 @@ TEST_CASE("backward: chunks of any length, at any offset, match the double refer
     ++seed;
     check_backward<__nv_bfloat16>(
       "64",
-      for_64,
       {.queries = queries, .query_offset = before, .keys = queries + before},
       at::causal{},
       at::plain{},
       seed);
     check_backward<__nv_bfloat16>("128",
-                                  for_128,
                                   {.queries = queries / 2 + 1,
                                    .query_offset = before,
                                    .keys = queries / 2 + before,
@@ -114,9 +93,8 @@ TEST_CASE("backward: chunks of any length, at any offset, match the double refer
 
 TEST_CASE("backward: whole tiles take the path without questions") {
   check_backward<__nv_bfloat16>(
-    "64", for_64, {.queries = 128, .query_offset = 128, .keys = 256}, at::causal{}, at::plain{}, 5);
+    "64", {.queries = 128, .query_offset = 128, .keys = 256}, at::causal{}, at::plain{}, 5);
   check_backward<__nv_bfloat16>("128",
-                                for_128,
                                 {.queries = 64, .query_offset = 128, .keys = 192, .dim = 128},
                                 at::causal{},
                                 at::plain{},
@@ -125,7 +103,6 @@ TEST_CASE("backward: whole tiles take the path without questions") {
 
 TEST_CASE("backward: grouped heads, batches and a slice of the keys") {
   check_backward<__nv_bfloat16>("64",
-                                for_64,
                                 {.batch = 2,
                                  .queries = 37,
                                  .query_offset = 40,
@@ -138,29 +115,34 @@ TEST_CASE("backward: grouped heads, batches and a slice of the keys") {
                                 7);
 }
 
+TEST_CASE("backward: logits far below 0 beside the end of the keys") {
+  backward_problem<__nv_bfloat16> problem(
+    the_machine().where, {.queries = 70, .query_offset = 200, .keys = 140}, 7);
+  push_logits_down(problem);
+  auto const exactly = reference_of(problem, at::causal{}, at::plain{});
+  run_backward("64", problem.backward_call(at::causal{}, at::plain{}), {});
+  CHECK(gradient_error(problem, exactly) <= 1);
+}
+
 TEST_CASE("backward: queries that see nothing get 0 and give nothing") {
   check_backward<__nv_bfloat16>("64",
-                                for_64,
                                 {.queries = 20, .query_offset = 5, .keys = 30, .key_offset = 15},
                                 at::causal{},
                                 at::plain{},
                                 8);
-  check_backward<__nv_bfloat16>(
-    "64", for_64, {.queries = 3, .keys = 0}, at::causal{}, at::plain{}, 9);
+  check_backward<__nv_bfloat16>("64", {.queries = 3, .keys = 0}, at::causal{}, at::plain{}, 9);
 }
 
 TEST_CASE("backward: masks and scores, also a user's own") {
   auto& where = the_machine().where;
   table<std::int32_t> const first(where, three_documents());
   check_backward<__half>("128_cap",
-                         for_128_scored,
                          {.queries = 60, .query_offset = 140, .keys = 200, .heads = 2, .dim = 128},
                          at::both<at::sliding_window, at::document>{{70, 3}, {first.data(), 0}},
                          at::soft_cap{5},
                          10);
   check_backward<__half>(
     "64_own",
-    for_64_scored,
     {.queries = 70, .query_offset = 9, .keys = 100, .heads = 2, .key_heads = 1},
     speckled{},
     bent{},
@@ -168,25 +150,60 @@ TEST_CASE("backward: masks and scores, also a user's own") {
   table<float> const slopes(where, {0.5f, 0.0625f});
   check_backward<__nv_bfloat16>(
     "256_alibi",
-    for_256_scored,
     {.queries = 40, .query_offset = 50, .keys = 90, .heads = 2, .dim = 256},
     at::causal{},
     at::alibi{slopes.data()},
     12);
 }
 
-TEST_CASE("backward: the order of warps changes no bit") {
-  sizes const s{.queries = 50, .query_offset = 60, .keys = 110, .heads = 2, .key_heads = 1};
+namespace {
+
+//! All gradients of one call, and the sums before dQ was rounded, by a kernel, blocks one after the
+//! other and then together.
+std::vector<std::vector<double>> runs_of(char const* name, std::int64_t dim) {
+  sizes const s{
+    .queries = 140, .query_offset = 260, .keys = 400, .heads = 2, .key_heads = 1, .dim = dim};
   std::vector<std::vector<double>> seen;
-  for (auto const order : {ptx::order::forward, ptx::order::reverse, ptx::order::shuffled}) {
+  for (auto const& how :
+       {ptx::options{},
+        ptx::options{.warps = ptx::order::reverse},
+        ptx::options{.warps = ptx::order::shuffled, .seed = 4, .together = true},
+        ptx::options{.warps = ptx::order::shuffled, .seed = 5, .together = true}}) {
     backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
     reference_of(problem, at::causal{}, at::plain{});
-    run_backward(
-      "64", for_64, problem.backward_call(at::causal{}, at::plain{}), {.warps = order, .seed = 4});
-    seen.push_back(all_gradients(problem));
+    run_backward(name, problem.backward_call(at::causal{}, at::plain{}), how);
+    auto all = all_gradients(problem);
+    all.insert(all.end(), the_machine().sums.begin(), the_machine().sums.end());
+    seen.push_back(std::move(all));
   }
-  CHECK(seen[0] == seen[1]);
+  return seen;
+}
+
+} // namespace
+
+TEST_CASE("backward: where dQ has an order, that of blocks and warps changes no bit") {
+  for (auto const& [name, dim] : {std::pair{"64", 64}, std::pair{"128", 128}}) {
+    for (auto const seen = runs_of(name, dim); auto const& one : seen) {
+      CHECK(one == seen.front());
+    }
+  }
+  auto const freely = runs_of("64_free", 64); // else the test would see nothing
+  CHECK((freely[2] != freely[0] || freely[3] != freely[0]));
+}
+
+TEST_CASE("backward: without an order dQ is as close, dK and dV have the same bits") {
+  sizes const s{.queries = 140, .query_offset = 260, .keys = 400, .dim = 128};
+  check_backward<__nv_bfloat16>("128_free", s, at::causal{}, at::plain{}, 16);
+  std::vector<std::vector<double>> seen;
+  for (auto const* name : {"128", "128_free"}) {
+    backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
+    reference_of(problem, at::causal{}, at::plain{});
+    run_backward(name, problem.backward_call(at::causal{}, at::plain{}), {});
+    seen.push_back(problem.key_gradient.numbers());
+    seen.push_back(problem.value_gradient.numbers());
+  }
   CHECK(seen[0] == seen[2]);
+  CHECK(seen[1] == seen[3]);
 }
 
 TEST_CASE("backward: dK and dV of chunks in reverse add up to those of the whole sequence") {
@@ -204,7 +221,7 @@ TEST_CASE("backward: dK and dV of chunks in reverse add up to those of the whole
     call.t.query_gradient.data += begin * call.t.query_gradient.length_stride;
     call.t.log_sum_exp.data += begin;
     call.mean.data += begin;
-    run_backward("64", for_64, call, {});
+    run_backward("64", call, {});
   }
   CHECK(gradient_error(problem, exactly) <= 1);
 }
@@ -222,7 +239,7 @@ TEST_CASE("backward: dQ of slices of the keys adds up") {
     call.t.value.data += begin * call.t.value.length_stride;
     call.t.key_gradient.data += begin * call.t.key_gradient.length_stride;
     call.t.value_gradient.data += begin * call.t.value_gradient.length_stride;
-    run_backward("64", for_64, call, {});
+    run_backward("64", call, {});
   }
   CHECK(gradient_error(problem, exactly) <= 1);
 }

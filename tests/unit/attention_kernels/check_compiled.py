@@ -18,14 +18,13 @@ def forward(dim, tiles, keys):
     return products(dim // 16, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 3 * keys, threads)
 
 
-def query_gradient(dim, tiles, keys):
-    return products(dim // 16, tiles, keys) * 2 + across(dim, tiles, keys), copies(dim, 2 * 64 * tiles + 4 * keys, 128)
-
-
-def key_gradient(dim, tiles, warps, queries=32):
-    width, keys = min(dim, 128), 16 * tiles * warps
-    return products(2 if dim == 64 else dim // 16, tiles, queries) * 2 + across(width, tiles, queries) * 2, copies(
-        dim, 2 * keys + 4 * queries, 32 * warps)
+def backward(dim, tiles, warps, part=32):
+    step, width, keys, held = 32 if dim == 256 else 64, min(dim, 128), 16 * tiles * warps, dim == 128
+    of_part = products(dim // 16, tiles, part) * 2 + across(width, tiles, part) * 2
+    of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)  # and the left operand from shared memory
+    # Values that are held are loaded once, not for each part.
+    saved = counts(0, dim // 16 * (1 - step // part) if held else 0)
+    return of_part * (step // part) + of_query + saved, copies(dim, 2 * keys + 4 * step, 32 * warps) + 2
 
 
 class counts:
@@ -60,12 +59,11 @@ KERNELS = {
     "forward_256_alibi_split": forward(256, 1, 32), "merge_64": (counts(0, 0), 0), "merge_128": (counts(0, 0), 0),
     "merge_256_alibi": (counts(0, 0), 0),
     "forward_128_cap": forward(128, 1, 64), "forward_256_alibi": forward(256, 1, 32),
-    "query_gradient_64": query_gradient(64, 2, 32), "query_gradient_64_own": query_gradient(64, 2, 32),
-    "query_gradient_128": query_gradient(128, 1, 64), "query_gradient_128_cap": query_gradient(128, 1, 64),
-    "query_gradient_256_alibi": query_gradient(256, 1, 32),
-    "key_gradient_64": key_gradient(64, 2, 4), "key_gradient_64_own": key_gradient(64, 2, 4, 16),
-    "key_gradient_128": key_gradient(128, 1, 8), "key_gradient_128_cap": key_gradient(128, 1, 8, 16),
-    "key_gradient_256_alibi": key_gradient(256, 1, 4, 16),
+    "backward_64": backward(64, 2, 4), "backward_64_free": backward(64, 2, 4), "backward_64_own": backward(64, 2, 4, 16),
+    "backward_128": backward(128, 1, 8), "backward_128_free": backward(128, 1, 8),
+    "backward_128_cap": backward(128, 1, 8, 16), "backward_256_alibi": backward(256, 1, 4, 16),
+    **{f"{when}_sums_{name}": (counts(0, 0), 0) for when in ("start", "finish")
+       for name in ("64", "64_own", "128", "128_cap", "256_alibi")},
 }
 REGISTERS = 255
 ARCHITECTURES = ("sm_80", "sm_90a")

@@ -2,6 +2,7 @@
 // The portable kernels under plain names, for the PTX interpreter and for the gates on what ptxas
 // makes of them.
 #include <pipe/attention/kernel/merge_splits.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/attention/portable/forward_mma.cuh>
 
@@ -49,18 +50,29 @@ FORWARD_SPLIT(64, 64, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(128, 128, __nv_bfloat16, at::causal, at::plain)
 FORWARD_SPLIT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
 
+#define BACKWARD_IN(order, name, dim, element, mask, score)                                        \
+  extern "C" __global__ void __launch_bounds__(at::backward_shape<dim, score>::threads)            \
+    backward_##name(const __grid_constant__ at::backward_call<element, mask, score> call,          \
+                    const __grid_constant__ at::query_sums sums) {                                 \
+    at::detail::run_backward_block<dim, at::query_order::order>(call, sums, memory);               \
+  }
 #define BACKWARD(name, dim, element, mask, score)                                                  \
-  extern "C" __global__ void __launch_bounds__(at::query_gradient_shape<dim>::threads)             \
-    query_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {  \
-    at::detail::query_gradient_block<dim>(call, memory);                                           \
+  BACKWARD_IN(kept, name, dim, element, mask, score)                                               \
+  extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)                     \
+    start_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,        \
+                      const __grid_constant__ at::query_sums sums) {                               \
+    at::detail::start_sums_block<at::kernel_family::portable, dim>(call, sums);                    \
   }                                                                                                \
-  extern "C" __global__ void __launch_bounds__(at::key_gradient_shape<dim, score>::threads)        \
-    key_gradient_##name(const __grid_constant__ at::backward_call<element, mask, score> call) {    \
-    at::detail::key_gradient_block<dim>(call, memory);                                             \
+  extern "C" __global__ void __launch_bounds__(at::detail::finish_sums_threads)                    \
+    finish_sums_##name(const __grid_constant__ at::backward_call<element, mask, score> call,       \
+                       const __grid_constant__ at::query_sums sums) {                              \
+    at::detail::finish_sums_block<at::kernel_family::portable, dim, element>(call, sums);          \
   }
 
 BACKWARD(64, 64, __nv_bfloat16, at::causal, at::plain)
+BACKWARD_IN(free, 64_free, 64, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(64_own, 64, __half, kernel_tests::speckled, kernel_tests::bent)
 BACKWARD(128, 128, __nv_bfloat16, at::causal, at::plain)
+BACKWARD_IN(free, 128_free, 128, __nv_bfloat16, at::causal, at::plain)
 BACKWARD(128_cap, 128, __half, window_of_document, at::soft_cap)
 BACKWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)

@@ -17,8 +17,9 @@ void launch_forward(at::parameters const& p,
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
                      at::row_view<float> mean,
+                     at::query_sums const& sums,
                      cudaStream_t stream) {
-  at::backward_on_device<64>(p, t, mean, at::causal{}, at::plain{}, stream);
+  at::backward_on_device<64>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
 }
 
 } // namespace kernel_tests

@@ -6,6 +6,7 @@
 
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -22,6 +23,7 @@ void launch_forward(at::parameters const& p,
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
                      at::row_view<float> mean,
+                     at::query_sums const& sums,
                      cudaStream_t stream);
 
 void launch_merge(at::tensor_view<__nv_bfloat16> output,

@@ -81,21 +81,22 @@ TEST_CASE("launch: keys in parts want scratch that is there and aligned") {
   CHECK(standin::counters().kernels == 0);
 }
 
-TEST_CASE("launch: backward runs two kernels on the stream and checks its call first") {
+TEST_CASE("launch: backward runs three kernels on the stream and checks its call first") {
   standin::configure({});
   attention_call c;
   attention_answers const expected(c);
   launch_forward(c.p, c.forward(), nullptr);
+  auto const sums = at::query_sums::in(c.sums.data(), c.p, at::kernel_family::portable);
   auto mean = c.rows(c.mean.data());
   mean.length = 39;
   CHECK(sentence_of([&] {
-          launch_backward(c.p, c.backward(), mean, nullptr);
+          launch_backward(c.p, c.backward(), mean, sums, nullptr);
         }).find("scratch for dO . O is [2, 4, 39]") != std::string::npos);
   CHECK(standin::counters().kernels <= 1); // forward at most
-  launch_backward(c.p, c.backward(), c.rows(c.mean.data()), nullptr);
+  launch_backward(c.p, c.backward(), c.rows(c.mean.data()), sums, nullptr);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::summary() == "");
-  CHECK(standin::counters().kernels == 3);
+  CHECK(standin::counters().kernels == 4); // with forward
   c.query_gradient.fetch();
   c.key_gradient.fetch();
   c.value_gradient.fetch();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The kernels that mistakes are planted in: the portable ones of dim 64.
+#include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/attention/portable/forward_mma.cuh>
 
@@ -19,10 +20,17 @@ extern "C" __global__ void __launch_bounds__(128)
   at::detail::forward_block<64>(call, at::no_key_splits{}, memory);
 }
 extern "C" __global__ void __launch_bounds__(128)
-  query_gradient_64(const __grid_constant__ backward_call call) {
-  at::detail::query_gradient_block<64>(call, memory);
+  start_sums_64(const __grid_constant__ backward_call call,
+                const __grid_constant__ at::query_sums sums) {
+  at::detail::start_sums_block<at::kernel_family::portable, 64>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(128)
-  key_gradient_64(const __grid_constant__ backward_call call) {
-  at::detail::key_gradient_block<64>(call, memory);
+  backward_64(const __grid_constant__ backward_call call,
+              const __grid_constant__ at::query_sums sums) {
+  at::detail::run_backward_block<64, at::query_order::kept>(call, sums, memory);
+}
+extern "C" __global__ void __launch_bounds__(256)
+  finish_sums_64(const __grid_constant__ backward_call call,
+                 const __grid_constant__ at::query_sums sums) {
+  at::detail::finish_sums_block<at::kernel_family::portable, 64, __nv_bfloat16>(call, sums);
 }

@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 FORWARD, BACKWARD, TILE, SEARCH = "portable/forward_mma.cuh", "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
+BLOCK, WEIGHTS, SUMS = "portable/backward_block.cuh", "portable/backward_weights.cuh", "kernel/query_sums.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
 MUTANTS = {
@@ -27,12 +28,29 @@ MUTANTS = {
     "one_row_too_many": (TILE, 0, "begin + step < present", "begin + step <= present"),
     "half_a_swizzle": (TILE, 0, "piece ^ (row & 7)", "piece ^ (row & 3)"),
     "causal_without_itself": ("mask.hpp", 0, "at.key <= at.query;", "at.key < at.query;"),
-    "no_barrier_between_key_tiles": (BACKWARD, 0, "__syncthreads(); // the tile is there", "// "),
-    "no_barrier_between_query_tiles": (BACKWARD, 1, "__syncthreads(); // the tile is there", "// "),
-    "no_wait_for_query_tiles": (BACKWARD, 1, "    wait_for_copies<0>();\n", "    wait_for_copies<1>();\n"),
-    "statistics_of_the_other_stage": (BACKWARD, 0, "numbers + stage * shape::queries + place", "numbers + place"),
-    "mean_is_forgotten": (BACKWARD, 0, "y = x * (y - of.mean)", "y = x * y"),
-    "running_gradient_is_lost": (BACKWARD, 0, "running.x += factor", "running.x = factor"),
+    "no_barrier_between_steps": (BACKWARD, 0, "__syncthreads(); // the queries are there", "// "),
+    "no_barrier_before_dq": (BACKWARD, 0, "__syncthreads(); // the gradients are there", "// "),
+    "no_wait_for_queries": (BACKWARD, 0, "      wait_for_copies<0>();\n      __syncthreads(); // the queries", "      wait_for_copies<1>();\n      __syncthreads(); //"),
+    "numbers_of_the_other_stage": (BACKWARD, 0, "m.numbers(n % 2u)", "m.numbers(1 - n % 2u)"),
+    "queries_of_the_other_stage": (BACKWARD, 0, "m.queries(n % 2u)", "m.queries(1 - n % 2u)"),
+    "mean_is_forgotten": (WEIGHTS, 0, "y = x * (y - mean[e])", "y = x * y"),
+    "keys_beyond_the_end_weigh": (WEIGHTS, 0, "row < rows && column < columns && c.m.keep(at)", "column < columns && c.m.keep(at)"),
+    "mask_asked_the_wrong_way": (WEIGHTS, 0, "origin.query + column, origin.key + row", "origin.query + row, origin.key + column"),
+    "ragged_keys_count_as_whole": (BLOCK, 0, "found.cover == tile_cover::full && rows == shape::keys", "found.cover == tile_cover::full"),
+    "running_gradient_is_lost": (BACKWARD, 0, "before.x += factor", "before.x = factor"),
+    "dk_without_scale": (BACKWARD, 0, "of_key, block.c.scale)", "of_key, 1.0f)"),
+    "gradients_of_all_parts_in_one_place": (BACKWARD, 0, "lane(), part * shape::part / 8)", "lane(), 0)"),
+    "dq_of_the_first_queries_alone": (BACKWARD, 0, "block.warp() % row_groups * 4", "0"),
+    "dq_of_the_first_columns_alone": (BACKWARD, 0, "block.first_piece() + block.warp() / row_groups * 4", "block.first_piece()"),
+    "warps_add_to_one_tile": (BACKWARD, 0, "(block.half() * shape::warps + block.warp()) * (32 * 32)", "block.warp() % 2 * (32 * 32)"),
+    "left_tile_not_transposed": (TILE, 0, "load_matrices_across(a[r]", "load_matrices(a[r]"),
+    "sums_read_in_another_order": (SUMS, 0, "sixteen_rows % 2 * 4 + eight_columns % 4", "eight_columns % 4 * 2 + sixteen_rows % 2"),
+    "lanes_and_numbers_swapped": (SUMS, 0, "is_lane_first ? numbers[lane][n] : numbers[n][lane]", "numbers[lane][n]"),
+    "sums_start_anywhere": (SUMS, 0, "sums[n] = {0, 0, 0, 0};", ""),
+    "steps_share_their_slots": (BLOCK, 0, "n % 4u * 16", "n % 2u * 16"),
+    "first_keys_of_the_first_block": (BLOCK, 0, "write_slot(memory.work(2), work.first)", "write_slot(memory.work(2), 0)"),
+    "order_not_waited_for": (BACKWARD, 0, "wait_for_tile(block.after(n), block.before(n));", ""),
+    "order_handed_on_too_early": (BACKWARD, 0, "__syncthreads();\n    hand_on(n - 1);", "hand_on(n - 1);\n    __syncthreads();"),
     "only_one_head_of_the_group": (SEARCH, 0, "head < static_cast<int>(p.group())", "head < 1"),
 }
 

@@ -5,6 +5,7 @@
 //! @brief Random problems for kernels in the PTX interpreter, and their answers in double.
 
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/query_sums.hpp>
 #include <pipe/attention/reference.hpp>
 
 #include <cuda_bf16.h>
@@ -373,6 +374,73 @@ std::vector<double> all_gradients(backward_problem<Element> const& problem) {
     all.insert(all.end(), numbers.begin(), numbers.end());
   }
   return all;
+}
+
+//! Makes all logits about -98, whose powers are no float once the sign is turned: what a tile holds
+//! beyond the last key may not count as a logit of 0.
+template <class Element>
+void push_logits_down(backward_problem<Element>& problem) {
+  auto const set = [](tensor<Element>& of, float first) {
+    auto numbers = of.numbers();
+    for (std::size_t n = 0; n < numbers.size(); n += static_cast<std::size_t>(of.view.dim)) {
+      numbers[n] = first;
+    }
+    of.set(numbers);
+  };
+  set(problem.query, 784);
+  set(problem.key, -1); // small, since dQ sums it with weights whose roundings do not cancel
+}
+
+//! Tile sizes of a backward kernel.
+struct backward_tile {
+  int keys;
+  unsigned threads, shared;
+};
+
+//! Launches backward: the kernels before and after the sums have the names without "_free".
+//! @param sums of dQ, afterwards: rounding hides in which order they were made
+//! @param maps what comes before the call as an argument
+template <class Call>
+ptx::result launch_backward(ptx::memory& where,
+                            ptx::module& code,
+                            at::kernel_family family,
+                            std::string const& name,
+                            backward_tile const& tile,
+                            Call const& call,
+                            ptx::options const& how,
+                            std::vector<float>& sums,
+                            void* maps = nullptr) {
+  auto const& p = call.p;
+  Call argument = call;
+  std::vector<float> scratch(static_cast<std::size_t>(at::query_sums::scratch(p, family)) + 4);
+  where.add(scratch.data(), scratch.size() * 4);
+  auto of_call = at::query_sums::in(scratch.data(), p, family);
+  std::vector<void*> arguments{&argument, &of_call};
+  auto const steps = static_cast<unsigned>(p.batch * p.heads * of_call.steps);
+  auto const pieces =
+    static_cast<unsigned>((p.key_length + tile.keys - 1) / tile.keys * p.key_heads * p.batch *
+                          at::query_sums::halves(family, p.head_dim));
+  auto const finishing =
+    static_cast<unsigned>(at::queries_of_step(family, p.head_dim) * p.head_dim / 4096) * steps;
+  auto const plain = name.substr(0, name.find("_free"));
+  auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, arguments.data(), how);
+  if (result.clean() && pieces > 0) {
+    auto of_kernel = arguments;
+    if (maps != nullptr) {
+      of_kernel.insert(of_kernel.begin(), maps);
+    }
+    result = ptx::launch(
+      code, "backward_" + name, {pieces}, {tile.threads}, tile.shared, of_kernel.data(), how);
+  }
+  auto const kernel = result;
+  if (result.clean()) {
+    result =
+      ptx::launch(code, "finish_sums_" + plain, {finishing}, {256}, 0, arguments.data(), how);
+  }
+  where.remove(scratch.data());
+  scratch.resize(static_cast<std::size_t>(of_call.numbers - scratch.data()));
+  sums = std::move(scratch);
+  return result.clean() ? kernel : result;
 }
 
 //! Blocks of a forward launch with tiles of so many queries.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/core/edge_table.hpp>
 #include <pipe/core/training_flows.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
@@ -20,6 +21,7 @@
 #include <pipe/search/chunk_sequences.hpp>
 #include <pipe/search/exact.hpp>
 #include <pipe/search/sequence_partition.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -121,7 +123,293 @@ void check_all(int devices, int microbatches, Cost const& cost) {
   }
 }
 
+//! The shortest of all orders of a few jobs on devices, each behind those it needs: every order is
+//! gone through by the starts of its jobs. Knows nothing of stages, flows and links.
+class all_orders {
+public:
+  struct need {
+    int job;
+    double wait;
+  };
+  struct job {
+    int device;
+    double time;
+    std::vector<need> needs = {};
+    bool takes = false; //!< room on its device
+    int frees = -1;     //!< the room that this job took, when this one ends
+  };
+
+  //! @param room that each device has
+  all_orders(std::vector<job> const& jobs, int devices, int room)
+      : jobs_(jobs), room_(room), start_(jobs.size(), -1),
+        free_(static_cast<std::size_t>(devices)) {}
+
+  //! The least makespan, `most` where all take as long.
+  [[nodiscard]] double least(double most) {
+    least_ = most;
+    go(0, 0, 0);
+    return least_;
+  }
+
+private:
+  void go(std::size_t begun, double last, double end) {
+    if (end >= least_)
+      return;
+    if (begun == jobs_.size()) {
+      least_ = end;
+      return;
+    }
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      job const& one = jobs_[i];
+      if (start_[i] >= 0)
+        continue;
+      auto const d = static_cast<std::size_t>(one.device);
+      double start = free_[d];
+      bool ready = true;
+      for (need const& each : one.needs) {
+        auto const n = static_cast<std::size_t>(each.job);
+        ready = ready && start_[n] >= 0;
+        start = std::max(start, ready ? start_[n] + jobs_[n].time + each.wait : 0);
+      }
+      if (!ready || (one.takes && !find_room(one.device, start)) || start < last)
+        continue;
+      double const before = free_[d];
+      start_[i] = start;
+      free_[d] = start + one.time;
+      go(begun + 1, start, std::max(end, free_[d]));
+      free_[d] = before;
+      start_[i] = -1;
+    }
+  }
+  //! Moves a start to when there is room. @return whether there ever is, of what has begun
+  bool find_room(int device, double& start) const {
+    int held = 0;
+    std::vector<double> ends;
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      held += jobs_[i].device == device && jobs_[i].takes && start_[i] >= 0 ? 1 : 0;
+      if (jobs_[i].device == device && jobs_[i].frees >= 0 && start_[i] >= 0)
+        ends.push_back(start_[i] + jobs_[i].time);
+    }
+    std::sort(ends.begin(), ends.end());
+    auto const wanted = static_cast<std::size_t>(std::max(0, held + 1 - room_));
+    if (wanted > ends.size())
+      return false;
+    start = wanted == 0 ? start : std::max(start, ends[wanted - 1]);
+    return true;
+  }
+
+  std::vector<job> const& jobs_;
+  int room_;
+  std::vector<double> start_;
+  std::vector<double> free_;
+  double least_ = 0;
+};
+
+//! The passes of a graph of stages with split backward passes.
+std::vector<all_orders::job> jobs_of(int stages,
+                                     std::vector<pp::stage_edge> const& edges,
+                                     std::vector<int> const& device,
+                                     int microbatches,
+                                     rough_cost const& cost) {
+  std::vector<all_orders::job> jobs;
+  auto const number = [&](int row, int stage, int m) { return (m * 3 + row) * stages + stage; };
+  constexpr pp::pass_kind kinds[] = {
+    pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight};
+  for (int m = 0; m < microbatches; ++m)
+    for (int row = 0; row < 3; ++row)
+      for (int stage = 0; stage < stages; ++stage) {
+        int const here = device[static_cast<std::size_t>(stage)];
+        all_orders::job one{here, cost.duration(pp::row_writer::make(kinds[row], stage, m))};
+        auto const wait = [&](int other) {
+          return device[static_cast<std::size_t>(other)] == here ? 0 : cost.latency();
+        };
+        if (row > 0)
+          one.needs.push_back({number(row - 1, stage, m), 0});
+        for (pp::stage_edge const& edge : edges) {
+          if (row == 0 && edge.to == stage)
+            one.needs.push_back({number(0, edge.from, m), wait(edge.from)});
+          if (row == 1 && edge.from == stage)
+            one.needs.push_back({number(1, edge.to, m), wait(edge.to)});
+        }
+        one.takes = row == 0;
+        one.frees = row == 2 ? number(0, stage, m) : -1;
+        jobs.push_back(one);
+      }
+  return jobs;
+}
+
 } // namespace
+
+TEST_CASE("no order of a graph of stages beats the bounds") {
+  struct {
+    int devices;
+    int per_device;
+    std::vector<pp::stage_edge> edges;
+    int microbatches;
+  } const graphs[] = {
+    {3, 1, {{0, 2}, {1, 2}}, 2},                 // two encoders
+    {3, 1, {{0, 1}, {0, 2}}, 2},                 // two heads
+    {3, 1, {{0, 1}, {1, 2}, {0, 2}}, 2},         // a skip
+    {2, 2, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}, 1}, // two encoders and a skip, two on a device
+    {2, 1, {}, 2},                               // nothing reads anything
+    {1, 3, {{0, 2}, {1, 2}}, 1},
+    {4, 1, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}, 1},
+  };
+  int met = 0;
+  int memory_matters = 0;
+  int all = 0;
+  for (auto const& graph : graphs)
+    for (unsigned seed = 1; seed <= 4; ++seed)
+      for (int const room : {graph.per_device, 100}) {
+        CAPTURE(seed);
+        CAPTURE(room);
+        rough_cost const cost(seed);
+        pp::shape const extents{.devices = graph.devices,
+                                .microbatches = graph.microbatches,
+                                .stages_per_device = graph.per_device};
+        std::vector<int> device;
+        for (int stage = 0; stage < pp::stages(extents); ++stage)
+          device.push_back(pp::device_of(extents, stage));
+        std::vector<all_orders::job> const jobs =
+          jobs_of(pp::stages(extents), graph.edges, device, graph.microbatches, cost);
+        double const least = all_orders(jobs, graph.devices, room).least(1000);
+        REQUIRE(least < 1000);
+        std::vector<int> const edges = pp::edge_table(graph.edges, pp::stages(extents));
+        pp::pipeline over{extents};
+        over.edges = edges.data();
+        pp::time_bounds const bounds =
+          pp::least_times(over, cost, {.memory_limit = static_cast<double>(room)});
+        CHECK(bounds.makespan.least() <= least * (1 + 1e-12));
+        CHECK(bounds.makespan.least() >= 0.6 * least);
+        met += bounds.makespan.least() >= least * (1 - 1e-12) ? 1 : 0;
+        memory_matters += bounds.makespan.reason() == std::string("memory") ? 1 : 0;
+        ++all;
+      }
+  CHECK(met >= all * 3 / 4);
+  CHECK(memory_matters >= 8);
+}
+
+TEST_CASE("no order of stages between shards of a vocabulary beats the bounds") {
+  int met = 0;
+  int all = 0;
+  for (int const devices : {1, 2})
+    for (int const barriers : {1, 2})
+      for (int const microbatches : {1, 2})
+        for (double const logits : {0.5, 2.0, 5.0}) {
+          if (devices * microbatches > 2)
+            continue; // all orders are too many
+          CAPTURE(devices);
+          CAPTURE(barriers);
+          CAPTURE(microbatches);
+          CAPTURE(logits);
+          pp::uniform_cost cost{2, 3, 1, 0.5};
+          cost.logits = logits;
+          cost.logits_gradient = 1.5;
+          cost.embed = 0.75;
+          cost.embed_gradient = 0.25;
+          cost.broadcast = 0.25;
+          cost.reduce = 0.125;
+          // Of each microbatch: embed, F, logits, their gradients, I, W, embed_gradient.
+          enum row { embed, forward, scores, scored, input, weight, embedded, rows };
+          double const times[rows] = {0.75, 2, logits, 1.5, 3, 1, 0.25};
+          std::vector<all_orders::job> jobs;
+          for (int m = 0; m < microbatches; ++m)
+            for (int row = 0; row < rows; ++row)
+              for (int d = 0; d < devices; ++d) {
+                auto const number = [&](int other, int at) {
+                  return (m * rows + other) * devices + at;
+                };
+                all_orders::job one{d, times[row]};
+                auto const wait_for_all = [&](int other) {
+                  for (int shard = 0; shard < devices; ++shard)
+                    one.needs.push_back({number(other, shard), cost.reduce});
+                };
+                if (row == forward && d == 0)
+                  wait_for_all(embed);
+                if (row == forward && d > 0)
+                  one.needs.push_back({number(forward, d - 1), cost.communication});
+                if (row == scores)
+                  one.needs.push_back({number(forward, devices - 1), cost.broadcast});
+                if (row == scored)
+                  wait_for_all(scores);
+                if (row == input && d + 1 < devices)
+                  one.needs.push_back({number(input, d + 1), cost.communication});
+                if (row == input && d + 1 == devices)
+                  wait_for_all(barriers == 1 ? scores : scored);
+                if (row == input)
+                  one.needs.push_back({number(forward, d), 0});
+                if (row == weight)
+                  one.needs.push_back({number(input, d), 0});
+                if (row == embedded)
+                  one.needs.push_back({number(input, 0), cost.broadcast});
+                jobs.push_back(one);
+              }
+          auto const check = [&](auto const& schedule) {
+            pp::dynamic_timetable const table =
+              pp::make_timetable(schedule, {devices, microbatches}, cost);
+            double const made = pp::makespan(table);
+            double const least = all_orders(jobs, devices, 100).least(made * (1 + 1e-12));
+            double const bound = pp::least_times(table.over(), cost).makespan.least();
+            CHECK(bound <= least * (1 + 1e-12));
+            CHECK(bound >= 0.7 * least);
+            met += bound >= least * (1 - 1e-12) ? 1 : 0;
+            ++all;
+          };
+          if (barriers == 1)
+            check(pp::with_vocabulary<pp::ZeroBubbleH1, 1>{});
+          else
+            check(pp::with_vocabulary<pp::ZeroBubbleH1, 2>{});
+        }
+  CHECK(met >= all / 2);
+}
+
+TEST_CASE("no schedule between shards of a vocabulary beats the bounds") {
+  for (int const devices : {2, 3, 4})
+    for (int const microbatches : {2, 8}) {
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      pp::uniform_cost cost{10, 12, 8, 1};
+      cost.logits = 4;
+      cost.broadcast = 2;
+      auto const check = [&](auto const& schedule) {
+        pp::dynamic_timetable const table =
+          pp::make_timetable(schedule, {devices, microbatches}, cost);
+        check_table(table, cost);
+        // It is more than the stages between the shards take.
+        double const inside =
+          pp::least_times(schedule.inside(table.extents), cost).makespan.least();
+        CHECK(pp::least_times(table.over(), cost).makespan.least() > inside);
+      };
+      check(pp::with_vocabulary<pp::OneFOneB, 1>{});
+      check(pp::with_vocabulary<pp::OneFOneB, 2>{});
+      check(pp::with_vocabulary<pp::OneFOneB, pp::interlaced>{});
+      check(pp::with_vocabulary<pp::ZeroBubbleH1>{});
+      check(pp::with_vocabulary<pp::SweptVHalf>{});
+      check(pp::with_vocabulary<pp::Seq1F1B<2>>{});
+    }
+}
+
+TEST_CASE("a graph of stages that is a chain has the bounds of a chain") {
+  rough_cost const cost(11);
+  for (int const per_device : {1, 2})
+    for (int const chunks : {1, 3})
+      for (double const limit : {3.0, 1e9}) {
+        pp::shape const extents{
+          .devices = 3, .microbatches = 5, .chunks = chunks, .stages_per_device = per_device};
+        std::vector<pp::stage_edge> edges;
+        for (int stage = 1; stage < pp::stages(extents); ++stage)
+          edges.push_back({stage - 1, stage});
+        std::vector<int> const table = pp::edge_table(edges, pp::stages(extents));
+        pp::pipeline over{extents};
+        over.edges = table.data();
+        pp::time_bounds const chain = pp::least_times(extents, cost, {.memory_limit = limit});
+        pp::time_bounds const graph = pp::least_times(over, cost, {.memory_limit = limit});
+        for (auto const which : {&pp::time_bounds::span, &pp::time_bounds::makespan})
+          for (auto const what :
+               {&pp::time_bound::path, &pp::time_bound::work, &pp::time_bound::memory})
+            CHECK(chain.*which.*what == graph.*which.*what);
+      }
+}
 
 TEST_CASE("no schedule beats the bounds") {
   for (int devices : {1, 3, 4})

@@ -22,7 +22,7 @@
 #include <pipe/attention/hopper/backward_steps.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
 #include <pipe/attention/hopper/backward_wide.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -61,18 +61,17 @@ struct key_consumer {
     int const share = steps.walk.consumer();
     auto const gradients =
       describe_tile(steps.walk.memory.gradient_piece(turn, Dim == 64 ? share : 0), 16);
-    auto const keys = describe_tile(
-      steps.walk.memory.own_piece(0, 0) +
-        (Dim == 64 ? 0 : share) * (shape::rows * panel_row_bytes / piece_bytes),
-      16);
+    auto const keys =
+      describe_tile(steps.walk.memory.own_piece(0, 0) +
+                      (Dim == 64 ? 0 : share) * (shape::rows * panel_row_bytes / piece_bytes),
+                    16);
 #pragma unroll
     for (int n = 0; n < shape::keys / 16; ++n) {
-      start_product<Element, true, true>(of_query,
-                                    moved(gradients, n * 2 * eight_rows_bytes),
-                                    moved(keys,
-                                          n / 4 * shape::own_tile_bytes +
-                                            n % 4 * 2 * eight_rows_bytes),
-                                    n > 0);
+      start_product<Element, true, true>(
+        of_query,
+        moved(gradients, n * 2 * eight_rows_bytes),
+        moved(keys, n / 4 * shape::own_tile_bytes + n % 4 * 2 * eight_rows_bytes),
+        n > 0);
     }
     end_products();
     turn ^= 1;
@@ -158,20 +157,16 @@ struct key_consumer {
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score> const& c,
                                              hopper_backward_maps const& maps,
-                                             hopper_query_sums const& sums,
+                                             query_sums const& sums,
                                              unsigned char* shared) {
   using shape = hopper_backward_shape<Dim>;
   run_roles<shape>(
     shared,
-    [&] {
-      // Blocks start in any order; whoever waits for another has to know that it has started.
-      auto const n = Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x;
-      return key_work<Order, shape::keys>(c.p, static_cast<int>(n));
-    },
+    [&] { return work_of_piece<Order, shape::keys>(c.p, take_piece<Order>(sums)); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },
-    [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(c, memory, lane); },
+    [&](backward_memory<shape> const& memory, int lane) { tell_all_numbers(sums, memory, lane); },
     [&](backward_memory<shape> const& memory) {
       if constexpr (Order == query_order::kept) {
         keep_order(sums, memory);

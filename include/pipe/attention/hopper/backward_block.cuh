@@ -7,8 +7,10 @@
 #include <pipe/attention/hopper/forward_block.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/hopper/products.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/kernel/query_order.cuh>
+#include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cuda.h>
 
@@ -16,8 +18,8 @@
 
 namespace pipelining::inline v0_2::attention {
 
-//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, at head dim 256 64, stay with their
-//! values, queries and dO come in steps, through a ring of stages.
+//! @brief Tile sizes of the backward kernel for Hopper: 128 keys, at head dim 256 64, stay with
+//! their values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,
@@ -26,12 +28,13 @@ struct hopper_backward_shape {
   static constexpr int dim = Dim;                        //!< elements of a head
   static constexpr int consumers = 2;                    //!< warpgroups that multiply
   static constexpr int threads = 128 * (1 + consumers);  //!< of a block: one warpgroup copies
-  //! Whether consumers share all keys and have half of the head dim each; else each has its own keys.
+  //! Whether consumers share all keys and have half of the head dim each; else each has its own
+  //! keys.
   static constexpr bool is_wide = Dim == 256;
-  static constexpr int rows = 64;                        //!< keys of one tile
+  static constexpr int rows = 64;                           //!< keys of one tile
   static constexpr int own_tiles = is_wide ? 1 : consumers; //!< of keys, and of values
-  static constexpr int keys = own_tiles * rows;          //!< of a block
-  static constexpr int step = hopper_queries_of_step<Dim>; //!< queries of a stage
+  static constexpr int keys = own_tiles * rows;             //!< of a block
+  static constexpr int step = queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
   static constexpr int parts = Dim == 64 ? 2 : 1;        //!< of a step that a consumer makes
@@ -117,28 +120,20 @@ struct backward_memory {
   __device__ std::uint32_t head(int stage) const { return slot(Shape::stages) + 4 * stage; }
   //! Where its sums of dQ lie, in steps.
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
-  //! The tile of keys after which this block adds, as hopper_query_sums::after has it.
+  //! The tile of keys after which this block adds, as query_sums::after has it.
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
   //! The block's work: four numbers.
   __device__ std::uint32_t work() const { return after(Shape::stages); }
 };
 
-//! A tile of keys of one key head.
-struct hopper_key_work {
-  int batch;
-  int key_head;
-  int first; // key of the call
-  int rows;  // that exist
-};
-
 //! Writes the work of a block to shared memory: nobody keeps in registers what is seldom needed.
-__device__ inline void write_work(std::uint32_t to, hopper_key_work const& work) {
+__device__ inline void write_work(std::uint32_t to, key_work const& work) {
   write_slot(to, work.batch);
   write_slot(to + 4, work.key_head);
   write_slot(to + 8, work.first);
   write_slot(to + 12, work.rows);
 }
-__device__ inline hopper_key_work read_work(std::uint32_t from) {
+__device__ inline key_work read_work(std::uint32_t from) {
   return {read_slot(from), read_slot(from + 4), read_slot(from + 8), read_slot(from + 12)};
 }
 
@@ -175,9 +170,10 @@ struct backward_consumer {
   //! Products of own tile `which` with a part of that of a stage.
   template <class Element, int Count>
   __forceinline__ __device__ void start(float (&d)[Count], int which, int stage, int part) const {
-    start_rows<Element, Shape::dim, Shape::step>(d,
-                                    describe_tile(memory.own_piece(which, Shape::is_wide ? 0 : consumer()), 16),
-                                    describe_tile(memory.step_piece(which, stage, part), 16));
+    start_rows<Element, Shape::dim, Shape::step>(
+      d,
+      describe_tile(memory.own_piece(which, Shape::is_wide ? 0 : consumer()), 16),
+      describe_tile(memory.step_piece(which, stage, part), 16));
   }
 };
 

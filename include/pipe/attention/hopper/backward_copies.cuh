@@ -6,46 +6,24 @@
 //! they find out what there is to do, bring it, and keep the order of dQ.
 
 #include <pipe/attention/hopper/backward_block.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
-#include <pipe/attention/kernel/query_statistics.cuh>
+#include <pipe/attention/kernel/query_order.cuh>
+#include <pipe/attention/kernel/tile_search.cuh>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 
 namespace pipelining::inline v0_2::attention::detail {
 
-//! The tile of keys of piece n. In order of n: where the order is kept, late keys first, as they add
-//! to dQ, so that blocks only wait for pieces taken before theirs; else early keys, which most
-//! queries see where a mask is causal.
-template <query_order Order, int Keys>
-__device__ __forceinline__ hopper_key_work key_work(parameters const& p, int n) {
-  int const heads = static_cast<int>(p.key_heads);
-  int const sequences = static_cast<int>(p.batch);
-  int const length = static_cast<int>(p.key_length);
-  int const tile = n / heads / sequences;
-  int const first =
-    (Order == query_order::kept ? (length + Keys - 1) / Keys - 1 - tile : tile) * Keys;
-  return {n / heads % sequences, n % heads, first, min(Keys, length - first)};
-}
-
 //! Numbers of the queries of a stage: log-sum-exps as powers of two, then dO . O; by one warp.
-template <int Queries, class Call>
-__device__ inline void
-tell_numbers(Call const& c, std::uint32_t to, int batch, int head, int begin, int lane) {
-  int const present = static_cast<int>(c.p.query_length) - begin;
+//! @param from two of each query
+template <int Queries>
+__device__ inline void tell_numbers(std::uint32_t to, float const* from, int lane) {
 #pragma unroll
   for (int row = lane; row < Queries; row += 32) {
-    bool const there = row < present;
-    float const lse = there ? power_of(c.t.log_sum_exp.at(batch, head, begin + row)) : 0.0f;
-    float const mean = there ? c.mean.at(batch, head, begin + row) : 0.0f;
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + row * 4), "f"(lse) : "memory");
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (Queries + row) * 4), "f"(mean) : "memory");
+    float2 const of = reinterpret_cast<float2 const*>(from)[row];
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + row * 4), "f"(of.x) : "memory");
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + (Queries + row) * 4), "f"(of.y) : "memory");
   }
-}
-
-//! parameters::group, by a division of 32 bits: that of 64 takes more registers than copying warps
-//! have.
-__device__ inline int group_of(parameters const& p) {
-  return static_cast<int>(p.heads) / static_cast<int>(p.key_heads);
 }
 
 //! How a step of queries and a tile of keys meet. Asks for everything anew, so that nothing stays in
@@ -77,7 +55,7 @@ __device__ inline tile_cover cover_of(
 template <class Shape, query_order Order, class Call>
 __device__ inline void copy_for_keys(Call const& c,
                                      hopper_backward_maps const& maps,
-                                     hopper_query_sums const& sums,
+                                     query_sums const& sums,
                                      backward_memory<Shape> const& memory,
                                      bool is_first_lane) {
   if (is_first_lane) {
@@ -117,18 +95,11 @@ __device__ inline void copy_for_keys(Call const& c,
       __syncwarp();
       if constexpr (Order == query_order::kept) {
         int const tiles = (static_cast<int>(c.p.key_length) + Shape::keys - 1) / Shape::keys;
-        int next = tile() + 1; // a tile for each lane
-        unsigned seen = 0;
-#pragma unroll 1
-        while (seen == 0 && next < tiles) {
-          int const mine = next + thread_anew() % 32;
-          seen = __ballot_sync(0xffffffffu,
-                               mine < tiles &&
-                                 cover_of(c, memory, head(), step, mine) != tile_cover::skip);
-          next += 32;
-        }
+        int const before = tile_before(tile(), tiles, thread_anew() % 32, [&](int other) {
+          return cover_of(c, memory, head(), step, other) != tile_cover::skip;
+        });
         if (is_first_lane) {
-          write_slot(memory.after(place.stage), seen == 0 ? 0 : next - 32 + __ffs(seen));
+          write_slot(memory.after(place.stage), before);
         }
       }
       arrive_warp(memory.told(place.stage), is_first_lane);
@@ -145,46 +116,30 @@ __device__ inline void copy_for_keys(Call const& c,
 }
 
 //! The warp that brings what is known of the queries.
-template <class Shape, class Call>
+template <class Shape>
 __device__ inline void
-tell_all_numbers(Call const& c, backward_memory<Shape> const& memory, int lane) {
+tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
   ring_place<Shape::stages> place;
 #pragma unroll 1
   for (bool more = true; more; place.advance()) {
     wait_for(memory.told(place.stage), place.parity);
-    int const told = read_slot(memory.slot(place.stage));
-    more = told != no_more_tiles;
+    more = read_slot(memory.slot(place.stage)) != no_more_tiles;
     if (more) {
-      tell_numbers<Shape::step>(c,
-                                memory.numbers(place.stage),
-                                read_slot(memory.work()),
-                                read_slot(memory.head(place.stage)),
-                                told / 2 * Shape::step,
+      tell_numbers<Shape::step>(memory.numbers(place.stage),
+                                sums.numbers + static_cast<std::int64_t>(read_slot(
+                                                 memory.sums(place.stage))) *
+                                                 (2 * Shape::step),
                                 lane);
     }
     arrive_warp(memory.full(place.stage), lane == 0);
   }
 }
 
-__device__ inline int read_after(std::int32_t const* from) {
-  int tile;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-               : "=r"(tile)
-               : "l"(__cvta_generic_to_global(from))
-               : "memory");
-  return tile;
-}
-
-__device__ inline void write_after(std::int32_t* to, int tile) {
-  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(tile)
-               : "memory");
-}
-
 //! The thread that keeps the order: to each step the tiles of keys that see it add last tile first.
 //! Gives the consumers their turn when the tile before has added, and hands it on when they have.
 //! They release no stage before their turn, so what it tells stays till then.
 template <class Shape>
-__device__ inline void keep_order(hopper_query_sums const& sums,
+__device__ inline void keep_order(query_sums const& sums,
                                   backward_memory<Shape> const& memory) {
   ring_place<Shape::stages> place;
   std::uint32_t parity = 0;
@@ -196,13 +151,12 @@ __device__ inline void keep_order(hopper_query_sums const& sums,
     }
     int const step = read_slot(memory.sums(place.stage));
     int const before = read_slot(memory.after(place.stage));
-    while (read_after(sums.after + step) != before) {
-    }
+    wait_for_tile(sums.after + step, before);
     arrive(memory.turn());
     wait_for(memory.added(), parity);
     parity ^= 1;
     // The stage may hold another step by now.
-    write_after(sums.after + step, read_work(memory.work()).first / Shape::keys + 1);
+    write_after(sums.after + step, read_work(memory.work()).first / Shape::keys);
     place.advance();
   }
 }

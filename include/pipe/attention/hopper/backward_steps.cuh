@@ -7,7 +7,7 @@
 
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 
@@ -38,7 +38,7 @@ struct key_steps {
   using shape = hopper_backward_shape<Dim>;
 
   backward_call<Element, Mask, Score> const& c;
-  hopper_query_sums const& sums;
+  query_sums const& sums;
   backward_consumer<shape> walk;
   std::uint32_t order_parity = 0;
 
@@ -85,10 +85,10 @@ struct key_steps {
       wait_for(walk.memory.turn(), order_parity);
       order_parity ^= 1;
     }
-    auto* const to = sums.sums +
-                     static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) *
-                       (hopper_query_sums::tiles_of_step(Dim) * hopper_query_sums::tile) +
-                     thread_anew() * 4 + walk.consumer() * (Count * 128 - 128 * 4);
+    auto* const to =
+      sums.sums +
+      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) * (shape::step * Dim) +
+      thread_anew() * 4 + walk.consumer() * (Count * 128 - 128 * 4);
 #pragma unroll
     for (int n = 0; n < Count / 4; ++n) {
       add_four(to + n * 128 * 4, of_query + 4 * n);

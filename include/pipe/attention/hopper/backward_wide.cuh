@@ -14,7 +14,7 @@
 #include <pipe/attention/hopper/backward_block.cuh>
 #include <pipe/attention/hopper/backward_steps.cuh>
 #include <pipe/attention/hopper/backward_weights.cuh>
-#include <pipe/attention/hopper/query_sums.hpp>
+#include <pipe/attention/query_sums.hpp>
 
 #include <cstdint>
 

@@ -6,6 +6,7 @@
 //! backward: the rings of stages, the order of work and of tiles.
 
 #include <pipe/attention/hopper/products.cuh>
+#include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
@@ -31,7 +32,7 @@ struct hopper_forward_shape {
   static constexpr int rows = 64;                       //!< queries of one consumer
   static constexpr int queries = consumers * rows;      //!< of a block
   //! Keys of one tile.
-  static constexpr int keys = Dim == 64                        ? 128
+  static constexpr int keys = Dim == 64                       ? 128
                               : !std::is_same_v<Score, plain> ? 64
                               : Dim == 128                    ? 128
                                                               : 80;
@@ -98,18 +99,6 @@ struct hopper_memory {
   //! Which tile of keys a stage holds: see told_tile.
   __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
 };
-
-__device__ inline void write_slot(std::uint32_t slot, int tile) {
-  asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(tile) : "memory");
-}
-__device__ inline int read_slot(std::uint32_t slot) {
-  int tile;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile) : "r"(slot) : "memory");
-  return tile;
-}
-
-//! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
-inline constexpr int no_more_tiles = -1;
 
 //! Position in a ring of stages. Consumers wait for `parity`, the copying thread for the other one.
 template <int Stages>

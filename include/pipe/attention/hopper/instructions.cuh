@@ -144,13 +144,6 @@ __device__ inline void give_turn(int consumer) {
   asm volatile("bar.arrive %0, 256;" ::"r"(4 + consumer) : "memory");
 }
 
-//! threadIdx.x, asked for each time: nothing that follows from it stays in a register meanwhile.
-__device__ inline int thread_anew() {
-  int number;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
-  return number;
-}
-
 template <int Registers>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));

@@ -17,13 +17,13 @@
 
 namespace pipelining::inline v0_2::attention::detail {
 
-//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its own,
-//! which takes few registers beside those of the products.
+//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its
+//! own, which takes few registers beside those of the products.
 //! @param at   of the lane's first row and column
 //! @param rows that exist, counted from there; columns likewise
 template <int Columns, mask Mask>
-__device__ __forceinline__ void ask_mask(
-  std::uint32_t (&kept)[2], pair_position at, int rows, int columns, Mask const& m) {
+__device__ __forceinline__ void
+ask_mask(std::uint32_t (&kept)[2], pair_position at, int rows, int columns, Mask const& m) {
   static_assert(Columns <= 32);
   kept[0] = 0;
   kept[1] = 0;

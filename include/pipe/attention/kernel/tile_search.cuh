@@ -11,6 +11,15 @@
 
 namespace pipelining::inline v0_2::attention::detail {
 
+//! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
+inline constexpr int no_more_tiles = -1;
+
+//! parameters::group, by a division of 32 bits: that of 64 takes more registers than copying warps
+//! have.
+__device__ inline int group_of(parameters const& p) {
+  return static_cast<int>(p.heads) / static_cast<int>(p.key_heads);
+}
+
 //! A tile of keys that the mask does not skip, or index = count where there is none.
 struct next_tile {
   int index;

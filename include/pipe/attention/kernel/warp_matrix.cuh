@@ -27,6 +27,23 @@ __device__ inline std::uint32_t shared_address(void const* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+//! threadIdx.x, asked for each time: nothing that follows from it stays in a register meanwhile.
+__device__ inline int thread_anew() {
+  int number;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+  return number;
+}
+
+//! A number in shared memory, read anew each time.
+__device__ inline void write_slot(std::uint32_t slot, int number) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(slot), "r"(number) : "memory");
+}
+__device__ inline int read_slot(std::uint32_t slot) {
+  int number;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(number) : "r"(slot) : "memory");
+  return number;
+}
+
 //! Starts to copy 16 bytes to shared memory; zeros in place of them where `there` is false.
 __device__ inline void copy_16_bytes(std::uint32_t to, void const* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),

@@ -188,7 +188,9 @@ __device__ inline void finish_softmax(softmax_state<Tiles, Dim>& state,
           sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
       }
     }
-    keep_rows<element, Dim>(tile, warp_row + r * 16, state.sum_of_values[r], lane);
+    std::uint32_t packed[Dim / 8][2];
+    pack_rows<element>(packed, state.sum_of_values[r]);
+    keep_rows<Dim>(tile, warp_row + r * 16, packed, lane);
   }
   __syncwarp();
   store_rows<Tiles * 16, Dim>(tile,
@@ -279,7 +281,8 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
     copy_tile<shape::keys, Dim, shape::threads>(to,
                                                 from.row(batch, begin, key_head),
                                                 from.length_stride,
-                                                static_cast<int>(p.key_length) - begin);
+                                                static_cast<int>(p.key_length) - begin,
+                                                static_cast<int>(threadIdx.x));
   };
 
   softmax_state<tiles, Dim> state;
@@ -292,8 +295,11 @@ __device__ inline void forward_block(forward_call<Element, Mask, Score> const& c
                 factor,
                 !is_split && p.from == carry::in);
   auto now = find_key_tile<shape::keys>(p, c.m, mine, first_tile, end_of_keys);
-  copy_tile<shape::queries, Dim, shape::threads>(
-    query_tile, c.t.query.row(batch, first, head), c.t.query.length_stride, rows);
+  copy_tile<shape::queries, Dim, shape::threads>(query_tile,
+                                                 c.t.query.row(batch, first, head),
+                                                 c.t.query.length_stride,
+                                                 rows,
+                                                 static_cast<int>(threadIdx.x));
   if (now.cover != tile_cover::skip) {
     copy_keys(c.t.key, key_tile, now.index);
   }

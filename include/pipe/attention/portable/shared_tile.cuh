@@ -21,14 +21,15 @@ __device__ inline std::uint32_t piece_offset(int row, int piece) {
 
 //! Starts to copy a tile; rows from `present` on become zeros, whatever memory holds there.
 //! @param first row 0 of the tile in global memory. @param stride elements from row to row
+//! @param thread of the block
 template <int Rows, int Dim, int Threads, class Element>
 __device__ inline void
-copy_tile(std::uint32_t tile, Element const* first, std::int64_t stride, int present) {
+copy_tile(std::uint32_t tile, Element const* first, std::int64_t stride, int present, int thread) {
   constexpr int pieces = Dim / 8;
   constexpr int rows_at_once = Threads / pieces;
   static_assert(Threads % pieces == 0 && Rows % rows_at_once == 0 && rows_at_once % 4 == 0);
-  int const piece = static_cast<int>(threadIdx.x) % pieces;
-  int const begin = static_cast<int>(threadIdx.x) / pieces;
+  int const piece = thread % pieces;
+  int const begin = thread / pieces;
   Element const* from = first + begin * stride + piece * 8;
   std::int64_t const onward = rows_at_once * stride; // one pointer that moves, not one per row
   auto to = tile + piece_offset<Dim>(begin, piece);
@@ -80,11 +81,41 @@ __device__ inline void multiply_rows(
   }
 }
 
-//! sum[Tiles 16 x Width] += left right over Inner, with left from registers, rounded to elements,
-//! and right the columns [8 first_piece, 8 first_piece + Width) of a tile [Inner, Dim].
-template <class Element, int Dim, int Inner, int Width, int Tiles>
+//! 16 rows of sums rounded to elements, two neighbours in one: what they are as a left operand.
+template <class Element, int Columns>
+__device__ inline void pack_rows(std::uint32_t (&to)[Columns][2], float const (&sum)[Columns][4]) {
+#pragma unroll
+  for (int n = 0; n < Columns; ++n) {
+    to[n][0] = pack<Element>(sum[n][0], sum[n][1]);
+    to[n][1] = pack<Element>(sum[n][2], sum[n][3]);
+  }
+}
+
+//! Columns [16 step, 16 step + 16) of 16 rows as a left operand.
+template <class Element, int Columns>
+__device__ inline void
+left_operand(std::uint32_t (&to)[4], float const (&sum)[Columns][4], std::uint32_t step) {
+#pragma unroll
+  for (std::uint32_t n = 0; n < 4; ++n) {
+    auto const& four = sum[2 * step + n / 2];
+    to[n] = pack<Element>(four[n % 2 * 2], four[n % 2 * 2 + 1]);
+  }
+}
+template <class Element, int Columns>
+__device__ inline void left_operand(std::uint32_t (&to)[4],
+                                    std::uint32_t const (&packed)[Columns][2],
+                                    std::uint32_t step) {
+#pragma unroll
+  for (std::uint32_t n = 0; n < 4; ++n) {
+    to[n] = packed[2 * step + n / 2][n % 2];
+  }
+}
+
+//! sum[Tiles 16 x Width] += left right over Inner, with left from registers, as sums or packed, and
+//! right the columns [8 first_piece, 8 first_piece + Width) of a tile [Inner, Dim].
+template <class Element, int Dim, int Inner, int Width, int Tiles, class Left>
 __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
-                                       float const (&left)[Tiles][Inner / 8][4],
+                                       Left const& left,
                                        std::uint32_t right,
                                        int first_piece,
                                        int lane) {
@@ -95,12 +126,7 @@ __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
     std::uint32_t a[Tiles][4];
 #pragma unroll
     for (std::uint32_t r = 0; r < Tiles; ++r) {
-      auto const& low = left[r][2 * step];
-      auto const& high = left[r][2 * step + 1];
-      a[r][0] = pack<Element>(low[0], low[1]);
-      a[r][1] = pack<Element>(low[2], low[3]);
-      a[r][2] = pack<Element>(high[0], high[1]);
-      a[r][3] = pack<Element>(high[2], high[3]);
+      left_operand<Element>(a[r], left[r], step);
     }
 #pragma unroll
     for (std::uint32_t n = 0; n < Width / 16; ++n) {
@@ -115,18 +141,84 @@ __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
   }
 }
 
-//! Writes 16 rows that a warp holds as sums to its rows of a tile, as elements.
-template <class Element, int Dim>
-__device__ inline void
-keep_rows(unsigned char* tile, int row, float const (&sum)[Dim / 8][4], int lane) {
-  auto const place = lane_address<Dim>(lane % 4 * 4, row + lane / 4, 0);
+//! The left operands of multiply_held: 16 rows of a tile [rows, Dim], all of it in registers.
+template <int Dim>
+using held_rows = std::uint32_t[Dim / 16][4];
+
+template <int Dim>
+__device__ inline void hold_rows(held_rows<Dim>& to, std::uint32_t left, int row, int lane) {
+  auto const from = lane_address<Dim>(left, row + lane % 16, lane / 16);
 #pragma unroll
-  for (std::uint32_t n = 0; n < Dim / 8; ++n) {
+  for (std::uint32_t step = 0; step < Dim / 16; ++step) {
+    load_matrices(to[step], from ^ step * 32);
+  }
+}
+
+//! multiply_rows with rows that are held in registers.
+template <class Element, int Dim, int Columns>
+__device__ inline void multiply_held(float (&sum)[1][Columns / 8][4],
+                                     held_rows<Dim> const& left,
+                                     std::uint32_t right,
+                                     int lane) {
+  auto const from = lane_address<Dim>(right, lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+  for (std::uint32_t step = 0; step < Dim / 16; ++step) {
+#pragma unroll
+    for (std::uint32_t n = 0; n < Columns / 16; ++n) {
+      std::uint32_t b[4];
+      load_matrices(b, (from ^ step * 32) + n * 16 * Dim * 2);
+      multiply_add<Element>(sum[0][2 * n], left[step], b[0], b[1]);
+      multiply_add<Element>(sum[0][2 * n + 1], left[step], b[2], b[3]);
+    }
+  }
+}
+
+//! sum[Tiles 16 x Columns] += left^T right over Inner rows of both: columns of a tile [Inner, Left]
+//! from piece `left_piece` on, and of a tile [Inner, Dim] from `right_piece` on.
+template <class Element, int Inner, int Left, int Dim, int Tiles, int Columns>
+__device__ inline void multiply_transposed(float (&sum)[Tiles][Columns][4],
+                                           std::uint32_t left,
+                                           int left_piece,
+                                           std::uint32_t right,
+                                           int right_piece,
+                                           int lane) {
+  auto const from_left =
+    lane_address<Left>(left, lane % 8 + lane / 16 * 8, left_piece + lane / 8 % 2);
+  auto const from_right = lane_address<Dim>(right, lane % 16, right_piece + lane / 16);
+#pragma unroll
+  for (std::uint32_t step = 0; step < Inner / 16; ++step) {
+    std::uint32_t a[Tiles][4];
+#pragma unroll
+    for (std::uint32_t r = 0; r < Tiles; ++r) {
+      load_matrices_across(a[r], (from_left ^ r * 32) + step * 16 * Left * 2);
+    }
+#pragma unroll
+    for (std::uint32_t n = 0; n < Columns / 2; ++n) {
+      std::uint32_t b[4];
+      load_matrices_across(b, (from_right ^ n * 32) + step * 16 * Dim * 2);
+#pragma unroll
+      for (std::uint32_t r = 0; r < Tiles; ++r) {
+        multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
+        multiply_add<Element>(sum[r][2 * n + 1], a[r], b[2], b[3]);
+      }
+    }
+  }
+}
+
+//! Writes 16 rows that a warp holds to its rows of a tile, from column 8 first_piece on.
+template <int Dim, int Columns>
+__device__ inline void keep_rows(unsigned char* tile,
+                                 int row,
+                                 std::uint32_t const (&packed)[Columns][2],
+                                 int lane,
+                                 int first_piece = 0) {
+  auto const place = lane_address<Dim>(lane % 4 * 4, row + lane / 4, first_piece);
+#pragma unroll
+  for (std::uint32_t n = 0; n < Columns; ++n) {
 #pragma unroll
     for (std::uint32_t half = 0; half < 2; ++half) {
-      auto const at = (place ^ n * 16) + half * 8 * Dim * 2;
-      *reinterpret_cast<std::uint32_t*>(tile + at) =
-        pack<Element>(sum[n][2 * half], sum[n][2 * half + 1]);
+      *reinterpret_cast<std::uint32_t*>(tile + (place ^ n * 16) + half * 8 * Dim * 2) =
+        packed[n][half];
     }
   }
 }

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Launches a backward kernel between one that sets its sums of dQ to zero and one that
+//! rounds them.
+
+#include <pipe/attention/forward.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/config.hpp>
+
+#include <cuda_runtime_api.h>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
+  start_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
+                    query_sums const __grid_constant__ sums) {
+  start_sums_block<Family, Dim>(call, sums);
+}
+
+template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(finish_sums_threads)
+  finish_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
+                     query_sums const __grid_constant__ sums) {
+  finish_sums_block<Family, Dim, Element>(call, sums);
+}
+
+//! @param start launches the kernel with so many blocks, unless there is no key
+//! @param keys  of a tile
+template <class Built,
+          kernel_family Family,
+          int Dim,
+          class Element,
+          mask Mask,
+          score Score,
+          class Start>
+void launch_backward(backward_call<Element, Mask, Score> const& call,
+                     query_sums const& sums,
+                     int keys,
+                     cudaStream_t stream,
+                     Start const& start) {
+  auto const& p = call.p;
+  auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
+  auto const tiles =
+    static_cast<unsigned>((p.key_length + keys - 1) / keys * p.key_heads * p.batch);
+  if (steps == 0) {
+    return;
+  }
+  launch(start_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+         call,
+         {steps},
+         start_sums_threads,
+         0,
+         stream,
+         sums);
+  if (tiles != 0) {
+    start(tiles * query_sums::halves(Family, Dim));
+  }
+  launch(finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+         call,
+         {finishing_blocks<Family, Dim> * steps},
+         finish_sums_threads,
+         0,
+         stream,
+         sums);
+}
+
+} // namespace pipelining::inline v0_2::attention::detail

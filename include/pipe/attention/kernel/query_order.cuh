@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Which tile of keys a block of backward takes, and the order in which blocks add to dQ: to
+//! each step the tiles of keys that see it, last tile first.
+
+#include <pipe/attention/parameters.hpp>
+#include <pipe/attention/query_sums.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+//! A tile of keys of one key head.
+struct key_work {
+  int batch;
+  int key_head;
+  int first; // key of the call
+  int rows;  // that exist
+};
+
+//! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
+//! whoever waits for another has to know that it has started.
+template <query_order Order>
+__device__ __forceinline__ int take_piece(query_sums const& sums) {
+  return static_cast<int>(Order == query_order::kept ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
+}
+
+//! The tile of keys of piece n. In order of n: where the order is kept, late keys first, as they
+//! add to dQ, so that blocks only wait for pieces taken before theirs; else early keys, which most
+//! queries see where a mask is causal.
+template <query_order Order, int Keys>
+__device__ __forceinline__ key_work work_of_piece(parameters const& p, int n) {
+  int const heads = static_cast<int>(p.key_heads);
+  int const sequences = static_cast<int>(p.batch);
+  int const length = static_cast<int>(p.key_length);
+  int const tile = n / heads / sequences;
+  int const first =
+    (Order == query_order::kept ? (length + Keys - 1) / Keys - 1 - tile : tile) * Keys;
+  return {n / heads % sequences, n % heads, first, min(Keys, length - first)};
+}
+
+//! 1 + the first tile of keys after `tile` that sees a step, or 0: after it this tile adds. By all
+//! lanes of a warp.
+//! @param sees of a tile of keys
+template <class Sees>
+__device__ __forceinline__ int tile_before(int tile, int tiles, int lane, Sees const& sees) {
+  int next = tile + 1; // a tile for each lane
+  unsigned seen = 0;
+#pragma unroll 1
+  while (seen == 0 && next < tiles) {
+    int const mine = next + lane;
+    seen = __ballot_sync(0xffffffffu, mine < tiles && sees(mine));
+    next += 32;
+  }
+  return seen == 0 ? 0 : next - 32 + __ffs(seen);
+}
+
+__device__ inline int read_after(std::int32_t const* from) {
+  int tile;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+               : "=r"(tile)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return tile;
+}
+
+//! Waits until the tile before has added.
+__device__ inline void wait_for_tile(std::int32_t const* after, int before) {
+  while (read_after(after) != before) {
+  }
+}
+
+//! Says that this tile has added.
+__device__ inline void write_after(std::int32_t* to, int tile) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(tile + 1)
+               : "memory");
+}
+
+} // namespace pipelining::inline v0_2::attention::detail

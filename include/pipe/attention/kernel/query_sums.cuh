@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What comes before the backward kernels (zeros, dO . O) and after them: rounding the sums
+//! of dQ to elements.
+
+#include <pipe/attention/kernel/query_statistics.cuh>
+#include <pipe/attention/kernel/warp_matrix.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/query_sums.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+inline constexpr int start_sums_threads = 128;
+inline constexpr int finish_sums_threads = 256;
+
+//! Blocks that round the sums of a step: a thread has eight columns of two rows.
+template <kernel_family Family, int Dim>
+inline constexpr int finishing_blocks = queries_of_step(Family, Dim) * Dim /
+                                        (16 * finish_sums_threads);
+
+//! Before the sums: what is known of the queries of a step, zeros, nobody has added. A block for
+//! each step.
+template <kernel_family Family, int Dim, class Call>
+__device__ inline void start_sums_block(Call const& c, query_sums const& to) {
+  constexpr int step = queries_of_step(Family, Dim);
+  constexpr int rows_of_warp = step / (start_sums_threads / 32);
+  __shared__ float means[step];
+  auto const steps = static_cast<unsigned>(to.steps);
+  auto const heads = static_cast<unsigned>(c.p.heads);
+  int const first = static_cast<int>(blockIdx.x % steps) * step;
+  int const head = static_cast<int>(blockIdx.x / steps % heads);
+  int const batch = static_cast<int>(blockIdx.x / steps / heads);
+  int const thread = static_cast<int>(threadIdx.x);
+  int const rows = min(step, static_cast<int>(c.p.query_length) - first);
+  find_means<rows_of_warp, Dim>(
+    c, {batch, head, 0, 0}, first, thread / 32 * rows_of_warp, rows, means, thread % 32);
+  auto const block = static_cast<std::int64_t>(blockIdx.x);
+  auto* const sums = reinterpret_cast<float4*>(to.sums + block * step * Dim);
+  for (int n = thread; n < step * Dim / 4; n += start_sums_threads) {
+    sums[n] = {0, 0, 0, 0};
+  }
+  __syncthreads();
+  if (thread < step) {
+    float const lse =
+      thread < rows ? power_of(c.t.log_sum_exp.at(batch, head, first + thread)) : 0.0f;
+    reinterpret_cast<float2*>(to.numbers)[block * step + thread] = {lse, means[thread]};
+  }
+  constexpr int halves = query_sums::halves(Family, Dim);
+  if (thread < halves) {
+    to.after[block * halves + thread] = 0;
+    if (block == 0 && thread == 0) {
+      *to.ticket = 0;
+    }
+  }
+}
+
+//! Where in the sums of a step a 16 x 8 accumulator lies. The kernels for Hopper have [64 queries,
+//! eight columns, 16 rows, lane, 4], so that a lane adds four neighbours, the others
+//! [32 columns, 32 rows, 16 rows, eight columns, 4, lane], as their instructions add one number of
+//! a lane.
+template <kernel_family Family, int Dim>
+__device__ inline int accumulator_place(int sixteen_rows, int eight_columns) {
+  if constexpr (Family == kernel_family::hopper) {
+    return ((sixteen_rows / 4 * (Dim / 8) + eight_columns) * 4 + sixteen_rows % 4) * 128;
+  } else {
+    int const tile = sixteen_rows / 2 + queries_of_step(Family, Dim) / 32 * (eight_columns / 4);
+    return (tile * 8 + sixteen_rows % 2 * 4 + eight_columns % 4) * 128;
+  }
+}
+
+//! After the sums: writes dQ, or adds to it.
+template <kernel_family Family, int Dim, class Element, class Call>
+__device__ inline void finish_sums_block(Call const& c, query_sums const& from) {
+  constexpr int step = queries_of_step(Family, Dim);
+  constexpr unsigned blocks = finishing_blocks<Family, Dim>;
+  constexpr bool is_lane_first = Family == kernel_family::hopper;
+  auto const steps = static_cast<unsigned>(from.steps);
+  auto const heads = static_cast<unsigned>(c.p.heads);
+  unsigned const number = blockIdx.x / blocks;
+  int const head = static_cast<int>(number / steps % heads);
+  int const batch = static_cast<int>(number / steps / heads);
+  int const place = static_cast<int>(blockIdx.x % blocks * finish_sums_threads + threadIdx.x);
+  int const columns = place % (Dim / 8);
+  int const line = place / (Dim / 8) % 8;
+  int const rows = place / Dim;
+  int const row = static_cast<int>(number % steps) * step + rows * 16 + line;
+  auto const* const tile = from.sums + static_cast<std::int64_t>(number) * step * Dim +
+                           accumulator_place<Family, Dim>(rows, columns) +
+                           line * (is_lane_first ? 16 : 4);
+  float numbers[4][4]; // [lane][number of an accumulator], or the other way round
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    auto const four = *reinterpret_cast<float4 const*>(tile + n * (is_lane_first ? 4 : 32));
+    numbers[n][0] = four.x;
+    numbers[n][1] = four.y;
+    numbers[n][2] = four.z;
+    numbers[n][3] = four.w;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    int const r = row + half * 8;
+    if (r < static_cast<int>(c.p.query_length)) {
+      auto* const to =
+        reinterpret_cast<uint4*>(c.t.query_gradient.row(batch, r, head) + columns * 8);
+      uint4 const old = c.p.from == carry::in ? *to : uint4{0, 0, 0, 0};
+      std::uint32_t const before[4] = {old.x, old.y, old.z, old.w};
+      std::uint32_t out[4];
+#pragma unroll
+      for (int lane = 0; lane < 4; ++lane) {
+        float2 const had = unpack<Element>(before[lane]);
+        int const n = 2 * half;
+        float const x = is_lane_first ? numbers[lane][n] : numbers[n][lane];
+        float const y = is_lane_first ? numbers[lane][n + 1] : numbers[n + 1][lane];
+        out[lane] = pack<Element>(had.x + c.scale * x, had.y + c.scale * y);
+      }
+      *to = {out[0], out[1], out[2], out[3]};
+    }
+  }
+}
+
+} // namespace pipelining::inline v0_2::attention::detail

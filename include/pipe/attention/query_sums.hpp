@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Where the sums of dQ lie while backward runs on a GPU.
+
+#include <pipe/attention/kernel_choice.hpp>
+#include <pipe/attention/parameters.hpp>
+#include <pipe/config.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention {
+
+//! @brief In which order blocks of keys add to dQ in the backward kernels.
+enum class query_order : std::uint8_t {
+  kept, //!< last keys first: the same call gives the same bits
+  free  //!< as they come: nobody waits, and dQ differs in its last bits from call to call
+};
+
+//! @brief Queries of one step of a backward kernel.
+[[nodiscard]] PIPELINING_HOST_DEVICE constexpr int queries_of_step(kernel_family family,
+                                                                   std::int64_t dim) {
+  if (family == kernel_family::hopper) {
+    return dim == 64 ? 128 : 64;
+  }
+  return dim == 256 ? 32 : 64;
+}
+
+//! @brief Scratch of the backward kernels: sums of dQ, [batch, heads, steps, queries of a step
+//! times head_dim], each step in the order in which lanes add to it, and what is known of each
+//! query.
+struct query_sums {
+  float* sums = nullptr;           //!< begins at a multiple of 16 bytes
+  float* numbers = nullptr;        //!< two of each query: log-sum-exp times log2 e, and dO . O
+  std::int32_t* after = nullptr;   //!< of each step and half: 1 + the tile of keys that added last
+  std::uint32_t* ticket = nullptr; //!< the next piece of work
+  std::int32_t steps = 0;          //!< of the queries of a head
+
+  //! Blocks that share the columns of a head: their sums have an order each.
+  [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr int halves(kernel_family family,
+                                                                   std::int64_t dim) {
+    return family == kernel_family::portable && dim == 256 ? 2 : 1;
+  }
+  //! Steps of the queries of a head.
+  [[nodiscard]] static constexpr std::int64_t steps_of(parameters const& p, kernel_family family) {
+    auto const step = queries_of_step(family, p.head_dim);
+    return (p.query_length + step - 1) / step;
+  }
+  //! Numbers of 4 bytes that it takes.
+  [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {
+    auto const step = queries_of_step(family, p.head_dim);
+    return p.batch * p.heads * steps_of(p, family) *
+             (step * (p.head_dim + 2) + halves(family, p.head_dim)) +
+           1;
+  }
+  //! Takes its place at the start of scratch.
+  //! @param data begins at a multiple of 16 bytes and holds scratch(p, family) numbers
+  [[nodiscard]] static query_sums in(float* data, parameters const& p, kernel_family family) {
+    auto const steps = p.batch * p.heads * steps_of(p, family);
+    auto const queries = steps * queries_of_step(family, p.head_dim);
+    auto* const numbers = data + queries * p.head_dim;
+    auto* const after = reinterpret_cast<std::int32_t*>(numbers + queries * 2);
+    return {data,
+            numbers,
+            after,
+            reinterpret_cast<std::uint32_t*>(after + steps * halves(family, p.head_dim)),
+            static_cast<std::int32_t>(steps_of(p, family))};
+  }
+  //! The number of the first step of a head.
+  [[nodiscard]] PIPELINING_HOST_DEVICE std::int32_t
+  first_step(parameters const& p, std::int32_t batch, std::int32_t head) const {
+    return (batch * static_cast<std::int32_t>(p.heads) + head) * steps;
+  }
+};
+
+} // namespace pipelining::inline v0_2::attention
