@@ -98,6 +98,11 @@ def seconds_text(seconds):
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 
+def whole(row, key):
+    """A figure without its fraction; nothing where the run that is kept did not take it."""
+    return f"{row[key]:.0f}" if key in row else ""
+
+
 def making_ratios(found):
     """(size, schedule, our seconds, torch's seconds) where both made the same number of passes."""
     ratios = []
@@ -130,8 +135,8 @@ All timetables were verified.
         devices, microbatches = size.split()
         text += f"{devices} devices, {microbatches} microbatches:\n\n"
         text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "bytes", "together"],
-                      [[row["schedule"], str(row["passes"]), *(f"{row[key]:.0f}" for key in ("order", "simulate", "verify",
-                                                                                             "lower", "prove", "plan_bytes")),
+                      [[row["schedule"], str(row["passes"]), *(whole(row, key) for key in ("order", "simulate", "verify",
+                                                                                         "lower", "prove", "plan_bytes")),
                         seconds_text(row["seconds"])] for row in both["ours"]]) + "\n"
     ratios = making_ratios(found)
     if ratios:
@@ -151,7 +156,7 @@ allocated at once.
 
 """
     text += table(["schedule", "passes", "ns per pass", "bytes per pass", "seconds"],
-                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}", f"{row['table_bytes']:.0f}",
+                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}", whole(row, "table_bytes"),
                     f"{row['seconds']:.1f}"] for row in found["scale"]]) + "\n"
     text += """## What a pass costs beside its work
 
@@ -196,6 +201,7 @@ def render_section(found):
     ratios = [peer / own for size, _, own, peer in making_ratios(found) if size == "32 256"]
     reality_ratios = [row["ratio"] for row in found["reality"]["ours"]]
     largest = max(found["scale"], key=lambda row: row["passes"])
+    memory = f" and {largest['passes'] * largest['table_bytes'] / 1e9:.1f} GB" if "table_bytes" in largest else ""
     overheads = [row for row in found["overhead"] if row["devices"] == 2]
     least = min(row["least"] for row in overheads if row["runner"] == "threads")
     slowest = [f"{row['runner']} {row['least'] / least:.0f} times as long" for row in overheads
@@ -205,7 +211,7 @@ def render_section(found):
         text += f""";
   PyTorch takes {min(ratios):.0f} to {max(ratios):.0f} times as long for the orders that both make, without verification and proof"""
     text += f""".
-- {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s and {largest['passes'] * largest['table_bytes'] / 1e9:.1f} GB.
+- {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s{memory}.
 - Of two devices, a pass on threads costs {least:.1f} us beside its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {min(reality_ratios):.3f} to {max(reality_ratios):.3f} of what is planned.
 
 Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/performance.md).
