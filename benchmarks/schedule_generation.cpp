@@ -63,7 +63,9 @@ void operator delete(void* memory) noexcept {
   heap.now -= memory == nullptr ? 0 : malloc_usable_size(memory);
   std::free(memory);
 }
-void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace {
 

@@ -165,7 +165,8 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
       auto const to = static_cast<std::size_t>(what.to);
       int const received_at = next[to]++;
       sent.at_peer = received_at - result.offsets[to];
-      result.items[static_cast<std::size_t>(received_at)] = {number, sent_at - result.offsets[from]};
+      result.items[static_cast<std::size_t>(received_at)] = {number,
+                                                             sent_at - result.offsets[from]};
     }
     ++number;
   }

@@ -143,8 +143,10 @@ constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noe
     peer = step.peer;
     std::int64_t const key =
       step.what == operation::send ? work.key(device, step.peer) : work.key(step.peer, device);
-    if (seen[step.lane].message == nothing)
-      seen[step.lane].message = index, seen[step.lane].key = key;
+    if (seen[step.lane].message == nothing) {
+      seen[step.lane].message = index;
+      seen[step.lane].key = key;
+    }
     for (int lane = 0; lane < work.lanes[device]; ++lane)
       if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
         return {plan_rule::wrong_lane, device, index, device, seen[lane].message};
