@@ -61,11 +61,11 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The events that are the program of each device, device after device, and where each message
-//! stands in its peer's program.
+//! The numbers of the events that are the program of each device, device after device, and where
+//! each message stands in its peer's program.
 struct placed_programs {
   struct place {
-    event what;
+    int number = 0;
     int at_peer = 0;
   };
   std::vector<place> items;
@@ -156,17 +156,19 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
     result.offsets[device + 1] += result.offsets[device];
   result.items.resize(static_cast<std::size_t>(result.offsets.back()));
   std::vector<int> next(result.offsets.begin(), result.offsets.end() - 1);
-  for (event const& what : events) {
+  for (int number = 0; event const& what : events) {
     auto const from = static_cast<std::size_t>(what.device);
     int const sent_at = next[from]++;
-    if (what.to == nothing) {
-      result.items[static_cast<std::size_t>(sent_at)] = {what};
-      continue;
+    placed_programs::place& sent = result.items[static_cast<std::size_t>(sent_at)];
+    sent.number = number;
+    if (what.to != nothing) {
+      auto const to = static_cast<std::size_t>(what.to);
+      int const received_at = next[to]++;
+      sent.at_peer = received_at - result.offsets[to];
+      result.items[static_cast<std::size_t>(received_at)] = {number,
+                                                             sent_at - result.offsets[from]};
     }
-    auto const to = static_cast<std::size_t>(what.to);
-    int const received_at = next[to]++;
-    result.items[static_cast<std::size_t>(sent_at)] = {what, received_at - result.offsets[to]};
-    result.items[static_cast<std::size_t>(received_at)] = {what, sent_at - result.offsets[from]};
+    ++number;
   }
   return result;
 }
@@ -175,6 +177,7 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
 //! them.
 struct device_writer {
   timetable_view table;
+  std::vector<event> const& events;
   placed_programs const& programs;
   std::vector<int> positions_at_peer{}; // of the messages of the device
   std::vector<double> starts{};         // where the flow has several engines
@@ -190,11 +193,12 @@ struct device_writer {
     ends.clear();
     for (int i = first; i < end; ++i) {
       placed_programs::place const& place = programs.items[static_cast<std::size_t>(i)];
-      items.push_back(item_of(table, place.what, device));
+      event const& what = events[static_cast<std::size_t>(place.number)];
+      make_item(table, what, device, items.emplace_back());
       positions_at_peer.push_back(place.at_peer);
       if (timed) {
-        starts.push_back(table.starts[place.what.entry]);
-        ends.push_back(table.ends[place.what.entry]);
+        starts.push_back(table.starts[what.entry]);
+        ends.push_back(table.ends[what.entry]);
       }
     }
     return {items.data() + first, end - first};
@@ -250,7 +254,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.layouts.resize(devices * slot_classes);
   placed_programs programs = place_programs(events, extents.devices);
   result.items.reserve(programs.items.size());
-  device_writer writer{table, programs};
+  device_writer writer{table, events, programs};
   lowering_space space;
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));
