@@ -23,6 +23,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -100,6 +101,21 @@ struct chosen_hooks {
   int messages = 0;
 };
 
+//! @throws std::invalid_argument where no pass completes the gradients of a stage.
+inline void check_completed(timetable_view table) {
+  std::vector<bool> complete(static_cast<std::size_t>(stages(table.extents)), false);
+  for (int entry = 0; entry < table.size(); ++entry)
+    if (completes_gradients(*table.declared, table.passes[entry].kind))
+      complete[table.passes[entry].stage] = true;
+  auto const missing = std::find(complete.begin(), complete.end(), false);
+  if (missing != complete.end())
+    throw std::invalid_argument(
+      "plan: totals_bytes is for a row of every stage once its gradients are complete, but no pass "
+      "completes those of stage " +
+      std::to_string(missing - complete.begin()) +
+      "; leave it out, and add up totals behind the iteration");
+}
+
 //! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
 //! has totals alone, where every stage has one copy.
 template <buffer_sizes Sizes>
@@ -126,6 +142,8 @@ chosen_hooks add_hooks(timetable_view table,
       "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
+  if (result.totals_bytes > 0 && !evaluates && validation != step_validation::last)
+    check_completed(table);
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
   hook_placement work{table,
                       result.tied_bytes > 0,
