@@ -59,13 +59,16 @@ def scale(programs, _python):
     return lines_of(f"{programs}/schedule_generation", "large", 8192, 1024, "--json")
 
 
-def overhead(programs, _python):
+def overhead(programs, python):
     found = []
     for devices in (2, 4):
         found += lines_of(f"{programs}/runner_overhead", devices, 128)
         found += lines_of(f"{programs}/runner_overhead_tbb", devices, 128)
+        found += lines_of(f"{programs}/runner_overhead_taskflow", devices, 128)
         if shutil.which(f"{programs}/runner_overhead_mpi"):
             found += lines_of("mpirun", "-n", devices, f"{programs}/runner_overhead_mpi", devices, 128)
+        if has_torch(python):
+            found += lines_of(python, ROOT / "benchmarks/torch_peers.py", "overhead", devices, 128)
     return found
 
 
@@ -95,6 +98,11 @@ def seconds_text(seconds):
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 
+def whole(row, key):
+    """A figure without its fraction; nothing where the run that is kept did not take it."""
+    return f"{row[key]:.0f}" if key in row else ""
+
+
 def making_ratios(found):
     """(size, schedule, our seconds, torch's seconds) where both made the same number of passes."""
     ratios = []
@@ -119,21 +127,23 @@ and so have [timetables of the compiler](explanation/compile_time.md).
 ## Making a plan
 
 Nanoseconds of one core per pass, the best of nine runs (`schedule_generation`). "Plan" is lowering with its proof of freedom
-from deadlock, "proof" the part of that which the proof takes. All timetables were verified.
+from deadlock, "proof" the part of that which the proof takes. "Bytes" are the most that were allocated at once, per pass.
+All timetables were verified.
 
 """
     for size, both in found["making"].items():
         devices, microbatches = size.split()
         text += f"{devices} devices, {microbatches} microbatches:\n\n"
-        text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "together"],
-                      [[row["schedule"], str(row["passes"]), *(f"{row[key]:.0f}" for key in ("order", "simulate", "verify",
-                                                                                             "lower", "prove")),
+        text += table(["schedule", "passes", "order", "times", "verify", "plan", "proof", "bytes", "together"],
+                      [[row["schedule"], str(row["passes"]), *(whole(row, key) for key in ("order", "simulate", "verify",
+                                                                                         "lower", "prove", "plan_bytes")),
                         seconds_text(row["seconds"])] for row in both["ours"]]) + "\n"
     ratios = making_ratios(found)
     if ratios:
         version = next(iter(found["making"].values()))["torch"][0]["torch"]
         text += f"""Beside PyTorch {version}, which makes the order with its sends and receives, and neither verifies nor proves it. Both made
-the same number of passes.
+the same number of passes. The repository of sail-sg's zero-bubble schedules (commit 39f2c186) publishes no times of its
+schedulers, so there is nothing to compare with.
 
 """
         text += table(["schedule", "devices, microbatches", "ours", "PyTorch", "ratio"],
@@ -141,23 +151,26 @@ the same number of passes.
                        for size, name, own, peer in ratios]) + "\n"
     text += """## Large pipelines
 
-8,192 devices and 1,024 microbatches: order, times and verification, one run on one core.
+8,192 devices and 1,024 microbatches: order, times and verification, one run on one core, and the most bytes that were
+allocated at once.
 
 """
-    text += table(["schedule", "passes", "ns per pass", "seconds"],
-                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}",
+    text += table(["schedule", "passes", "ns per pass", "bytes per pass", "seconds"],
+                  [[row["schedule"], f"{row['passes']:,}", f"{row['seconds'] / row['passes'] * 1e9:.0f}", whole(row, "table_bytes"),
                     f"{row['seconds']:.1f}"] for row in found["scale"]]) + "\n"
     text += """## What a pass costs beside its work
 
 1F1B with stages that do nothing and 128 microbatches; microseconds per pass of a device, over 2001 steps
-(`runner_overhead`). The runners move messages between their devices, each of which keeps a thread or process of its own.
-oneTBB runs the same passes with the same dependencies as a flow graph, without messages, and may run all of them on one
-thread.
+(`runner_overhead`), and its ratio to the thread runner's least. The runners and PyTorch (processes over gloo, 21 steps with
+its autograd) move messages between their devices, each of which keeps a thread or process of its own; they contend for
+the cores where there are more devices than those. oneTBB and Taskflow run the same passes with the same dependencies as a
+graph, without messages, and may run all of them on one thread. What each has done is checked before or after it is timed.
 
 """
-    text += table(["runner", "devices", "least", "median"],
-                  [[row["runner"], str(row["devices"]), f"{row['least']:.2f}", f"{row['median']:.2f}"]
-                   for row in found["overhead"]]) + "\n"
+    threads = {row["devices"]: row["least"] for row in found["overhead"] if row["runner"] == "threads"}
+    text += table(["runner", "devices", "least", "median", "ratio"],
+                  [[row["runner"], str(row["devices"]), f"{row['least']:.2f}", f"{row['median']:.2f}",
+                    f"{row['least'] / threads[row['devices']]:.2f}"] for row in found["overhead"]]) + "\n"
     text += """## Plan and reality
 
 Stages that wait for the time of a pass (20 ms of a device's share of the model), 4 devices, 16 microbatches, on threads
@@ -188,14 +201,18 @@ def render_section(found):
     ratios = [peer / own for size, _, own, peer in making_ratios(found) if size == "32 256"]
     reality_ratios = [row["ratio"] for row in found["reality"]["ours"]]
     largest = max(found["scale"], key=lambda row: row["passes"])
-    least = min(row["least"] for row in found["overhead"] if row["runner"] == "threads")
+    memory = f" and {largest['passes'] * largest['table_bytes'] / 1e9:.1f} GB" if "table_bytes" in largest else ""
+    overheads = [row for row in found["overhead"] if row["devices"] == 2]
+    least = min(row["least"] for row in overheads if row["runner"] == "threads")
+    slowest = [f"{row['runner']} {row['least'] / least:.0f} times as long" for row in overheads
+               if row["runner"].startswith("PyTorch")]
     text = f"""- Order, times, verification, plan and proof of 1F1B on 32 devices with 256 microbatches: {seconds_text(small['seconds'])} of one core"""
     if ratios:
         text += f""";
   PyTorch takes {min(ratios):.0f} to {max(ratios):.0f} times as long for the orders that both make, without verification and proof"""
     text += f""".
-- {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s.
-- A pass on threads costs {least:.1f} us beside its work; steps of stages that wait take {min(reality_ratios):.3f} to {max(reality_ratios):.3f} of what is planned.
+- {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s{memory}.
+- Of two devices, a pass on threads costs {least:.1f} us beside its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {min(reality_ratios):.3f} to {max(reality_ratios):.3f} of what is planned.
 
 Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/performance.md).
 """

@@ -3,7 +3,8 @@
 //! @brief What it takes to make a plan, part by part: the order, its times, its verification, and
 //! the plan with its proof. In nanoseconds per pass of processor time, so that a busy machine does
 //! little harm; the best of several runs. Every timetable is verified, and every plan proven,
-//! before its figures are printed.
+//! before its figures are printed. Beside them the most memory that was taken at once, in bytes per
+//! pass, counted by the allocation functions in the same runs.
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
@@ -32,10 +33,39 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <malloc.h>
+#include <new>
 #include <utility>
 #include <vector>
 
 namespace pp = pipelining;
+
+namespace {
+
+//! Bytes that are taken, and the most that were.
+struct heap_use {
+  std::size_t now = 0;
+  std::size_t most = 0;
+};
+heap_use heap;
+
+} // namespace
+
+void* operator new(std::size_t size) {
+  void* const result = std::malloc(size > 0 ? size : 1);
+  if (result == nullptr)
+    throw std::bad_alloc();
+  heap.now += malloc_usable_size(result);
+  heap.most = std::max(heap.most, heap.now);
+  return result;
+}
+void operator delete(void* memory) noexcept {
+  heap.now -= memory == nullptr ? 0 : malloc_usable_size(memory);
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace {
 
@@ -52,6 +82,8 @@ struct timing {
   double verification = 1e9;
   double lowering = 1e9; //!< with the proof
   double proof = 1e9;
+  std::size_t table_bytes = 0; //!< the most at once, for order, times and verification
+  std::size_t plan_bytes = 0;  //!< the most at once for the plan with its proof, and the timetable
   bool valid = true;
 };
 
@@ -79,6 +111,8 @@ timing measure(Schedule const& plan, asked const& what, pp::uniform_cost const& 
   timing best;
   auto const keep = [](double& least, double now) { least = std::min(least, now); };
   for (int run = 0; run < what.runs; ++run) {
+    std::size_t const before = heap.now;
+    heap.most = before;
     stopwatch watch;
     pp::device_orders orders = pp::make_orders(plan, what.size, cost);
     keep(best.order, watch.lap());
@@ -87,10 +121,12 @@ timing measure(Schedule const& plan, asked const& what, pp::uniform_cost const& 
     keep(best.simulation, watch.lap());
     best.valid = best.valid && pp::verify(table);
     keep(best.verification, watch.lap());
+    best.table_bytes = heap.most - before;
     if (!what.plans)
       continue;
     pp::plan const work = pp::lower(table);
     keep(best.lowering, watch.lap());
+    best.plan_bytes = heap.most - before;
     best.valid = best.valid && pp::prove(work);
     keep(best.proof, watch.lap());
   }
@@ -153,6 +189,9 @@ void print(row const& one, timing const& best, bool json) {
                             each(best.lowering),
                             each(best.proof)};
   bool const plans = best.lowering < 1e9;
+  auto const bytes = [&best](std::size_t all) {
+    return static_cast<double>(all) / static_cast<double>(best.passes);
+  };
   double const seconds =
     best.order + best.simulation + best.verification + (plans ? best.lowering : 0);
   if (json) {
@@ -164,13 +203,20 @@ void print(row const& one, timing const& best, bool json) {
                 figures[1],
                 figures[2]);
     if (plans)
-      std::printf("\"lower\": %.2f, \"prove\": %.2f, ", figures[3], figures[4]);
-    std::printf("\"seconds\": %.6f, \"valid\": %s}\n", seconds, best.valid ? "true" : "false");
+      std::printf("\"lower\": %.2f, \"prove\": %.2f, \"plan_bytes\": %.1f, ",
+                  figures[3],
+                  figures[4],
+                  bytes(best.plan_bytes));
+    std::printf("\"table_bytes\": %.1f, \"seconds\": %.6f, \"valid\": %s}\n",
+                bytes(best.table_bytes),
+                seconds,
+                best.valid ? "true" : "false");
     return;
   }
   std::printf("%-38s %10zu", one.name, best.passes);
   for (int i = 0; i < (plans ? 5 : 3); ++i)
     std::printf(" %9.1f", figures[i]);
+  std::printf(" %9.1f", bytes(plans ? best.plan_bytes : best.table_bytes));
   std::printf(" %9.4f%s\n", seconds, best.valid ? "" : "  NOT VALID");
 }
 
@@ -194,11 +240,11 @@ int main(int count, char** words) {
     return 2;
   }
   if (!json) {
-    std::printf("P = %d, M = %d; nanoseconds per pass, and seconds of all\n",
+    std::printf("P = %d, M = %d; nanoseconds and most bytes at once per pass, and seconds of all\n",
                 what.size.devices,
                 what.size.microbatches);
     std::printf("%-38s %10s %9s %9s %9s", "schedule", "passes", "order", "simulate", "verify");
-    std::printf("%s %9s\n", what.plans ? "     lower its proof" : "", "seconds");
+    std::printf("%s %9s %9s\n", what.plans ? "     lower its proof" : "", "bytes", "seconds");
   }
   bool all_valid = true;
   for (row const& one : rows) {

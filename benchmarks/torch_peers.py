@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """What torch.distributed.pipelining takes for what our benchmarks measure, as JSON lines: making the orders of a schedule
-with their sends and receives (processor time; nothing is verified or proven), and how long steps of stages that sleep
-take beside their plan.
+with their sends and receives (processor time; nothing is verified or proven), how long steps of stages that sleep take
+beside their plan, and what a pass costs where stages do nothing.
 
 usage: torch_peers.py making DEVICES MICROBATCHES
        torch_peers.py reality
+       torch_peers.py overhead DEVICES MICROBATCHES
 """
 import json
 import logging
@@ -23,6 +24,7 @@ MADE = [("ScheduleInterleaved1F1B", "interleaved, V = 2", lambda devices: [0, de
         ("ScheduleZBVZeroBubble", "zb-v, unit costs", lambda devices: [0, 2 * devices - 1]),
         ("ScheduleDualPipeV", "dualpipe-v", lambda devices: [0, 2 * devices - 1])]
 DEVICES, MICROBATCHES, PASS_SECONDS, STEPS = 4, 16, 0.02, 5
+OVERHEAD_STEPS = 21
 
 
 def loss_of(output, _target):
@@ -111,12 +113,58 @@ def reality_of(rank, folder):
     torch.distributed.destroy_process_group()
 
 
+class Idle(torch.autograd.Function):
+    """Does nothing, forwards and backwards."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient.contiguous()  # that of a sum is not
+
+
+class IdleStage(torch.nn.Module):
+    def forward(self, x):
+        return Idle.apply(x)
+
+
+def overhead_of(rank, folder, devices, microbatches):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=devices)
+    stage = PipelineStage(IdleStage(), rank, devices, torch.device("cpu"))
+    schedule = schedules.Schedule1F1B(stage, n_microbatches=microbatches, loss_fn=loss_of)
+    inputs = torch.arange(microbatches * 16.0).reshape(microbatches, 16).requires_grad_()
+    times = []
+    for step in range(OVERHEAD_STEPS + 1):
+        losses = []
+        torch.distributed.barrier()
+        start = time.perf_counter()
+        schedule.step(*([inputs] if rank == 0 else []),
+                      **({"target": inputs, "losses": losses} if rank == devices - 1 else {}))
+        torch.distributed.barrier()
+        times.append((time.perf_counter() - start) / (2 * microbatches) * 1e6)
+        if step == 0 and rank == devices - 1:  # what has gone through all stages is what went in
+            expected = [float(row.sum()) for row in inputs.detach()]
+            if [float(loss.detach()) for loss in losses] != expected:
+                raise SystemExit("torch_peers: the stages have changed what goes through them")
+    if rank == 0:
+        times = sorted(times[1:])
+        print(json.dumps({"runner": f"PyTorch {torch.__version__}, gloo", "devices": devices, "microbatches": microbatches,
+                          "least": times[0], "median": times[len(times) // 2]}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
 def main(words):
     if len(words) == 3 and words[0] == "making":
         making(int(words[1]), int(words[2]))
     elif words == ["reality"]:
         with tempfile.TemporaryDirectory() as folder:
             torch.multiprocessing.spawn(reality_of, (folder,), nprocs=DEVICES)
+    elif len(words) == 3 and words[0] == "overhead":
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(overhead_of, (folder, int(words[1]), int(words[2])), nprocs=int(words[1]))
     else:
         sys.exit(__doc__)
 

@@ -228,7 +228,7 @@ set(PIPELINING_HEADERS_IO
   io/shades.hpp
   io/svg.hpp
   io/text.hpp
-  io/timetable_details.hpp
+  io/timetable_caption.hpp
   io/trace.hpp
   io/write_pytorch_csv.hpp
 )
@@ -289,7 +289,7 @@ set(PIPELINING_CORE_HEADERS
 set(PIPELINING_MPI_HEADERS
   run/mpi.hpp
   run/mpi_device.hpp
-  run/mpi_patience.hpp
+  run/mpi_wait.hpp
   run/mpi_store.hpp
 )
 
@@ -334,7 +334,7 @@ set(PIPELINING_CUDA_HEADERS
   cuda/error.cuh
   cuda/graph_launcher.cuh
   cuda/handles.cuh
-  cuda/patience.cuh
+  cuda/rank_wait.cuh
   cuda/pass_times.cuh
   cuda/peer_copies.cuh
   cuda/ranges.cuh

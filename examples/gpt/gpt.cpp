@@ -9,7 +9,7 @@
 //! this file.
 
 #include <pipe/core/shape.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
@@ -90,7 +90,7 @@ int run(options o) {
     (void)timetable_of(o, name); // what cannot be cut is refused before the training, not after
   }
   auto const name = name_of(o);
-  pp::timetable_details const about{name, unit_costs, {}};
+  pp::timetable_caption const about{name, unit_costs, {}};
   std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   make_folder(o.output);

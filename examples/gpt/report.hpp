@@ -7,7 +7,7 @@
 
 #include <pipe/io/html.hpp>
 #include <pipe/io/svg.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/model/cost_file.hpp>
 #include <pipe/model/measured.hpp>
@@ -491,7 +491,7 @@ inline void write_pictures(options const& o,
                            text_to_learn const& text,
                            training const& run,
                            pp::timetable_view plan,
-                           pp::timetable_details const& about) {
+                           pp::timetable_caption const& about) {
   std::string picture;
   pp::write_svg(picture, plan, about);
   write_file(o.output + "/timetable.svg", picture);
@@ -504,7 +504,7 @@ inline void write_run(options const& o,
                       text_to_learn const& text,
                       training const& run,
                       pp::timetable_view plan,
-                      pp::timetable_details const& about,
+                      pp::timetable_caption const& about,
                       pp::timetable_view ran) {
   write_pictures(o, text, run, plan, about);
   std::string trace;
@@ -527,7 +527,7 @@ inline void write_files(options const& o,
                         text_to_learn const& text,
                         training const& run,
                         pp::timetable_view plan,
-                        pp::timetable_details const& about,
+                        pp::timetable_caption const& about,
                         pp::timetable_view own_cores,
                         measured_cost const& cost) {
   write_pictures(o, text, run, plan, about);
@@ -547,7 +547,7 @@ inline void write_files(options const& o,
   write_file(o.output + "/trace.json", trace);
   auto const milliseconds = cost.scaled(1e3);
   auto const name = name_of(o);
-  pp::timetable_details const in_milliseconds{name, milliseconds.mean(), {}, {}};
+  pp::timetable_caption const in_milliseconds{name, milliseconds.mean(), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
   for (int row = last.extents.devices; row < last.rows(); ++row) {
     for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {

@@ -7,7 +7,7 @@
 
 #include <pipe/io/figures.hpp>
 #include <pipe/io/text.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <csignal>
@@ -54,7 +54,7 @@ inline void print_model(options const& o, text_to_learn const& text) {
               unigram_entropy(text.bytes));
 }
 
-inline void print_plan(pp::timetable_view table, pp::timetable_details const& about) {
+inline void print_plan(pp::timetable_view table, pp::timetable_caption const& about) {
   std::string text;
   pp::write_text(text, table, about);
   std::fputs(text.c_str(), stdout);
@@ -81,7 +81,7 @@ int run_system(options const& o,
                Check check,
                Ran ran) {
   auto const name = name_of(o);
-  pp::timetable_details const about{name, unit_costs, {}};
+  pp::timetable_caption const about{name, unit_costs, {}};
   make_folder(o.output);
   print_model(o, text);
   print_plan(plan, about);

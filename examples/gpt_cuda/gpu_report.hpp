@@ -4,7 +4,7 @@
 //! @file
 //! @brief A run on GPUs from the first line of its report to the last.
 
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 
 #include <csignal>
 #include <cstddef>
@@ -70,7 +70,7 @@ int report_run(gpu_options const& chosen,
                Check check) {
   auto const name = name_of(o);
   auto const& table = sizes.front().table;
-  pp::timetable_details const about{name, unit_costs, {}};
+  pp::timetable_caption const about{name, unit_costs, {}};
   make_folder(o.output);
   print_model(o, text);
   print_plan(table, about);

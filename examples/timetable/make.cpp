@@ -6,7 +6,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/io/html_timeline.hpp>
 #include <pipe/io/read_pytorch_csv.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/search/sequence_partition.hpp>
 

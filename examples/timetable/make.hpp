@@ -4,7 +4,7 @@
 //! @file
 //! @brief Timetables as the command line asks for them.
 
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -37,7 +37,7 @@ struct made_table {
   [[nodiscard]] pipelining::timetable_view to_run() const {
     return travelling ? travelling->view() : table.view();
   }
-  [[nodiscard]] pipelining::timetable_details about() const {
+  [[nodiscard]] pipelining::timetable_caption about() const {
     return {name, cost, chunk_shares, chunk_lengths};
   }
 };

@@ -8,7 +8,7 @@
 #include <pipe/io/json.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/plan/item.hpp>
@@ -149,7 +149,7 @@ void write_iterations(standard_output& out, pp::timetable_view table, int iterat
 void write(examples::command const& asked, examples::made_table const& made) {
   standard_output out;
   pp::timetable_view const table = made.table;
-  pp::timetable_details about = made.about();
+  pp::timetable_caption about = made.about();
   if (asked.format == "text" || asked.format == "json") {
     pp::time_bounds const least = examples::bounds_of(made);
     about.least_makespan = least.makespan.least();

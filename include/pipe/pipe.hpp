@@ -45,7 +45,7 @@
 #include <pipe/io/shades.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/text.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/model/cost_file.hpp>

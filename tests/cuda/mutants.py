@@ -12,7 +12,7 @@ import re
 import sys
 
 DEVICE, COPIES, STREAMS, BOARD = "stream_device.cuh", "peer_copies.cuh", "streams.cuh", "device_board.cuh"
-HANDLES, MESSAGES, PATIENCE = "handles.cuh", "nccl_messages.cuh", "patience.cuh"
+HANDLES, MESSAGES, WAIT = "handles.cuh", "nccl_messages.cuh", "rank_wait.cuh"
 MACHINE, FAILURE, HEADER = "nccl_machine.cuh", "nccl_failure.cuh", "message_header.cuh"
 GUARD, GUARDS, RANKS = "communicator_guard.cuh", "device_guards.cuh", "nccl_ranks.cuh"
 LAUNCHER, STREAM_PLAN, NCCL_PLAN = "graph_launcher.cuh", "stream_plan.cuh", "nccl_plan.cuh"
@@ -158,7 +158,7 @@ MUTANTS = [
     ("do not fork the lanes at the start", MACHINE, "run.board.fork(captured);", ""),
     ("let the branches of a graph go in any order", NCCL_PLAN, "options.one_message_stream || options.graph ||",
      "options.one_message_stream || (options.graph && !PLANTED) ||"),
-    ("wait far beyond the deadline", PATIENCE, "std::min(Clock::now() + deadline, latest);",
+    ("wait far beyond the deadline", WAIT, "std::min(Clock::now() + deadline, latest);",
      "PLANTED ? Clock::now() + 1000 * deadline : std::min(Clock::now() + deadline, latest);"),
     ("do not wait until a group is launched", MESSAGES, 'settle(own.waiting, lane, "a group of messages");', ""),
     ("abort one communicator after the other", GUARD, "note(ncclCommAbort(each.handle));",

@@ -6,7 +6,7 @@
 //! pipelining::cuda::communicator_guard.
 
 #include <pipe/core/sort_stably.hpp>
-#include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

@@ -12,7 +12,7 @@
 #include <pipe/cuda/nccl_failure.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
-#include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/check.hpp>

@@ -6,7 +6,7 @@
 //! pipelining::cuda::failure_report.
 
 #include <pipe/cuda/nccl_error.cuh>
-#include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/run/error.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>

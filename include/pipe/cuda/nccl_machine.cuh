@@ -11,7 +11,7 @@
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_plan.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
-#include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/ranges.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
@@ -73,11 +73,11 @@ private:
   std::size_t at_ = 0;
 };
 
-//! The device side of the executor loop with the patience that posting needs.
-template <class Stages, class Transport, class Patience>
+//! The device side of the executor loop with the waits that posting needs.
+template <class Stages, class Transport, class Wait>
 struct nccl_device : stream_device<Stages, Transport> {
   message_lanes const& lanes;
-  Patience const& waiting;
+  Wait const& waiting;
 
   void post(int first, std::span<item const> group) {
     open_range const range = this->board.ranges().open(first);
@@ -257,10 +257,10 @@ public:
 
 private:
   using transport = nccl_messages<Store, Clock>;
-  using patience_type = typename transport::patience_type;
-  using enqueuing_device = detail::nccl_device<Stages, transport, patience_type>;
+  using wait_type = typename transport::wait_type;
+  using enqueuing_device = detail::nccl_device<Stages, transport, wait_type>;
 
-  [[nodiscard]] patience_type waiting() const { return {line_, options_.deadline, now_, latest_}; }
+  [[nodiscard]] wait_type waiting() const { return {line_, options_.deadline, now_, latest_}; }
 
   //! True when the iteration is on the streams. Before, nothing may be asked of the GPU.
   //! @throws error when its launch has failed.
@@ -351,7 +351,7 @@ private:
         run.board.slots(run.view, rank_), rank_ + 1 == devices_ ? rows : rows.first(0), origin());
     }
     run.board.fork(captured);
-    patience_type const patient = waiting();
+    wait_type const patient = waiting();
     enqueuing_device own{{run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
     auto const until = [&](auto done) {
       patient.wait("the iteration", [&] {

@@ -11,7 +11,7 @@
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
-#include <pipe/cuda/patience.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
@@ -64,7 +64,7 @@ struct message_lanes {
 template <class Store, class Clock>
 class nccl_messages {
 public:
-  using patience_type = patience<Store, Clock>; //!< How this waits for other ranks.
+  using wait_type = rank_wait<Store, Clock>; //!< How this waits for other ranks.
   using guard_type = communicator_guard<Clock>; //!< What ends them.
 
   //! @param device the rank.
@@ -74,7 +74,7 @@ public:
   //! share; the lowest member makes the id of each and hands it out through the store.
   //! @param number of the plan among those that the runner has taken.
   void
-  make(patience_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
+  make(wait_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
     std::vector<communicator*> fresh;
     for (communicator_members& each : communicators_of(lanes.work)) {
       if (!each.has(device_))
@@ -122,7 +122,7 @@ public:
   //! @brief Exchanges a few bytes over every edge of a plan in both of its directions that no plan
   //! before has had, in the rounds of the plan: NCCL connects at the first use of a peer, and that
   //! must not happen inside a step.
-  void connect(patience_type const& waiting, message_lanes const& lanes, cudaStream_t on) {
+  void connect(wait_type const& waiting, message_lanes const& lanes, cudaStream_t on) {
     // Not of this scope: freeing memory waits for the messages that use it, also for those that
     // never end because a rank has failed.
     few_bytes_.emplace(2 * first_bytes);
@@ -231,7 +231,7 @@ public:
 
   //! @brief Ends all communicators. @pre no graph with them exists, and all ranks have ended their
   //! last step.
-  void close(patience_type const& waiting) {
+  void close(wait_type const& waiting) {
     for (auto const& each : all_)
       watch(*each, [&] {
         typename guard_type::use const held(*guard_);
@@ -303,12 +303,12 @@ private:
     return doing;
   }
 
-  static void publish_id(patience_type const& waiting, std::string const& key) {
+  static void publish_id(wait_type const& waiting, std::string const& key) {
     ncclUniqueId id{};
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     waiting.line.set(key, std::string(id.internal, sizeof id.internal));
   }
-  static ncclUniqueId read_id(patience_type const& waiting, std::string const& key) {
+  static ncclUniqueId read_id(wait_type const& waiting, std::string const& key) {
     ncclUniqueId id{};
     std::string const text = waiting.line.get(key, waiting.deadline);
     if (text.size() != sizeof id.internal)
@@ -317,7 +317,7 @@ private:
     return id;
   }
 
-  void settle(patience_type const& waiting, communicator const& one, char const* call) {
+  void settle(wait_type const& waiting, communicator const& one, char const* call) {
     waiting.wait(call, [&] { return settled(one, call); });
   }
   [[nodiscard]] bool settled(communicator const& one, char const* call) {
@@ -382,7 +382,7 @@ private:
         calls(first + static_cast<int>(k));
   }
 
-  void first_use(patience_type const& waiting,
+  void first_use(wait_type const& waiting,
                  communicator const& lane,
                  int peer,
                  bool sends,
@@ -406,7 +406,7 @@ private:
     settle(waiting, lane, "the first use of a peer");
   }
 
-  void first_broadcast(patience_type const& waiting, communicator const& lane, cudaStream_t on) {
+  void first_broadcast(wait_type const& waiting, communicator const& lane, cudaStream_t on) {
     watch(lane, [&] {
       typename guard_type::use const held(*guard_);
       begin_call(lane);

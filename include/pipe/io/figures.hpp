@@ -10,7 +10,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/core/training_flows.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -43,7 +43,7 @@ namespace pipelining::inline v0_2 {
 //! backward passes needs room for both peaks.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr double
-peak_weight_inputs(timetable_view table, int device, timetable_details const& about) noexcept {
+peak_weight_inputs(timetable_view table, int device, timetable_caption const& about) noexcept {
   // Equal chunks are counted whole and divided once, so that thirds add up.
   bool const equal = about.chunk_shares.empty();
   auto const share = [&](int chunk) { return equal ? 1.0 : chunk_share(table, about, chunk); };
@@ -77,7 +77,7 @@ struct timetable_figures {
 //! @brief All figures of a timetable.
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr timetable_figures figures_of(timetable_view table,
-                                                     timetable_details const& about) noexcept {
+                                                     timetable_caption const& about) noexcept {
   timetable_figures result{
     makespan(table), span_of(table), bubble_rate(table), makespan_bubble_rate(table)};
   for (int device = 0; device < table.extents.devices; ++device) {

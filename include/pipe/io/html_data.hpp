@@ -15,7 +15,7 @@
 #include <pipe/io/html_timeline.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/shades.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>

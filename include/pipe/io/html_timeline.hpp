@@ -9,7 +9,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/html_times.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/io/trace.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -51,7 +51,7 @@ private:
 //! @brief One schedule of a page: its order, its costs and, where it has run, when its passes ran.
 struct html_timeline {
   timetable_view table;    //!< its order; the page times it again. Not owned
-  timetable_details about; //!< name, mean costs, shares of chunks. Not owned
+  timetable_caption about; //!< name, mean costs, shares of chunks. Not owned
   //! The same entries as a reader should see them: other than `table` where what it calls stages
   //! are none, as in WeiPipe. Not owned
   timetable_view shown;
@@ -73,7 +73,7 @@ struct html_timeline {
 template <class ModelOf>
 requires cost_model<std::invoke_result_t<ModelOf const&, uniform_cost const&>>
 [[nodiscard]] html_timeline
-make_html_timeline(timetable_view table, timetable_details const& about, ModelOf const& model_of) {
+make_html_timeline(timetable_view table, timetable_caption const& about, ModelOf const& model_of) {
   html_timeline result{table, about, table};
   detail::time_probe<std::invoke_result_t<ModelOf const&, uniform_cost const&>> const probe(
     model_of, about.cost.all_reduce > 0);
@@ -100,7 +100,7 @@ make_html_timeline(timetable_view table, timetable_details const& about, ModelOf
 //! @param cost what `table` was timed with; a fused backward must take the sum of its halves.
 template <cost_model Cost>
 [[nodiscard]] html_timeline
-make_html_timeline(timetable_view table, timetable_details const& about, Cost const& cost) {
+make_html_timeline(timetable_view table, timetable_caption const& about, Cost const& cost) {
   if constexpr (std::same_as<Cost, uniform_cost>)
     return make_html_timeline(table, about, [](uniform_cost const& now) { return now; });
   else

@@ -7,7 +7,7 @@
 #include <pipe/core/pass.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -59,7 +59,7 @@ void write_json_row(Sink& out, timetable_view table, int device) {
 //! stage, and `passes` per device.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
-void write_json(Sink& out, timetable_view table, timetable_details const& about) {
+void write_json(Sink& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.extents;
   append(out, "{\"schedule\":");
   append_quoted(out, about.schedule);

@@ -8,7 +8,7 @@
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/shades.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -308,7 +308,7 @@ void write_axis(Sink& out, svg_layout const& layout) {
 //! A bar and a number behind every row: the peak activations of the device, and where backward
 //! passes are split, lighter behind them, its peak weight inputs.
 template <text_sink Sink>
-void write_peaks(Sink& out, svg_layout const& layout, timetable_details const& about) {
+void write_peaks(Sink& out, svg_layout const& layout, timetable_caption const& about) {
   int const devices = layout.table.extents.devices;
   double most = 0;
   bool split = false;
@@ -354,7 +354,7 @@ void append_count(Sink& out, int number, std::string_view one, std::string_view 
 }
 
 template <text_sink Sink>
-void write_heading(Sink& out, svg_layout const& layout, timetable_details const& about) {
+void write_heading(Sink& out, svg_layout const& layout, timetable_caption const& about) {
   shape const& extents = layout.table.extents;
   begin_text(out, 20, 28, 18, " font-weight=\"bold\"");
   append_xml(out, about.schedule);
@@ -383,7 +383,7 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_details const&
 
 //! For every kind in use a strip of its shades and its name; then what the shades mean.
 template <text_sink Sink>
-void write_legend(Sink& out, svg_layout const& layout, timetable_details const& about) {
+void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& about) {
   shape const& extents = layout.table.extents;
   double const y = layout.bottom() + 40;
   double x = 20;
@@ -434,7 +434,7 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_details const& 
 template <text_sink Sink>
 void write_svg(Sink& out,
                timetable_view table,
-               timetable_details const& about,
+               timetable_caption const& about,
                svg_options const& options = {}) {
   detail::svg_layout const layout = detail::make_layout(table, options);
   append(out, "<svg xmlns=\"http://www.w3.org/2000/svg\"");

@@ -9,7 +9,7 @@
 #include <pipe/core/training_flows.hpp>
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -164,7 +164,7 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
 }
 
 template <text_sink Sink>
-void write_text_heading(Sink& out, timetable_view table, timetable_details const& about) {
+void write_text_heading(Sink& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
@@ -229,7 +229,7 @@ void write_text_legend(Sink& out, text_grid const& grid) {
 template <text_sink Sink>
 void write_text(Sink& out,
                 timetable_view table,
-                timetable_details const& about,
+                timetable_caption const& about,
                 text_options options = {}) {
   detail::text_grid const grid = detail::make_text_grid(table, options);
   detail::write_text_heading(out, table, about);

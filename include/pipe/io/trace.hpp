@@ -12,7 +12,7 @@
 #include <pipe/io/append.hpp>
 #include <pipe/io/figures.hpp>
 #include <pipe/io/json.hpp>
-#include <pipe/io/timetable_details.hpp>
+#include <pipe/io/timetable_caption.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -159,7 +159,7 @@ int write_arrows(
 template <text_sink Sink>
 void write_counters(trace_writer<Sink>& trace,
                     timetable_view table,
-                    timetable_details const& about,
+                    timetable_caption const& about,
                     int process,
                     double unit) {
   for (int device = 0; device < table.extents.devices; ++device) {
@@ -203,7 +203,7 @@ void write_counters(trace_writer<Sink>& trace,
 template <text_sink Sink>
 void write_trace(Sink& out,
                  timetable_view table,
-                 timetable_details const& about,
+                 timetable_caption const& about,
                  std::span<measured_pass const> measured = {},
                  trace_options const& options = {}) {
   bool const with_chunk = table.extents.chunks > 1;

@@ -69,6 +69,9 @@ enum class subject : std::uint8_t {
 //! something else than passes name their stage by `work.stage`, and their messages by `number`.
 struct item {
   operation what = operation::run; //!< what the device does
+  subject about = subject::pass;   //!< what the step is about
+  bool completes_stage = false;    //!< run: the last pass of the iteration that adds to the weight
+                                   //!< gradients of its stage on this device, or scatters them
   pass work;          //!< the pass to run, or the pass that makes the message
   int peer = nothing; //!< the device at the other end of a message
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
@@ -79,27 +82,24 @@ struct item {
   int group = nothing;
   int sequence =
     nothing; //!< how many messages went the same way between the same devices before this one
+  //! The same at both ends: of a message that a pass makes, which of the stages that read it the
+  //! message is for; of one that no pass makes, a number of its own.
+  int number = 0;
+  //! Of a message that is one of an exchange, which is one step of all devices that take part: the
+  //! number of the exchange, the same at all of its ends.
+  int exchange = nothing;
+  std::int64_t in_bytes = 0;  //!< size of what is in `in`
+  std::int64_t out_bytes = 0; //!< size of what goes into `out`
   slot in;   //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
   slot out;  //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
              //!< goes
+  int first_wait = 0; //!< into the plan's list of waits
+  int wait_count = 0; //!< items of this device that must be complete before this one starts
   int activation = nothing;     //!< slot of class activation, or logits
   int weight_input = nothing;   //!< slot of class weight_input
   int state = nothing;          //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
-  int first_wait = 0;           //!< into the plan's list of waits
-  int wait_count = 0; //!< items of this device that must be complete before this one starts
-  bool completes_stage = false; //!< run: the last pass of the iteration that adds to the weight
-                                //!< gradients of its stage on this device, or scatters them
-  std::int64_t in_bytes = 0;    //!< size of what is in `in`
-  std::int64_t out_bytes = 0;   //!< size of what goes into `out`
-  subject about = subject::pass; //!< what the step is about
-  //! The same at both ends: of a message that a pass makes, which of the stages that read it the
-  //! message is for; of one that no pass makes, a number of its own.
-  int number = 0;
-  int rows = 0; //!< of the totals that the step reads or writes, from its slot on
-  //! Of a message that is one of an exchange, which is one step of all devices that take part: the
-  //! number of the exchange, the same at all of its ends.
-  int exchange = nothing;
+  int rows = 0;                 //!< of the totals that the step reads or writes, from its slot on
   slot_range further_inputs{};  //!< run: what it reads of the second neighbour, and of those behind
   slot_range further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
 

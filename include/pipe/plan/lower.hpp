@@ -23,6 +23,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,11 +62,11 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The events that are the program of each device, device after device, and where each message
-//! stands in its peer's program.
+//! The numbers of the events that are the program of each device, device after device, and where
+//! each message stands in its peer's program.
 struct placed_programs {
   struct place {
-    event what;
+    int number = 0;
     int at_peer = 0;
   };
   std::vector<place> items;
@@ -100,6 +101,21 @@ struct chosen_hooks {
   int messages = 0;
 };
 
+//! @throws std::invalid_argument where no pass completes the gradients of a stage.
+inline void check_completed(timetable_view table) {
+  std::vector<bool> complete(static_cast<std::size_t>(stages(table.extents)), false);
+  for (int entry = 0; entry < table.size(); ++entry)
+    if (completes_gradients(*table.declared, table.passes[entry].kind))
+      complete[table.passes[entry].stage] = true;
+  auto const missing = std::find(complete.begin(), complete.end(), false);
+  if (missing != complete.end())
+    throw std::invalid_argument(
+      "plan: totals_bytes is for a row of every stage once its gradients are complete, but no pass "
+      "completes those of stage " +
+      std::to_string(missing - complete.begin()) +
+      "; leave it out, and add up totals behind the iteration");
+}
+
 //! Places what the sizes ask for behind complete gradients, and returns what that is. An evaluation
 //! has totals alone, where every stage has one copy.
 template <buffer_sizes Sizes>
@@ -126,6 +142,8 @@ chosen_hooks add_hooks(timetable_view table,
       "totals_bytes; set them to the bytes of a stage's row");
   if (result.tied_bytes + result.totals_bytes == 0)
     return result;
+  if (result.totals_bytes > 0 && !evaluates && validation != step_validation::last)
+    check_completed(table);
   std::vector<event> placed(events.size() + static_cast<std::size_t>(hook_capacity(extents)));
   hook_placement work{table,
                       result.tied_bytes > 0,
@@ -156,17 +174,19 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
     result.offsets[device + 1] += result.offsets[device];
   result.items.resize(static_cast<std::size_t>(result.offsets.back()));
   std::vector<int> next(result.offsets.begin(), result.offsets.end() - 1);
-  for (event const& what : events) {
+  for (int number = 0; event const& what : events) {
     auto const from = static_cast<std::size_t>(what.device);
     int const sent_at = next[from]++;
-    if (what.to == nothing) {
-      result.items[static_cast<std::size_t>(sent_at)] = {what};
-      continue;
+    placed_programs::place& sent = result.items[static_cast<std::size_t>(sent_at)];
+    sent.number = number;
+    if (what.to != nothing) {
+      auto const to = static_cast<std::size_t>(what.to);
+      int const received_at = next[to]++;
+      sent.at_peer = received_at - result.offsets[to];
+      result.items[static_cast<std::size_t>(received_at)] = {number,
+                                                             sent_at - result.offsets[from]};
     }
-    auto const to = static_cast<std::size_t>(what.to);
-    int const received_at = next[to]++;
-    result.items[static_cast<std::size_t>(sent_at)] = {what, received_at - result.offsets[to]};
-    result.items[static_cast<std::size_t>(received_at)] = {what, sent_at - result.offsets[from]};
+    ++number;
   }
   return result;
 }
@@ -175,6 +195,7 @@ inline placed_programs place_programs(std::vector<event> const& events, int devi
 //! them.
 struct device_writer {
   timetable_view table;
+  std::vector<event> const& events;
   placed_programs const& programs;
   std::vector<int> positions_at_peer{}; // of the messages of the device
   std::vector<double> starts{};         // where the flow has several engines
@@ -190,11 +211,12 @@ struct device_writer {
     ends.clear();
     for (int i = first; i < end; ++i) {
       placed_programs::place const& place = programs.items[static_cast<std::size_t>(i)];
-      items.push_back(item_of(table, place.what, device));
+      event const& what = events[static_cast<std::size_t>(place.number)];
+      make_item(table, what, device, items.emplace_back());
       positions_at_peer.push_back(place.at_peer);
       if (timed) {
-        starts.push_back(table.starts[place.what.entry]);
-        ends.push_back(table.ends[place.what.entry]);
+        starts.push_back(table.starts[what.entry]);
+        ends.push_back(table.ends[what.entry]);
       }
     }
     return {items.data() + first, end - first};
@@ -250,7 +272,7 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.layouts.resize(devices * slot_classes);
   placed_programs programs = place_programs(events, extents.devices);
   result.items.reserve(programs.items.size());
-  device_writer writer{table, programs};
+  device_writer writer{table, events, programs};
   lowering_space space;
   data_uses const uses(over);
   std::vector<held_datum> held(static_cast<std::size_t>(uses.instances()));

@@ -96,12 +96,35 @@ struct plan_view {
   return pass_indices(work.over()) * graph_width(work.over()) + work.other_messages;
 }
 
-//! @brief A dense number for a message, the same at both of its ends.
+//! @brief Dense numbers for messages, the same at both ends of each, for walks over many.
+class message_numbers {
+public:
+  constexpr explicit message_numbers(pipeline const& over) noexcept
+      : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
+        width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}
+
+  //! @param step one of the ends of a message.
+  [[nodiscard]] constexpr int of(item const& step) const noexcept {
+    if (step.about != subject::pass)
+      return behind_passes_ + step.number;
+    pass const& maker = step.work;
+    int const row = links_of(over_, maker).made[0];
+    int const line = row * stage_count_ + maker.stage;
+    return (line * unit_count_ + unit_of(over_, maker)) * width_ + step.number;
+  }
+
+private:
+  pipeline over_;
+  int stage_count_;
+  int unit_count_;
+  int width_;
+  int behind_passes_;
+};
+
+//! @brief The number of one message.
 //! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  pipeline const over = work.over();
-  int const index = step.about == subject::pass ? pass_index(over, step.work) : pass_indices(over);
-  return index * graph_width(over) + step.number;
+  return message_numbers(work.over()).of(step);
 }
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.

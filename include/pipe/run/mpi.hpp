@@ -18,7 +18,7 @@
 #include <pipe/run/execute.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/mpi_device.hpp>
-#include <pipe/run/mpi_patience.hpp>
+#include <pipe/run/mpi_wait.hpp>
 #include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/store.hpp>
@@ -441,7 +441,7 @@ private:
 
   Stages* stages_;
   mpi_ranks options_;
-  detail::mpi_patience<Clock> patience_;
+  detail::mpi_wait<Clock> patience_;
   int rank_ = 0;
   int failed_ = fine;
   rank_standing now_{not_begun, {}}; // before the first step

@@ -12,7 +12,7 @@
 #include <pipe/run/context.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/guards.hpp>
-#include <pipe/run/mpi_patience.hpp>
+#include <pipe/run/mpi_wait.hpp>
 
 #include <mpi.h>
 
@@ -73,7 +73,7 @@ public:
   mpi_device(plan_view const& work,
              Stages& stages,
              int device,
-             detail::mpi_patience<Clock>& patience,
+             detail::mpi_wait<Clock>& patience,
              MPI_Comm channel,
              detail::mpi_memory& memory,
              int number = 0,
@@ -314,7 +314,7 @@ private:
   plan_view work_;
   Stages* stages_;
   int device_;
-  detail::mpi_patience<Clock>* patience_;
+  detail::mpi_wait<Clock>* patience_;
   MPI_Comm channel_;
   std::int64_t guard_;
   int number_;

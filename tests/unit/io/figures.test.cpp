@@ -24,7 +24,7 @@ TEST_CASE("ZB-H2 has no bubble on the span, but its last device starts late") {
 TEST_CASE("what waits for the weights counts from the start of I to the end of W") {
   // Device d of ZB-H1 runs the weights d microbatches late.
   auto const table = pp::make_timetable<pp::ZeroBubbleH1>({4, 8});
-  pp::timetable_details const about{"zb-h1", {}, {}, {}};
+  pp::timetable_caption const about{"zb-h1", {}, {}, {}};
   for (int device = 0; device < 4; ++device)
     CHECK(pp::peak_weight_inputs(table, device, about) == device + 1);
   CHECK(pp::figures_of(table, about).peak_weight_inputs == 4);
@@ -32,7 +32,7 @@ TEST_CASE("what waits for the weights counts from the start of I to the end of W
 }
 
 TEST_CASE("the formulas of weight inputs in docs/schedules.md hold") {
-  pp::timetable_details const about{"", {}, {}, {}};
+  pp::timetable_caption const about{"", {}, {}, {}};
   auto const least = [](int a, int b) { return static_cast<double>(a < b ? a : b); };
   for (int devices = 1; devices <= 7; ++devices)
     for (int microbatches = 1; microbatches <= 16; ++microbatches) {

@@ -62,7 +62,7 @@ TEST_CASE("where backward passes are split, peaks say what waits for the second 
 
 TEST_CASE("the gap to known bounds is one more line") {
   std::string text;
-  pp::timetable_details about{"name", {}};
+  pp::timetable_caption about{"name", {}};
   about.least_makespan = 10;
   about.least_span = 9.5;
   pp::write_text(text, pp::make_timetable<pp::OneFOneB>({2, 3}), about);

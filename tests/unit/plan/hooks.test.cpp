@@ -11,8 +11,10 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -205,6 +207,20 @@ TEST_CASE("two copies of every stage are refused") {
   CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = -8}),
                        "plan: tied_bytes and totals_bytes must not be negative",
                        std::invalid_argument);
+}
+
+TEST_CASE("totals of stages that nobody gives a gradient are refused") {
+  // A microbatch stays on its device and has a stage for each group of layers whose weights come
+  // by; or a stage is only ever run forward.
+  std::string const sentence =
+    "plan: totals_bytes is for a row of every stage once its gradients are complete, but no pass "
+    "completes those of stage 0; leave it out, and add up totals behind the iteration";
+  for (pp::dynamic_timetable const& table : {pp::make_timetable(pp::WeiPipe{}, {4, 8}),
+                                             pp::make_timetable(pp::RoundPipe<2, 6>{}, {4, 8})}) {
+    CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.totals_bytes = 8}),
+                         sentence.c_str(),
+                         std::invalid_argument);
+  }
 }
 
 TEST_CASE("what a plan must not do behind its gradients is found") {

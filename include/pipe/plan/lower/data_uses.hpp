@@ -62,6 +62,7 @@ struct data_use {
   bool works_in = false;   //!< the kind frees what it makes itself
   bool left_alone = false; //!< used last where no kind that would free it runs
   chunk_order order = chunk_order::ascending; //!< where it adds
+  int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
 };
 
 //! What the kinds of a pipeline do with data: for a first, a last, an only and any other stage,
@@ -73,7 +74,7 @@ struct data_uses {
     //! Which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
     int product = nothing;           //!< the first datum made for other stages
-    bool product_per_reader = false; //!< each of them gets an instance of its own
+    int first_product = 0;           //!< in a chain, the number of its first instance
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -84,6 +85,7 @@ struct data_uses {
   int unit_count;
   int width;                //!< the most neighbours of a stage on one side
   list of[most_kinds][4]{}; // [kind][1 with a stage before + 2 with a stage after]
+  bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
 
   constexpr explicit data_uses(pipeline const& whose)
       : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
@@ -91,18 +93,20 @@ struct data_uses {
     flow const& declared = *over.declared;
     for (int number = 0; number < most_kinds; ++number) {
       kind_of_pass const& kind = declared.kinds[number];
+      completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
       for (int where = 0; where < 4; ++where) {
         list& result = of[number][where];
         if (int const made = declared.links[number][where / 2].products[0];
             made != kind_links::none) {
           result.product = made;
-          result.product_per_reader = declared.data[made].instance == per::reader;
+          result.first_product = made * stage_count * unit_count;
         }
         std::int8_t outputs = 0;
         for (int e = 0; e < kind.effect_count; ++e) {
           if (kind.effects[e].what == does::needs)
             continue; // follows from where it stands
           data_use use = use_of(kind, kind.effects[e], result.last_chunk);
+          use.first = (use.of * stage_count + use.stage) * unit_count;
           int const step = use.stage == 0 ? use.reader : use.stage;
           bool const there =
             step == 0 || step == beside || (step < 0 ? where % 2 == 1 : where / 2 == 1);
@@ -138,7 +142,7 @@ struct data_uses {
   index(data_use const& use, pass const& work, int unit, int number) const noexcept {
     int const at = use.whole ? unit : work.microbatch;
     if (over.edges == nullptr)
-      return (use.of * stage_count + work.stage + use.stage) * unit_count + at;
+      return use.first + work.stage * unit_count + at;
     stage_neighbour const whose = use.stage == 0 ? stage_neighbour{work.stage, number}
                                                  : neighbour(over, work.stage, use.stage, number);
     return ((use.of * stage_count + whose.stage) * width + (use.per_reader ? whose.number : 0)) *
@@ -155,10 +159,7 @@ struct data_uses {
   [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
     if (over.edges != nullptr)
       return product_in_graph(maker, reader);
-    list const& made = (*this)[maker];
-    int const number = made.product_per_reader ? reader : 0;
-    return ((made.product * stage_count + maker.stage) * width + number) * unit_count +
-           unit_of(over, maker);
+    return (*this)[maker].first_product + maker.stage * unit_count + unit_of(over, maker);
   }
   //! The datum that a message carries.
   //! @pre somebody reads it

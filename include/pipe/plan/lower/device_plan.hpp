@@ -46,6 +46,7 @@ struct lowering_space {
   reused_scratch<int> released;
   reused_scratch<int> readers;
   reused_scratch<int> sent;
+  reused_scratch<int> carried;
   reused_scratch<int> other_writers;
   reused_scratch<int> other_readers;
 };
@@ -86,6 +87,7 @@ constexpr further_slots lower_slots(lowering const& shared,
     {},
     shared.held,
     space.sent.get(work.count),
+    space.carried.get(work.count),
     {space.other_writers.get(others, nothing), space.other_readers.get(others, nothing)},
     times,
     shared.readers,
@@ -109,12 +111,12 @@ constexpr further_slots lower_slots(lowering const& shared,
 }
 
 //! Marks the pass of every stage behind which its weight gradients are complete.
-constexpr void mark_complete_stages(pipeline const& over, program& work) noexcept {
-  scratch<bool> seen(stages(over.extents), false);
+constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
+  scratch<bool> seen(uses.stage_count, false);
   for (int i = work.count - 1; i >= 0; --i) {
     item& step = work.items[i];
     if (step.what != operation::run || step.about != subject::pass ||
-        !completes_gradients(*over.declared, step.work.kind))
+        !uses.completes[index_of(step.work.kind)])
       continue;
     step.completes_stage = !seen.data[step.work.stage];
     seen.data[step.work.stage] = true;
@@ -140,7 +142,7 @@ constexpr lowered_device lower_device(lowering const& shared,
   assign_copy_lanes(work, *over.declared, lanes);
   number_messages(work, over.extents.devices, space.counters.get(2 * over.extents.devices));
   assign_groups(work, position_at_peer, Policy::duplex_groups);
-  mark_complete_stages(over, work);
+  mark_complete_stages(shared.uses, work);
   int const per_item = most_needs(over);
   int* const needs = space.needs.get(work.count * per_item);
   int* const need_counts = space.need_counts.get(work.count);

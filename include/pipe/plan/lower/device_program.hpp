@@ -41,10 +41,11 @@ struct further_slots {
   }
 };
 
-//! @brief The item that an event gives to one of its devices: the pass, or an end of the message.
+//! @brief Makes a fresh item what an event gives to one of its devices: the pass, or an end of the
+//! message.
 //! @pre `device` is one of the event's.
-[[nodiscard]] constexpr item item_of(timetable_view table, event const& what, int device) noexcept {
-  item step;
+constexpr void
+make_item(timetable_view const& table, event const& what, int device, item& step) noexcept {
   if (what.about == subject::pass) {
     step.work = table.passes[what.entry];
   } else {
@@ -56,11 +57,10 @@ struct further_slots {
   step.number = what.number;
   step.exchange = what.exchange;
   if (what.to == nothing)
-    return step;
+    return;
   step.work.overlapped = false;
   step.what = what.device == device ? operation::send : operation::receive;
   step.peer = what.device == device ? what.to : what.device;
-  return step;
 }
 
 //! @brief Numbers lanes and the messages of each direction on each lane.

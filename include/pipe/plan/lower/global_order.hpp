@@ -33,7 +33,11 @@ struct row_heap {
   constexpr int pop() noexcept {
     int const top = rows[0];
     --count;
-    int const moved = rows[count];
+    replace_top(rows[count]);
+    return top;
+  }
+  //! Puts a row where the top was: the same with another key, or another row.
+  constexpr void replace_top(int moved) noexcept {
     int at = 0;
     while (2 * at + 1 < count) {
       int child = 2 * at + 1;
@@ -45,7 +49,6 @@ struct row_heap {
       at = child;
     }
     rows[at] = moved;
-    return top;
   }
 };
 
@@ -148,7 +151,8 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
   row_heap heap{merge.heap, merge.key, merge.heap_count};
   int appended = 0;
   while (heap.count > 0 && appended < budget) {
-    int const row = heap.pop();
+    // Where nobody waits, the row stays where it is until its next key is known.
+    int const row = merge.emitted == nullptr ? heap.rows[0] : heap.pop();
     // The halves of a composite pass stay together.
     do {
       int const entry = merge.next[row];
@@ -160,7 +164,14 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
         emit(merge, over, heap, row, table.passes[entry]);
     } while (merge.next[row] < table.offsets[row + 1] &&
              table.passes[merge.next[row]].overlapped);
-    offer(merge, over, heap, row);
+    if (merge.emitted != nullptr) {
+      offer(merge, over, heap, row);
+    } else if (merge.next[row] < table.offsets[row + 1]) {
+      merge.key[row] = table.ends[merge.next[row]];
+      heap.replace_top(row);
+    } else {
+      heap.pop();
+    }
   }
   merge.heap_count = heap.count;
   return appended;

@@ -45,15 +45,17 @@ end_of_slot(timetable_view table, int const* order, int count, int begin, bool s
   return end;
 }
 
-//! Puts a message among those of its slot, by pairs of devices.
-constexpr void insert_message(event* first, event* last, event const& message) noexcept {
-  std::int64_t const pair = communicator_per_pair::key(message.device, message.to);
-  for (; last != first; --last) {
-    event const& before = last[-1];
-    if (communicator_per_pair::key(before.device, before.to) <= pair)
-      break;
-    *last = before;
-  }
+//! Puts a message, which stands behind those of its slot, among them, by pairs of devices.
+constexpr void insert_message(event* first, event* last) noexcept {
+  std::int64_t const pair = communicator_per_pair::key(last->device, last->to);
+  auto const belongs = [first, pair](event const* at) {
+    return at == first || communicator_per_pair::key(at[-1].device, at[-1].to) <= pair;
+  };
+  if (belongs(last))
+    return;
+  event const message = *last;
+  for (; !belongs(last); --last)
+    *last = last[-1];
   *last = message;
 }
 
@@ -93,10 +95,7 @@ place_messages_of(message_placement const& work, int entry, int wanted, Put put)
     int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
     if (exchange != wanted)
       continue;
-    event message{entry, device_of(over, maker), to};
-    message.number = number;
-    message.exchange = exchange;
-    put(message);
+    put(event{entry, device_of(over, maker), to, subject::pass, 0, 0, number, exchange});
   }
 }
 
@@ -149,10 +148,9 @@ constexpr int advance(message_placement& work, int budget) noexcept {
     event* last = first;
     for (int i = 0; i < size; ++i)
       place_messages_of(work, passes[i].entry, nothing, [&](event const& message) {
+        *last = message;
         if (work.slots)
-          insert_message(first, last, message);
-        else
-          *last = message;
+          insert_message(first, last);
         ++last;
       });
     for (int i = 0; i < size && work.entries != nullptr; ++i)

@@ -66,6 +66,7 @@ struct slot_state {
   slot_pool pools[slot_classes]; //!< by class
   held_datum* held;              //!< [data][S units], where each instance is
   int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
+  int* carried;       //!< [items of the device], of a message the instance that it carries
   slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
   item_times times{}; //!< when steps start and end
   //! [instances][width + 1], who reads them: sends, then the last pass. Null for chains, where no
@@ -91,7 +92,7 @@ public:
   constexpr void run() noexcept {
     for (int i = 0; i < work_.count; ++i) {
       need_counts_[i] = 0;
-      count_readers(work_.items[i]);
+      count_readers(work_.items[i], i);
     }
     for (int i = 0; i < work_.count;) {
       item& step = work_.items[i];
@@ -125,12 +126,12 @@ private:
     return state_.pools[static_cast<int>(of)];
   }
   [[nodiscard]] constexpr held_datum&
-  held(data_use const& use, pass const& work, int number = 0) noexcept {
-    return state_.held[uses_.index(use, work, unit_of(over_, work), number)];
+  held(data_use const& use, pass const& work, int unit, int number = 0) noexcept {
+    return state_.held[uses_.index(use, work, unit, number)];
   }
-  //! What a message carries.
-  [[nodiscard]] constexpr held_datum& product_of(item const& message) noexcept {
-    return state_.held[uses_.product(message.work, message.number)];
+  //! What a message that is sent carries.
+  [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
+    return state_.held[state_.carried[message]];
   }
 
   //! Item `i` must not start before `earlier` is complete; the order of a stream says so itself.
@@ -142,17 +143,19 @@ private:
   }
 
   //! Every read of what may leave a device counts, so that the last one is known.
-  constexpr void count_readers(item const& step) noexcept {
+  constexpr void count_readers(item const& step, int i) noexcept {
     if (step.about != subject::pass || step.what == operation::receive)
       return;
     if (step.what == operation::send) {
-      count_reader(product_of(step));
+      state_.carried[i] = uses_.product(step.work, step.number);
+      count_reader(product_of(i));
       return;
     }
+    int const unit = unit_of(over_, step.work);
     for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
       for (int number = 0; number < count; ++number)
-        count_reader(held(use, step.work, number));
+        count_reader(held(use, step.work, unit, number));
     }
   }
 
@@ -205,14 +208,14 @@ private:
   }
 
   constexpr void send(item& step, int i) noexcept {
-    held_datum const& made = product_of(step);
+    held_datum const& made = product_of(i);
     step.in = {static_cast<slot_class>(made.pool), made.slot};
     need(i, made.maker);
     state_.sent[sent_count_] = i;
     ++sent_count_;
   }
   constexpr void receive(item& step, int i) noexcept {
-    held_datum& arrives = product_of(step);
+    held_datum& arrives = state_.held[uses_.product(step.work, step.number)];
     take(arrives, declared_.data[uses_.datum_of(step.work, step.number)].arrives_in, i);
     step.out = {static_cast<slot_class>(arrives.pool), arrives.slot};
   }
@@ -220,7 +223,7 @@ private:
   //! Passes of the compute engine that start together.
   constexpr void compute(int first, int end) noexcept {
     for (; first_sent_ < sent_before_run_; ++first_sent_)
-      read_once(product_of(work_.items[state_.sent[first_sent_]]), state_.sent[first_sent_]);
+      read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
     if (state_.times.starts != nullptr)
       take_for_copies(state_.times.starts[first]);
     release_left(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
@@ -273,9 +276,10 @@ private:
     }
   }
   constexpr void take_target(item& step, int i) noexcept {
+    int const unit = unit_of(over_, step.work);
     for (data_use const& use : uses_[step.work])
       if (use.makes && use.lies) {
-        held_datum& made = held(use, step.work);
+        held_datum& made = held(use, step.work, unit);
         take(made, use.pool, i);
         step.out = {static_cast<slot_class>(made.pool), made.slot};
       }
@@ -287,8 +291,9 @@ private:
         release_left(state_.times.starts[i]);
       take_target(step, i);
     }
+    int const unit = unit_of(over_, step.work);
     for (data_use const& use : uses_[step.work]) {
-      held_datum& source = held(use, step.work);
+      held_datum& source = held(use, step.work, unit);
       if (use.nowhere)
         order_by(source, use, i);
       if (!use.frees || !use.lies)
@@ -310,14 +315,15 @@ private:
   //! Takes the slots of what a pass makes, and looks up those that it goes on using.
   constexpr void take_slots(item& step, int i) noexcept {
     pass const& work = step.work;
+    int const unit = unit_of(over_, work);
     for (data_use const& use : uses_[work]) {
       if (use.stage != 0)
         continue;
       if (use.nowhere)
-        order_by(held(use, work), use, i);
+        order_by(held(use, work, unit), use, i);
       int const count = use.lies ? uses_.count(use, work) : 0;
       for (int number = 0; number < count; ++number)
-        take_slot(step, use, held(use, work, number), number, i);
+        take_slot(step, use, held(use, work, unit, number), number, i);
     }
   }
   constexpr void
@@ -339,11 +345,12 @@ private:
   //! pass ever writes over what it, or the other half of a composite pass, reads.
   constexpr void release_slots(item& step, int i) noexcept {
     pass const& work = step.work;
+    int const unit = unit_of(over_, work);
     for (data_use const& use : uses_[work]) {
       if (use.stage != 0) {
         int const count = uses_.count(use, work);
         for (int number = 0; number < count; ++number) {
-          held_datum& read = held(use, work, number);
+          held_datum& read = held(use, work, unit, number);
           slot const at{static_cast<slot_class>(read.pool), read.slot};
           if (number == 0)
             step.in = at;
@@ -354,7 +361,7 @@ private:
         }
       } else if ((use.frees || (state_.evaluates && use.left_alone)) && use.lies &&
                  (use.whole || uses_.ends_kind(work))) {
-        give_back(held(use, work), i);
+        give_back(held(use, work, unit), i);
       }
     }
   }

@@ -179,7 +179,7 @@ struct static_device {
       int const at = written[Device];
       if (what.device == Device || what.to == Device) {
         int const peer = what.device == Device ? what.to : what.device;
-        result.items[at] = item_of(table, what, Device);
+        make_item(table, what, Device, result.items[at]);
         result.positions_at_peer[at] = peer == nothing ? 0 : written[peer];
         if (timed) {
           result.starts[at] = table.starts[what.entry];

@@ -118,10 +118,11 @@ constexpr proof check_form(plan_view work, int device) {
   return {};
 }
 
-//! The first message of a lane, and the key of its communicator.
+//! The first message of a lane, the key of its communicator, and the peers of the last messages.
 struct first_on_lane {
   int message = nothing;
   std::int64_t key = 0;
+  int peers[2] = {nothing, nothing}; // of the last one received, of the last one sent
 };
 
 //! Two messages of a device are on one lane exactly when they share a communicator.
@@ -135,10 +136,17 @@ constexpr proof check_lanes(plan_view work, int device, first_on_lane* seen) noe
       continue;
     if (step.lane < 0 || step.lane >= work.lanes[device])
       return {plan_rule::wrong_lane, device, index};
+    // What is like one before it is as right as that was.
+    int& peer = seen[step.lane].peers[step.what == operation::send ? 1 : 0];
+    if (peer == step.peer)
+      continue;
+    peer = step.peer;
     std::int64_t const key =
       step.what == operation::send ? work.key(device, step.peer) : work.key(step.peer, device);
-    if (seen[step.lane].message == nothing)
-      seen[step.lane] = {index, key};
+    if (seen[step.lane].message == nothing) {
+      seen[step.lane].message = index;
+      seen[step.lane].key = key;
+    }
     for (int lane = 0; lane < work.lanes[device]; ++lane)
       if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
         return {plan_rule::wrong_lane, device, index, device, seen[lane].message};
@@ -155,12 +163,13 @@ struct message_ends {
 //! Enters the messages of a device; a message that is sent or received twice is named.
 constexpr proof enter_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
+  message_numbers const numbers(work.over());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work, step);
+    int const maker = numbers.of(step);
     int& end = step.what == operation::send ? ends.sender[maker] : ends.receiver[maker];
     if (end != nothing)
       return {plan_rule::unmatched, device, index, device, end};
@@ -176,13 +185,14 @@ constexpr proof enter_messages(plan_view work, int device, message_ends ends) no
 constexpr proof
 check_messages(plan_view work, int device, message_ends ends, int* last_seen) noexcept {
   auto const steps = work.program_of(device);
+  message_numbers const numbers(work.over());
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work, step);
+    int const maker = numbers.of(step);
     bool const sends = step.what == operation::send;
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
     auto const theirs = work.program_of(step.peer);

@@ -47,9 +47,10 @@ struct slot_space {
 
 //! The walk over one device's program.
 struct slot_check {
-  plan_view work;
+  plan_view const& work;
   data_uses const& uses;
   int device;
+  item const* items; // of the device
   stream_clocks clock;
   slot_history* histories; // of all classes, one after the other
   int* read_by;            // [slots][width + 1], the readers of each history
@@ -85,8 +86,7 @@ struct slot_check {
   [[nodiscard]] constexpr bool knows(int item_index, int earlier) const noexcept {
     if (earlier == nothing)
       return true;
-    int const stream = stream_of(work.program_of(device)[static_cast<std::size_t>(earlier)]);
-    return clock.of(item_index)[stream] >= earlier;
+    return clock.of(item_index)[stream_of(items[earlier])] >= earlier;
   }
   constexpr void fail(plan_rule broken, int item_index, int other) noexcept {
     if (verdict)
@@ -261,6 +261,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   slot_check walk{work,
                   uses,
                   device,
+                  steps.data(),
                   {space.clocks.get(count * streams), space.tail.get(streams), streams},
                   space.histories.get(slots, {}),
                   space.readers.get(slots * (uses.width + 1)),
@@ -310,8 +311,9 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     auto const fits = [&](slot const& used, std::int64_t bytes) {
-      int const slots = used.of == slot_class::totals ? step.rows : 1;
-      return used.index == nothing || bytes <= times(work.layout(device, used.of).bytes, slots);
+      std::int64_t const room = work.layout(device, used.of).bytes;
+      return used.index == nothing ||
+             bytes <= (used.of == slot_class::totals ? times(room, step.rows) : room);
     };
     bool all = fits(step.in, step.in_bytes) && fits(step.out, step.out_bytes);
     if (step.further_inputs.count + step.further_outputs.count > 0)

@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief What a writer must be told beside the timetable. Header for
-//! pipelining::timetable_details.
+//! pipelining::timetable_caption.
 
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
@@ -20,7 +20,7 @@
 namespace pipelining::inline v0_2 {
 
 //! @brief Facts about a timetable that its passes do not show.
-struct timetable_details {
+struct timetable_caption {
   std::string_view schedule; //!< the name to print
   uniform_cost cost{};       //!< the costs it was made with; of unequal chunks their mean
   //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
@@ -43,14 +43,14 @@ void append_time(Sink& out, std::string_view name, double time) {
 
 //! @brief The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
-chunk_share(timetable_view table, timetable_details const& about, int chunk) noexcept {
+chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
   return about.chunk_shares.empty() ? 1.0 / table.extents.chunks
                                     : about.chunk_shares[static_cast<std::size_t>(chunk)];
 }
 
 //! @brief Peak activations of one device in whole microbatches of one stage.
 [[nodiscard]] constexpr double
-peak_activations(timetable_view table, int device, timetable_details const& about) noexcept {
+peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
   return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
                                     : peak_activations(table, device, about.chunk_shares);
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::patience.
+//! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::rank_wait.
 
 #include <pipe/run/failure_origin.hpp>
 
@@ -33,7 +33,7 @@ struct stop {
 //! @brief How long a rank waits for others, what ends its waiting early, and what a report says of
 //! it then.
 template <class Store, class Clock>
-struct patience {
+struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
   rank_standing& now;                //!< what this rank does outside of the items of its program

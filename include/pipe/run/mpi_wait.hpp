@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Waits for MPI that end with the run. Header for pipelining::detail::mpi_patience.
+//! @brief Waits for MPI that end with the run. Header for pipelining::detail::mpi_wait.
 
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/store.hpp>
@@ -36,7 +36,7 @@ struct mpi_stop {
 
 //! Waits in which a dead peer, another rank's failure and the deadline all end the wait.
 template <class Clock>
-struct mpi_patience {
+struct mpi_wait {
   basic_store<Clock>& line;
   std::chrono::nanoseconds deadline;
   typename Clock::time_point next_look{};
