@@ -71,14 +71,17 @@ void start_on_hopper(parameters const& p,
   using shape = hopper_backward_shape<Dim>;
   backward_call<Element, Mask, Score> const call{
     p, t, mean, m, f, static_cast<float>(p.effective_scale())};
+  if (p.batch * p.heads * p.query_length == 0) {
+    return;
+  }
+  void const* const some = t.query.data;
+  // Before any launch, since they may refuse.
+  hopper_backward_maps const maps{map_of("key", t.key, shape::rows, some),
+                                  map_of("value", t.value, shape::rows, some),
+                                  map_of("query", t.query, shape::step, some),
+                                  map_of("output gradient", t.output_gradient, shape::step, some)};
   launch_backward<Built, kernel_family::hopper, Dim>(
     call, sums, shape::keys, stream, [&](unsigned blocks) {
-      void const* const some = t.query.data;
-      hopper_backward_maps const maps{
-        map_of("key", t.key, shape::rows, some),
-        map_of("value", t.value, shape::rows, some),
-        map_of("query", t.query, shape::step, some),
-        map_of("output gradient", t.output_gradient, shape::step, some)};
       launch(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
              maps,
              {blocks},
