@@ -49,7 +49,7 @@ struct scratch_tensors {
   bfloat16* output_gradient; //!< [tokens, width], of attention
   bfloat16* query_gradient;  //!< [tokens, width]
   float* key_value_gradient; //!< [sequence, 2, key heads, head dim], where the plan carries none
-  float* of_attention;       //!< [heads, tokens]
+  float* of_attention;       //!< [attention_call::scratch_floats] of so many tokens
 
   scratch_tensors(placing& in, model_size const& size, std::int64_t tokens)
       : scaled(in.take<Element>(tokens * size.width)),
@@ -58,7 +58,7 @@ struct scratch_tensors {
         output_gradient(in.take<bfloat16>(tokens * size.width)),
         query_gradient(in.take<bfloat16>(tokens * size.width)),
         key_value_gradient(in.take<float>(size.sequence * 2 * size.key_width())),
-        of_attention(in.take<float>(size.heads * tokens)) {}
+        of_attention(in.take<float>(attention_call(size, {0, tokens}).scratch_floats())) {}
 };
 
 //! Belongs to one virtual device, whose passes follow each other on one stream.

@@ -99,6 +99,7 @@ struct plan_view {
 //! @brief Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
+  //! Those of a pipeline.
   constexpr explicit message_numbers(pipeline const& over) noexcept
       : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
         width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}
