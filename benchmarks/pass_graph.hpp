@@ -2,14 +2,22 @@
 #pragma once
 
 //! @file
-//! @brief The passes of a timetable as a graph for other libraries to run: what waits for what, and
-//! a check that a run kept to it.
+//! @brief The passes of a timetable as a graph for other libraries to run: what waits for what, a
+//! check that a run kept to it, and the program that times it.
 
 #include <pipe/core/dependencies.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <atomic>
+#include <benchmarks/step_times.hpp>
 #include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -75,5 +83,30 @@ private:
   std::vector<std::atomic<std::size_t>> turns_;
   std::atomic<std::size_t> next_turn_ = 0;
 };
+
+//! The program of a peer: runs the passes of 1F1B as its `Graph`, made from a pass_graph, and
+//! prints what a step takes once one has kept the order.
+//! @param program of the command line, which may go on with devices and microbatches
+//! @return the exit status
+template <class Graph>
+int time_peer(char const* program, char const* peer, int count, char** words) {
+  namespace pp = pipelining;
+  try {
+    std::string const usage = "usage: " + std::string(program) + " [DEVICES [MICROBATCHES]]\n";
+    int const devices = number_at(count, words, 1, 2, usage.c_str());
+    int const microbatches = number_at(count, words, 2, 128, usage.c_str());
+    auto const table = pp::make_timetable<pp::OneFOneB>({devices, microbatches});
+    pass_graph passes(table);
+    Graph graph(passes);
+    graph.step();
+    if (!passes.in_order())
+      throw std::logic_error(std::string(program) + ": passes ran before what they wait for");
+    print_steps(peer, pp::lower(table), true, [&] { graph.step(); });
+  } catch (std::exception const& failure) {
+    std::fprintf(stderr, "%s\n", failure.what());
+    return 1;
+  }
+  return 0;
+}
 
 } // namespace benchmark
