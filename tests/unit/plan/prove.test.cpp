@@ -99,6 +99,14 @@ TEST_CASE("what a plan must not do is found") {
             .find("the two ends of an edge disagree on the order of its messages") !=
           std::string::npos);
   }
+  SUBCASE("a message that is not the next of its edge, at both ends") {
+    work.items[find(work, 0, pp::operation::send, 3)].sequence += 1;
+    work.items[find(work, 1, pp::operation::receive, 3)].sequence += 1;
+    CHECK(pp::prove(work).broken == pp::plan_rule::fifo_differs);
+    // Of two mistakes the first in the order of the rules is told.
+    work.items[find(work, 1, pp::operation::receive, 0)].out_bytes += 1;
+    CHECK(pp::prove(work).broken == pp::plan_rule::sizes_differ);
+  }
   SUBCASE("a message that nobody receives") {
     auto const last = find(work, 1, pp::operation::receive, 3);
     work.items[last].what = pp::operation::run;

@@ -14,13 +14,24 @@
 namespace pipelining::inline v0_2::detail {
 
 //! What the proof finds on devices one by one, in the order in which it is told.
-enum class device_check { form, exchanges, lanes, sent_twice, ran_twice, layout, slots, none };
+enum class device_check {
+  form,
+  exchanges,
+  lanes,
+  sent_twice,
+  sequences,
+  ran_twice,
+  layout,
+  slots,
+  none
+};
 
 //! What the checks of devices work on.
 struct device_space {
   message_ends ends; //!< of all devices, for `sent_twice`
   steps_run ran;     //!< of all devices, for `ran_twice`
   reused_scratch<first_on_lane> lanes{};
+  reused_scratch<int> next_messages{};
   slot_space slots{};
 };
 
@@ -35,6 +46,8 @@ constexpr proof check_device(plan_view const& work,
   case device_check::lanes:
     return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
   case device_check::sent_twice: return enter_messages(work, device, space.ends);
+  case device_check::sequences:
+    return check_sequences(work, device, space.next_messages.get(2 * work.extents.devices, 0));
   case device_check::ran_twice: return enter_passes(work, device, space.ran);
   case device_check::layout: return check_layout(work, device);
   case device_check::slots: return check_slots(work, uses, device, space.slots);

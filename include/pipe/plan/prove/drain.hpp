@@ -7,29 +7,37 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove/messages.hpp>
 
 #include <cstddef>
 
 namespace pipelining::inline v0_2::detail {
 
-//! True when the groups that two devices stand at are the two ends of the same messages.
+//! True when the groups that two devices stand at are the two ends of the same messages, those of
+//! one direction in the same order.
 [[nodiscard]] constexpr bool
 groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexcept {
   auto const mine = work.program_of(device);
   auto const theirs = work.program_of(peer);
-  if (static_cast<std::size_t>(at_peer) >= theirs.size())
+  if (static_cast<std::size_t>(at_peer) >= theirs.size() ||
+      theirs[static_cast<std::size_t>(at_peer)].what == operation::run)
     return false;
-  item const& head = theirs[static_cast<std::size_t>(at_peer)];
-  if (head.what == operation::run || head.peer != device)
-    return false;
-  // Groups have been found to be the same at both ends: one common message tells.
   int const end = end_of_group(mine, first);
+  int const their_end = end_of_group(theirs, at_peer);
+  int sent =
+    at_peer; // where the next one that the peer sends may be, and the next that it receives
+  int received = at_peer;
   for (int i = first; i < end; ++i) {
     item const& step = mine[static_cast<std::size_t>(i)];
-    if (step.what != head.what && same_message(step, head))
-      return true;
+    auto const wanted = step.what == operation::send ? operation::receive : operation::send;
+    int& next = wanted == operation::send ? sent : received;
+    while (next < their_end && theirs[static_cast<std::size_t>(next)].what != wanted)
+      ++next;
+    if (next == their_end || !are_ends(step, device, theirs[static_cast<std::size_t>(next)], peer))
+      return false;
+    ++next;
   }
-  return false;
+  return end - first == their_end - at_peer;
 }
 
 //! True when a device stands at an exchange.

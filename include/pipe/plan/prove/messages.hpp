@@ -178,12 +178,38 @@ constexpr proof enter_messages(plan_view work, int device, message_ends ends) no
   return {};
 }
 
-//! Every message has its other end at the peer, with the same bytes, in the same place of the FIFO
-//! of its edge; and the groups of the two ends hold the same messages.
-//! @param last_seen scratch, [2 P], `nothing`: where the last message of every direction stands at
-//! the peer.
-constexpr proof
-check_messages(plan_view work, int device, message_ends ends, int* last_seen) noexcept {
+//! The messages that go one way between two devices are numbered in their order.
+//! @param next scratch, [2 P], 0: the numbers of the next messages from and to every device.
+constexpr proof check_sequences(plan_view work, int device, int* next) noexcept {
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    item const& step = steps[i];
+    if (step.what == operation::run)
+      continue;
+    int& expected = next[2 * step.peer + (step.what == operation::send ? 1 : 0)];
+    if (step.sequence != expected)
+      return {plan_rule::fifo_differs, device, static_cast<int>(i)};
+    ++expected;
+  }
+  return {};
+}
+
+//! True when two items of two devices are the ends of one message, which has the same size, the
+//! same place in the line of its edge, and the same exchange at both.
+[[nodiscard]] constexpr bool
+are_ends(item const& step, int device, item const& other, int peer) noexcept {
+  bool const sends = step.what == operation::send;
+  return step.peer == peer && other.peer == device &&
+         other.what == (sends ? operation::receive : operation::send) &&
+         same_message(step, other) && other.sequence == step.sequence &&
+         other.exchange == step.exchange &&
+         (sends ? step.in_bytes == other.out_bytes : step.out_bytes == other.in_bytes);
+}
+
+//! What does not fit of the messages of a device. Every message has its other end at the peer, with
+//! the same bytes, in the same place of the line of its edge; and the groups of the two ends hold
+//! the same messages.
+constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
   message_numbers const numbers(work.over());
   int before_twin = nothing; // of the item before, where both are of one group
@@ -204,17 +230,12 @@ check_messages(plan_view work, int device, message_ends ends, int* last_seen) no
       return {plan_rule::unmatched, device, index};
     if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
       return {plan_rule::sizes_differ, device, index, step.peer, twin};
-    // The other ends of one direction must come in the same order at the peer.
-    int& last = last_seen[2 * step.peer + (sends ? 0 : 1)];
-    int const expected = last == nothing ? 0 : theirs[static_cast<std::size_t>(last)].sequence + 1;
-    if (twin < last || step.sequence != expected || other.sequence != expected)
+    if (other.sequence != step.sequence)
       return {plan_rule::fifo_differs, device, index, step.peer, twin};
-    last = twin;
-    if (other.exchange != step.exchange)
-      return {plan_rule::bad_group, device, index, step.peer, twin};
     bool const joins = i > 0 && steps[i - 1].what != operation::run &&
                        steps[i - 1].group == step.group && steps[i - 1].peer == step.peer;
-    if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
+    if (other.exchange != step.exchange ||
+        (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group))
       return {plan_rule::bad_group, device, index, step.peer, twin};
     before_twin = twin;
   }
