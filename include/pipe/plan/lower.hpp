@@ -200,6 +200,7 @@ struct device_writer {
   std::vector<int> positions_at_peer{}; // of the messages of the device
   std::vector<double> starts{};         // where the flow has several engines
   std::vector<double> ends{};
+  static constexpr int ahead = 12; // items that an event is fetched before it is asked
 
   //! @pre the vector has room for the items of all devices, so that it does not move.
   [[nodiscard]] program write(int device, std::vector<item>& items) {
@@ -211,6 +212,9 @@ struct device_writer {
     ends.clear();
     for (int i = first; i < end; ++i) {
       placed_programs::place const& place = programs.items[static_cast<std::size_t>(i)];
+      // Events of one device lie far apart in the global order.
+      if (end - i > ahead)
+        __builtin_prefetch(&events[static_cast<std::size_t>((&place)[ahead].number)]);
       event const& what = events[static_cast<std::size_t>(place.number)];
       make_item(table, what, device, items.emplace_back());
       positions_at_peer.push_back(place.at_peer);
