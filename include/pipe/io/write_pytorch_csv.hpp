@@ -11,7 +11,6 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/io/append.hpp>
-#include <pipe/io/figures.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
@@ -40,29 +39,52 @@ void append_cell(std::string& row, Part const&... parts) {
   append(row, row.empty() ? "" : ",", parts...);
 }
 
-[[nodiscard]] inline std::string action_text(pass const& what) {
-  char const kind[] = {letter(what.kind), '\0'};
+//! The letter of torch's action for a pass, or 0 for what torch does beside its file: gathers and
+//! scatters of weights, and what the user's stages do within a backward pass: recomputation, by
+//! checkpointing, and copies to the host, by hooks of saved tensors.
+//! @throws std::invalid_argument for a pass of a user's own kind.
+[[nodiscard]] inline char torch_letter(flow const& declared, pass const& what) {
+  switch (declared[what.kind].calls) {
+  case stage_call::forward: return 'F';
+  case stage_call::backward: return 'B';
+  case stage_call::backward_input: return 'I';
+  case stage_call::backward_weight: return 'W';
+  case stage_call::perform:
+    throw std::invalid_argument(
+      std::string("write_pytorch_csv: PyTorch's format has no action for kind ") + word(what.kind) +
+      "; it has forward and backward passes alone");
+  default: return 0;
+  }
+}
+
+[[nodiscard]] inline std::string action_text(flow const& declared, pass const& what) {
+  char const kind[] = {torch_letter(declared, what), '\0'};
   std::string text;
   append(text, what.stage, kind, what.microbatch);
   return text;
 }
 
-//! Appends entry i, with its other half where it is the first of a pair. Returns the entries taken.
+//! Appends entry i, with its other half where it is the first of a pair; nothing where torch has no
+//! action for it. Returns the entries taken.
 inline int append_entry(std::string& row, timetable_view order, int i, int end) {
+  flow const& declared = *order.declared;
   pass const& first = order.passes[i];
+  char const kind = torch_letter(declared, first);
+  if (kind == 0)
+    return 1;
   if (i + 1 == end || !order.passes[i + 1].overlapped) {
-    append_cell(row, action_text(first));
+    append_cell(row, action_text(declared, first));
     return 1;
   }
   pass const& second = order.passes[i + 1];
-  bool const known = first.kind == pass_kind::forward && (second.kind == pass_kind::backward ||
-                                                          second.kind == pass_kind::backward_input);
-  if (!known)
+  char const other = torch_letter(declared, second);
+  if (kind != 'F' || (other != 'B' && other != 'I'))
     throw std::invalid_argument("write_pytorch_csv: PyTorch's pairs are of a forward pass and a "
                                 "backward pass, not " +
-                                action_text(first) + " and " + action_text(second) +
-                                "; run such pairs in turn");
-  append_cell(row, "(", action_text(first), ";", action_text(second), ")OVERLAP_F_B");
+                                action_text(declared, first) + " and " +
+                                action_text(declared, second) + "; run such pairs in turn");
+  append_cell(
+    row, "(", action_text(declared, first), ";", action_text(declared, second), ")OVERLAP_F_B");
   return 2;
 }
 
@@ -73,13 +95,18 @@ class pytorch_message_writer {
 public:
   pytorch_message_writer(timetable_view order, pytorch_release release)
       : order_(order), release_(release), rows_(static_cast<std::size_t>(order.extents.devices)),
-        ends_(rows_.size()), done_(static_cast<std::size_t>(pass_indices(order.over()))),
+        ends_(rows_.size()), done_(static_cast<std::size_t>(pass_indices(order.over())), 1),
         left_(static_cast<std::size_t>(stages(order.extents)), order.extents.microbatches),
-        next_(order.offsets, order.offsets + order.extents.devices) {}
+        next_(order.offsets, order.offsets + order.extents.devices) {
+    // Nobody waits for what is not in the file.
+    for (int entry = 0; entry < order.size(); ++entry)
+      if (is_action(entry))
+        done_[index_of(order.passes[entry])] = 0;
+  }
 
   [[nodiscard]] std::vector<std::string> write() {
-    // What torch does beside the passes has no row of its own in the file.
-    int left = order_.declared->scatters ? order_.offsets[order_.extents.devices] : order_.size();
+    // Copies have rows of their own, which are not in the file.
+    int left = order_.offsets[order_.extents.devices];
     for (int device = 0; device < order_.extents.devices; ++device)
       left -= write_marks(device); // before anything is received
     while (left > 0) {
@@ -97,6 +124,13 @@ public:
   }
 
 private:
+  [[nodiscard]] std::size_t index_of(pass const& what) const {
+    return static_cast<std::size_t>(pass_index(order_.over(), what));
+  }
+  [[nodiscard]] bool is_action(int entry) const {
+    return torch_letter(*order_.declared, order_.passes[entry]) != 0;
+  }
+
   [[nodiscard]] bool is_ready(pass const& what) const {
     dependency_list const needed = dependencies(order_.over(), what);
     for (int k = 0; k < needed.count; ++k)
@@ -105,13 +139,12 @@ private:
     return true;
   }
 
-  //! Where weights are in shards, torch begins a gather when it is told to, and passes wait for it.
+  //! Leaves out what torch has no action for. Where weights are in shards, torch begins a gather
+  //! when it is told to, and passes wait for it.
   int write_marks(int device) {
     int& next = next_[static_cast<std::size_t>(device)];
     int const first = next;
-    for (; order_.declared->scatters && next < order_.offsets[device + 1] &&
-           stands_between(order_.passes[next].kind);
-         ++next) {
+    for (; next < order_.offsets[device + 1] && !is_action(next); ++next) {
       pass const& what = order_.passes[next];
       if (is_one_of(what.kind, pass_kind::request_weights, pass_kind::request_weights_again))
         append_cell(rows_[static_cast<std::size_t>(device)], what.stage, "UNSHARD");
@@ -144,9 +177,10 @@ private:
   }
 
   void finish(int device, pass const& what) {
-    done_[static_cast<std::size_t>(pass_index(order_.over(), what))] = 1;
+    done_[index_of(what)] = 1;
     auto const own = static_cast<std::size_t>(device);
-    bool const forward = what.kind == pass_kind::forward;
+    char const kind = torch_letter(*order_.declared, what);
+    bool const forward = kind == 'F';
     int const consumer = receiver(order_.over(), what);
     if (consumer != kind_links::none) {
       int const stage = reader_stage(order_.over(), what);
@@ -156,12 +190,10 @@ private:
       if (!forward && waits())
         append(ends_[own], ",", what.stage, "WAIT_SEND_B", what.microbatch);
     }
-    bool const gradient =
-      what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
-    if (gradient && waits() && what.stage + 1 < stages(order_.extents) &&
+    if ((kind == 'B' || kind == 'I') && waits() && what.stage + 1 < stages(order_.extents) &&
         device_of(order_, what.stage + 1) != device)
       append_cell(rows_[own], what.stage, "WAIT_SEND_F", what.microbatch);
-    if (frees_kept(what.kind) && --left_[what.stage] == 0) {
+    if ((kind == 'B' || kind == 'W') && --left_[what.stage] == 0) {
       append_cell(rows_[own], what.stage, "REDUCE_GRAD");
       if (waits())
         append_cell(rows_[own], what.stage, "WAIT_REDUCE_GRAD");
@@ -189,12 +221,13 @@ private:
 //! of torch that it is written for, which would run no other: it has the scaling of gradients, and
 //! the waits. Parameters are gathered (UNSHARD) and released (RESHARD) in it where
 //! `with_sharded_weights` says so; torch scatters gradients once, with REDUCE_GRAD. Files without
-//! messages leave that to torch.
+//! messages leave that to torch. Recomputation and copies to the host are no actions of torch: its
+//! stages do both within their passes, so a file has the order of the passes around them.
 //!
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
-//! passes, microbatches from both ends or on other ways than others, stages that are no chain or go
-//! one way.
+//! passes, passes of a user's own kinds, microbatches from both ends or on other ways than others,
+//! stages that are no chain or go one way.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
@@ -221,11 +254,8 @@ void write_pytorch_csv(Sink& out,
   } else {
     for (int device = 0; device < order.extents.devices; ++device)
       for (int i = order.offsets[device]; i < order.offsets[device + 1];)
-        if (order.declared->scatters && stands_between(order.passes[i].kind))
-          ++i;
-        else
-          i += detail::append_entry(
-            rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
+        i += detail::append_entry(
+          rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
   }
   for (std::string const& row : rows)
     append(out, row, "\n");

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/io/write_pytorch_csv.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/stp.hpp>
+#include <pipe/schedule/with_recompute.hpp>
 #include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/search/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -68,6 +70,17 @@ TEST_CASE("what the format cannot say is refused") {
                        std::invalid_argument);
   CHECK_NOTHROW(written(pp::make_orders(pp::STP<pp::pairs::in_turn>{}, {2, 5}),
                         pp::pytorch_content::passes_and_messages));
+  auto const table = pp::make_timetable(pp::OneFOneB{}, {2, 1});
+  pp::flow own = pp::training;
+  own.kinds[static_cast<std::size_t>(pp::pass_kind::backward)].calls = pp::stage_call::perform;
+  pp::timetable_view view = table;
+  view.declared = &own;
+  std::string text;
+  CHECK_THROWS_WITH_AS(
+    pp::write_pytorch_csv(text, view),
+    "write_pytorch_csv: PyTorch's format has no action for kind backward; it has "
+    "forward and backward passes alone",
+    std::invalid_argument);
   auto orders = pp::make_orders(pp::OneFOneB{}, {2, 1});
   std::swap(orders.passes[2], orders.passes[3]);
   CHECK_THROWS_WITH_AS(written(orders, pp::pytorch_content::passes_and_messages),
@@ -84,4 +97,19 @@ TEST_CASE("weights in shards are gathered and released by the file; the rest is 
   CHECK(written(small, pp::pytorch_content::passes_and_messages, pp::pytorch_release::v2_10) ==
         "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
         "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n");
+}
+
+TEST_CASE("recomputation and copies to the host are within the passes of torch") {
+  using pp::pytorch_content;
+  for (pytorch_content const content :
+       {pytorch_content::passes, pytorch_content::passes_and_messages}) {
+    std::string const plain = written(pp::make_orders(pp::OneFOneB{}, {3, 4}), content);
+    CHECK(written(pp::make_orders(pp::with_recompute<pp::OneFOneB>{}, {3, 4}), content) == plain);
+    CHECK(written(pp::make_orders(pp::with_offload<pp::OneFOneB>{}, {3, 4}), content) == plain);
+    std::string copied;
+    pp::uniform_cost const cost{.copy_out = 0.5, .copy_in = 0.5};
+    pp::write_pytorch_csv(
+      copied, pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {3, 4}, cost), content);
+    CHECK(copied == plain);
+  }
 }
