@@ -6,9 +6,9 @@
 //!
 //! Blocks stay: each takes pieces of work (a tile of queries of one head) until none is left. The
 //! copying thread finds these out, asks the mask which tiles of keys to visit and tells the
-//! consumers, in slots beside the tiles. Queries meet the next keys while the weights of the last ones meet
-//! their values and while the softmax runs. Warpgroups start products in turn, so that the softmax
-//! of one also runs beside the products of the others.
+//! consumers, in slots beside the tiles. Queries meet the next keys while the weights of the last
+//! ones meet their values and while the softmax runs. Warpgroups start products in turn, so that
+//! the softmax of one also runs beside the products of the others.
 //! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
 
 #include <pipe/attention/hopper/forward_block.cuh>
@@ -103,7 +103,8 @@ struct hopper_consumer {
       int const row_of_tile = row();
       pair_position const at{work(work_number::batch),
                              work(work_number::head),
-                             static_cast<int>(c.p.query_offset) + work(work_number::first) + row_of_tile,
+                             static_cast<int>(c.p.query_offset) + work(work_number::first) +
+                               row_of_tile,
                              static_cast<int>(c.p.key_offset) + column_of_tile};
       int const rows = work(work_number::rows) - row_of_tile;
       int const columns = static_cast<int>(c.p.key_length) - column_of_tile;
@@ -240,10 +241,11 @@ struct hopper_consumer {
   //! The same for a part of the keys: to scratch, in float.
   __forceinline__ __device__ void finish_split() {
     int const rows = work(work_number::rows);
-    auto const begin = ((work(work_number::split) * c.p.batch + work(work_number::batch)) * c.p.heads +
-                        work(work_number::head)) *
-                         c.p.query_length +
-                       work(work_number::first);
+    auto const begin =
+      ((work(work_number::split) * c.p.batch + work(work_number::batch)) * c.p.heads +
+       work(work_number::head)) *
+        c.p.query_length +
+      work(work_number::first);
     meet_warpgroup(consumer()); // nobody multiplies queries any more
     if (threadIdx.x % 128 == 0) {
       arrive(memory.query_empty());

@@ -38,7 +38,7 @@ struct hopper_forward_shape {
                                                               : 80;
   //! Tiles of keys, and of values, on the way.
   static constexpr int stages = Dim * keys > 128 * 64 ? 2 : 4;
-  static constexpr int row_bytes = Dim * 2; //!< of one query, key or value
+  static constexpr int row_bytes = Dim * 2;                      //!< of one query, key or value
   static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
   static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block
   static constexpr int key_bytes = keys * row_bytes; //!< of one tile of keys, or of values

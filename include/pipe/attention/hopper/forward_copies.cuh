@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The copying thread of the forward kernel for Hopper: finds out the work and the tiles that
-//! each piece visits, brings the tiles and tells the consumers.
+//! @brief The copying thread of the forward kernel for Hopper: finds out the work and the tiles
+//! that each piece visits, brings the tiles and tells the consumers.
 
 #include <pipe/attention/hopper/forward_block.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
