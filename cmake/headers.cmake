@@ -312,6 +312,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper/code_in_program.cuh
   attention/hopper/forward.cuh
   attention/hopper/forward_block.cuh
+  attention/hopper/forward_copies.cuh
   attention/hopper/instructions.cuh
   attention/hopper/launch.cuh
   attention/hopper/products.cuh

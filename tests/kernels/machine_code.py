@@ -154,9 +154,9 @@ class Function:
                             body.add(b)
                             rest += before[b]
 
-    def pass_of(self, header):
+    def pass_of(self, header, longest=False):
         """Blocks of one pass of a loop: of all ways from its header back there, that with most products, then with most
-        exponentials, then the shortest. Loops inside are passed once."""
+        exponentials, then the shortest, or the longest. Loops inside are passed once."""
         body = self.loops[header]
         backwards = {(b, h) for h, blocks in self.loops.items() for b in blocks if h in self.blocks[b].next}
         known = {}
@@ -174,7 +174,7 @@ class Function:
                 ways.append(((0, 0, 0), ()))
             best = max(ways, key=lambda way: way[0], default=None)
             here = self.instructions(block)
-            weight = self.products([block]), sum(i.is_exponential for i in here), -len(here)
+            weight = self.products([block]), sum(i.is_exponential for i in here), len(here) if longest else -len(here)
             known[block] = best and (tuple(map(sum, zip(best[0], weight))), (block, *best[1]))
         return list(known[header][1])
 
@@ -209,16 +209,21 @@ class Unreadable(Exception):
     """The loop over tiles is not where it is looked for; the text says what was found."""
 
 
-def wgmma_loop(function):
+def wgmma_loop(function, longest=False):
     """Instructions of one pass over a tile of a kernel with wgmma: of the innermost loops with most products the
-    shortest, which is that without a mask."""
+    shortest, which is that without a mask; or of that loop the longest pass, with all that seldom has to be done."""
     inner = [h for h, body in function.loops.items() if function.products(body) and not any(
         other != h and other in body and function.products(function.loops[other]) for other in function.loops)]
-    passes = [[i for b in function.pass_of(h) for i in function.instructions(b)] for h in inner]
+
+    def pass_at(header, **which):
+        return [i for b in function.pass_of(header, **which) for i in function.instructions(b)]
+
+    passes = [*map(pass_at, inner)]
     if not passes:
         raise Unreadable(f"{function.name} has no loop with products")
     most = max(sum(i.is_product for i in p) for p in passes)
-    return min((p for p in passes if sum(i.is_product for i in p) == most), key=len)
+    shortest = min((p for p in passes if sum(i.is_product for i in p) == most), key=len)
+    return pass_at(inner[passes.index(shortest)], longest=True) if longest else shortest
 
 
 def mma_loop(function, share_outside):

@@ -53,6 +53,14 @@ class Loops(unittest.TestCase):
         self.assertEqual([i.name for i in machine_code.wgmma_loop(kernel)],
                          ["HGMMA", "WARPGROUP", "BRA", "MUFU", "BRA"])
 
+    def test_longest_pass_has_what_is_seldom_done(self):
+        kernel = read(".L_x_1", LOGITS, wait(0), OUTPUT, "@P1 BRA `(.L_x_2)", "FMUL R88, R88, R3",
+                      ".L_x_2", "MUFU.EX2 R24, R24", wait(0), "@P3 BRA `(.L_x_1)", "EXIT ")
+        self.assertEqual(machine_code.touched_products(machine_code.wgmma_loop(kernel)), [])
+        longest = machine_code.wgmma_loop(kernel, longest=True)
+        self.assertIn("FMUL", [i.name for i in longest])
+        self.assertRegex(machine_code.touched_products(longest)[0], "FMUL at .* R88, sums of the HGMMA")
+
     def test_way_around_the_softmax_is_not_the_pass(self):
         kernel = read(".L_x_1", LOGITS, wait(0), "@P1 BRA `(.L_x_3)", "MUFU.EX2 R24, R24",
                       ".L_x_3", "@P3 BRA `(.L_x_1)", "EXIT ")

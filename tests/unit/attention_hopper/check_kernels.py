@@ -22,7 +22,7 @@ LAUNCH_REGISTERS_OF_384 = 168
 # once in the loop.
 def forward(dim, keys, consumers=2):
     return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, dim // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
-            "wgmma.wait_group": 4, LOADS: consumers + 2, STORES: 1, "fence.proxy.async": 1}
+            "wgmma.wait_group": 5, LOADS: consumers + 2, STORES: 1, "fence.proxy.async": 1}
 
 
 def backward(dim, is_ordered=True):

@@ -40,7 +40,9 @@ void check_forward(char const* name,
   CAPTURE(s.queries);
   CAPTURE(s.query_offset);
   CAPTURE(s.keys);
-  auto const got = forward_outcome<Element>(the_machine(), name, tile, s, m, f, seed, blocks, how);
+  auto& on = the_machine();
+  forward_problem<Element> const problem(on.where, s, seed);
+  auto const got = forward_outcome(on, name, tile, problem, m, f, blocks, how);
   REQUIRE_MESSAGE(got.result.clean(), got.result.text());
   CHECK(got.output <= 1);
   CHECK(got.lse <= 1);
@@ -97,6 +99,27 @@ TEST_CASE("hopper forward: whole tiles take the path without questions") {
                                at::causal{},
                                at::plain{},
                                6);
+}
+
+TEST_CASE(
+  "hopper forward: bases of the softmax follow logits up, and down where nothing is summed") {
+  auto const check = [](char const* name, shape const& tile, auto& problem, auto const& mask) {
+    CAPTURE(name);
+    spread_logits(problem, tile.keys);
+    auto const got = forward_outcome(the_machine(), name, tile, problem, mask, at::plain{}, 1, {});
+    REQUIRE_MESSAGE(got.result.clean(), got.result.text());
+    CHECK(got.output <= 1);
+    CHECK(got.lse <= 1);
+  };
+  auto& where = the_machine().where;
+  forward_problem<__nv_bfloat16> narrow(
+    where, {.queries = 200, .query_offset = 560, .keys = 760}, 17);
+  check("forward_64", for_64, narrow, at::causal{});
+  forward_problem<__half> usual(where, {.queries = 70, .keys = 720, .dim = 128}, 18);
+  check("forward_128_half", for_128, usual, at::full{});
+  forward_problem<__nv_bfloat16> wide(
+    where, {.queries = 70, .query_offset = 410, .keys = 480, .dim = 256}, 19);
+  check("forward_256", for_256, wide, at::causal{});
 }
 
 TEST_CASE("hopper forward: blocks that stay take all work in any number") {

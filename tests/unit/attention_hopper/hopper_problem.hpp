@@ -56,7 +56,7 @@ struct shape {
   unsigned threads() const { return static_cast<unsigned>(128 * (1 + consumers)); }
   unsigned shared(std::int64_t dim) const {
     return static_cast<unsigned>((64 * consumers + 2 * stages * keys) * dim * 2 +
-                                 8 * (2 + 4 * stages) + 4 * stages);
+                                 8 * (2 + 4 * stages) + 4 * stages + 4 * 5);
   }
 };
 
@@ -129,18 +129,40 @@ struct outcome {
   bool right() const { return result.clean() && output <= 1 && lse <= 1; }
 };
 
+//! Lets the logits of tiles differ: from one visited tile to the next, last first, those of some
+//! rows grow and those of others fall, by less and by far more than a base of the softmax follows.
+template <class Element>
+void spread_logits(forward_problem<Element>& problem, std::int64_t keys_of_tile) {
+  auto const set = [](tensor<Element>& of, auto const& number) {
+    auto numbers = of.numbers();
+    auto const dim = static_cast<std::size_t>(of.view.dim);
+    auto const heads = static_cast<std::size_t>(of.view.heads);
+    auto const length = static_cast<std::size_t>(of.view.length);
+    for (std::size_t n = 0; n < numbers.size(); n += dim) {
+      numbers[n] = number(static_cast<std::int64_t>(n / dim / heads % length));
+    }
+    of.set(numbers);
+  };
+  // Of rows in turn; rows of every other warp are alike.
+  double const share[] = {1, -1, 0, 1.0 / 8};
+  set(problem.query, [&](std::int64_t row) {
+    return std::sqrt(static_cast<double>(problem.p.head_dim)) * share[row / 16 % 2 * (row % 4)];
+  });
+  double const level[] = {-60, -98, -94, 40, 20, 90}; // of tiles, in the order of visits
+  auto const tiles = (problem.p.key_length + keys_of_tile - 1) / keys_of_tile;
+  set(problem.key, [&](std::int64_t key) { return level[(tiles - 1 - key / keys_of_tile) % 6]; });
+}
+
 //! Runs one forward call and holds it against the double reference.
 template <class Element, class Mask, class Score>
 outcome forward_outcome(machine& m,
                         std::string const& name,
                         shape const& tile,
-                        sizes const& s,
+                        forward_problem<Element> const& problem,
                         Mask const& mask,
                         Score const& score,
-                        unsigned seed,
                         unsigned blocks,
                         ptx::options const& how) {
-  forward_problem<Element> problem(m.where, s, seed);
   outcome out;
   out.result = m.launch(name, tile, problem.call(mask, score), blocks, how);
   auto const errors = errors_of(problem, mask, score);

@@ -10,6 +10,7 @@ import shutil
 import sys
 
 KERNEL = "hopper/forward.cuh"
+TELLS = "hopper/forward_copies.cuh"
 BLOCK = "hopper/forward_block.cuh"
 SOFTMAX = "hopper/softmax.cuh"
 PRODUCTS = "hopper/products.cuh"
@@ -24,21 +25,27 @@ SUMS = "kernel/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
-    "no_wait_for_a_free_key_stage": (KERNEL, "wait_for(memory.key_empty(key.stage), key.parity ^ 1);\n      write", "write"),
-    "no_wait_for_a_free_value_stage": (KERNEL, "wait_for(memory.value_empty(value.stage), value.parity ^ 1);", ""),
+    "no_wait_for_a_free_key_stage": (TELLS, "wait_for(memory.key_empty(key.stage), key.parity ^ 1);\n      write", "write"),
+    "no_wait_for_a_free_value_stage": (TELLS, "wait_for(memory.value_empty(value.stage), value.parity ^ 1);", ""),
     "no_wait_for_keys": (KERNEL, "wait_for(memory.key_full(key.stage), key.parity);", ""),
     "no_wait_for_values": (KERNEL, "wait_for(memory.value_full(value.stage), value.parity);", ""),
     "no_wait_for_queries": (KERNEL, "wait_for(memory.query_full(), query_parity);", ""),
-    "wrong_parity_of_empty_stages": (KERNEL, "value.parity ^ 1", "value.parity"),
+    "no_wait_for_the_first_queries": (KERNEL, "wait_for(memory.query_full(), 0);", ""),
+    "wrong_parity_of_empty_stages": (TELLS, "value.parity ^ 1", "value.parity"),
     "parity_stays": (BLOCK, "parity ^= 1;\n    }", "}"),
-    "query_parity_stays": (KERNEL, "query_parity ^= 1;\n      visit_tiles", "visit_tiles"),
-    "too_few_bytes": (KERNEL, "memory.value_full(value.stage), shape::key_bytes", "memory.value_full(value.stage), shape::key_bytes / 2"),
-    "too_many_bytes": (KERNEL, "memory.query_full(), shape::query_bytes", "memory.query_full(), shape::query_bytes + 16"),
-    "slot_told_too_late": (KERNEL, "write_slot(memory.slot(key.stage), no_more_tiles);\n    arrive(memory.key_full(key.stage));",
+    "query_parity_stays": (KERNEL, "query_parity ^= 1;", ""),
+    "work_told_too_late": (TELLS, "tell_work(memory, work);\n    arrive_expecting(memory.query_full(), shape::query_bytes);",
+                           "arrive_expecting(memory.query_full(), shape::query_bytes);\n    tell_work(memory, work);"),
+    "work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;\n    tell_work(memory, work);",
+                            "tell_work(memory, work);\n    wait_for(memory.query_empty(), query_parity);\n    query_parity ^= 1;"),
+    "end_of_work_told_too_early": (TELLS, "wait_for(memory.query_empty(), query_parity);\n  write", "write"),
+    "end_of_work_not_told": (TELLS, "write_slot(memory.work(work_number::first), no_more_work);", ""),
+    "too_few_bytes": (TELLS, "memory.value_full(value.stage), shape::key_bytes", "memory.value_full(value.stage), shape::key_bytes / 2"),
+    "too_many_bytes": (TELLS, "memory.query_full(), shape::query_bytes", "memory.query_full(), shape::query_bytes + 16"),
+    "slot_told_too_late": (TELLS, "write_slot(memory.slot(key.stage), no_more_tiles);\n    arrive(memory.key_full(key.stage));",
                            "arrive(memory.key_full(key.stage));\n    write_slot(memory.slot(key.stage), no_more_tiles);"),
     "logits_read_too_early": (KERNEL, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
-    "outputs_read_too_early": (KERNEL, "wait_for_products<0>(output);\n        release_value();\n        take_weights(s);",
-                               "take_weights(s);\n        wait_for_products<0>(output);\n        release_value();"),
+    "outputs_read_too_early": (KERNEL, "wait_for_products<0>(output);\n          state", "state"),
     "keys_released_too_early": (KERNEL, "wait_for_products<0>(s);\n      release_key();", "release_key();\n      wait_for_products<0>(s);"),
     "values_released_too_early": (KERNEL, "wait_for_products<0>(output);\n        release_value();",
                                   "release_value();\n        wait_for_products<0>(output);"),
@@ -50,11 +57,21 @@ FORWARD = {
     "lanes_do_not_wait_for_each_other": (INSTRUCTIONS, "__syncwarp();", ""),
     "keys_beyond_the_end": (SOFTMAX, "column < columns && ", ""),
     "last_tile_counts_as_whole": (BLOCK, "key_end == (tile + 1) * Keys &&", "true &&"),
-    "rows_beyond_the_end": (KERNEL, "if (column() == 0 && r < work.rows)", "if (column() == 0)"),
+    "rows_beyond_the_end": (KERNEL, "if (column() == 0 && r < rows)", "if (column() == 0)"),
     "offset_of_keys_forgotten": (KERNEL, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
     "second_consumer_sees_the_mask_of_the_first": (KERNEL, "int const row_of_tile = row();",
                                                    "int const row_of_tile = row() % shape::rows;"),
-    "old_sums_do_not_shrink": (KERNEL, "output[i] *= state.shrink[i % 4 / 2];", ""),
+    "old_outputs_do_not_shrink": (SOFTMAX, "output[i] *= shrink;", ""),
+    "old_sums_do_not_shrink": (SOFTMAX, "sum[half] *= shrink;", ""),
+    "bases_stay": (SOFTMAX, "top >= most", "top >= INT_MAX"),
+    "bases_of_the_other_row": (SOFTMAX, "s[i + 1] * factor - base[i % 4 / 2]", "s[i + 1] * factor - base[1 - i % 4 / 2]"),
+    "bases_follow_down": (SOFTMAX, "fmaxf(ceilf(top), 0.0f)", "ceilf(top)"),
+    "bases_of_empty_rows_stay": (SOFTMAX, "sum_of_row(sum[half]) == 0", "false"),
+    "rows_without_a_key_count_as_summed": (SOFTMAX, "most = top == -INFINITY ? INT_MIN : most;", ""),
+    "largest_of_one_lane": (SOFTMAX, "top = largest_of_row(top);", ""),
+    "logits_do_not_follow_their_base": (SOFTMAX, "s[i] -= move;", ""),
+    "sums_shrink_too_much": (SOFTMAX, "(127 - static_cast", "(126 - static_cast"),
+    "lanes_decide_alone": (SOFTMAX, "__any_sync(0xffffffffu, top >= most) != 0", "top >= most"),
     "outputs_without_swizzle": (PRODUCTS, "(n % 8 ^ line % 8) * 16", "n % 8 * 16"),
     "other_swizzle_in_descriptors": (PRODUCTS, "std::uint64_t{1} << 62", "std::uint64_t{2} << 62"),
     "rows_of_a_descriptor_too_close": (PRODUCTS, "eight_rows_bytes = 1024", "eight_rows_bytes = 512"),

@@ -38,15 +38,17 @@ std::string finding(ptx::result const& result) {
 }
 
 std::string of_forward(machine& m, trial const& t) {
-  auto const got = forward_outcome<__nv_bfloat16>(m,
-                                                  "forward_" + std::to_string(t.s.dim),
-                                                  t.s.dim == 64 ? shape{128, 4, 3} : shape{80, 2},
-                                                  t.s,
-                                                  at::causal{},
-                                                  at::plain{},
-                                                  1,
-                                                  t.blocks,
-                                                  t.how);
+  forward_problem<__nv_bfloat16> problem(m.where, t.s, 1);
+  auto const tile = t.s.dim == 64 ? shape{128, 4, 3} : shape{80, 2};
+  spread_logits(problem, tile.keys);
+  auto const got = forward_outcome(m,
+                                   "forward_" + std::to_string(t.s.dim),
+                                   tile,
+                                   problem,
+                                   at::causal{},
+                                   at::plain{},
+                                   t.blocks,
+                                   t.how);
   return !got.result.clean()  ? finding(got.result)
          : !(got.output <= 1) ? off("O", got.output)
          : !(got.lse <= 1)    ? off("the log-sum-exp", got.lse)

@@ -5,13 +5,14 @@
 //! @brief Forward kernel for sm_90a: one warp copies tiles, two or three warpgroups multiply them.
 //!
 //! Blocks stay: each takes pieces of work (a tile of queries of one head) until none is left. The
-//! copying thread asks the mask which tiles of keys to visit and tells the consumers, tile by tile,
-//! in a slot beside the tile. Queries meet the next keys while the weights of the last ones meet
-//! their values and while the softmax runs. Warpgroups start products in turn, so that the softmax
-//! of one also runs beside the products of the others.
+//! copying thread finds these out, asks the mask which tiles of keys to visit and tells the
+//! consumers, in slots beside the tiles. Queries meet the next keys while the weights of the last
+//! ones meet their values and while the softmax runs. Warpgroups start products in turn, so that
+//! the softmax of one also runs beside the products of the others.
 //! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
 
 #include <pipe/attention/hopper/forward_block.cuh>
+#include <pipe/attention/hopper/forward_copies.cuh>
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/hopper/products.cuh>
 #include <pipe/attention/hopper/softmax.cuh>
@@ -19,6 +20,7 @@
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
 
+#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -26,53 +28,6 @@
 namespace pipelining::inline v0_2::attention {
 
 namespace detail {
-
-//! The copying thread.
-template <int Dim, class Element, mask Mask, score Score, class Splits>
-__device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
-                                  hopper_forward_maps const& maps,
-                                  Splits const& splits,
-                                  hopper_memory<Dim, Score> const& memory) {
-  using shape = hopper_forward_shape<Dim, Score>;
-  ring_place<shape::stages> key;
-  ring_place<shape::stages> value;
-  std::uint32_t query_parity = 1;
-  int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
-  each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
-    wait_for(memory.query_empty(), query_parity);
-    query_parity ^= 1;
-    arrive_expecting(memory.query_full(), shape::query_bytes);
-    for (int consumer = 0; consumer < shape::consumers; ++consumer) {
-      load_tile(memory.query(consumer),
-                maps.query,
-                {work.first + consumer * shape::rows, work.head, work.batch},
-                memory.query_full());
-    }
-    int const begin = tiles * work.split / splits.count;
-    int const end = tiles * (work.split + 1) / splits.count;
-    each_key_tile<shape::queries, shape::keys>(c, work, begin, end, [&](int tile, bool whole) {
-      wait_for(memory.key_empty(key.stage), key.parity ^ 1);
-      write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
-      arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
-      load_tile(memory.key(key.stage),
-                maps.key,
-                {tile * shape::keys, work.key_head, work.batch},
-                memory.key_full(key.stage));
-      key.advance();
-      wait_for(memory.value_empty(value.stage), value.parity ^ 1);
-      arrive_expecting(memory.value_full(value.stage), shape::key_bytes);
-      load_tile(memory.value(value.stage),
-                maps.value,
-                {tile * shape::keys, work.key_head, work.batch},
-                memory.value_full(value.stage));
-      value.advance();
-    });
-    wait_for(memory.key_empty(key.stage), key.parity ^ 1);
-    write_slot(memory.slot(key.stage), no_more_tiles);
-    arrive(memory.key_full(key.stage));
-    key.advance();
-  });
-}
 
 //! One consumer: a warpgroup, or 64 rows of the block.
 template <int Dim, class Element, mask Mask, score Score, class Splits>
@@ -110,6 +65,9 @@ struct hopper_consumer {
     return is_plain ? c.scale * log2_of_e : log2_of_e;
   }
 
+  //! Of the piece of work, read anew: it takes no register meanwhile.
+  __forceinline__ __device__ int work(work_number n) const { return read_slot(memory.work(n)); }
+
   //! The consumer that may start products after this one.
   __forceinline__ __device__ int next_turn() const {
     return turn + 1 == shape::consumers ? 0 : turn + 1;
@@ -137,18 +95,18 @@ struct hopper_consumer {
     start_sum<Element>(output, weights, memory.value_piece(value.stage));
   }
 
-  //! Products of a tile to weights relative to the new maximum, still in float.
-  __forceinline__ __device__ void
-  soften(float (&s)[shape::keys / 2], hopper_work const& work, int told) {
+  //! Products of a tile to powers of two of their weights. Whether the bases have to follow.
+  __forceinline__ __device__ bool make_powers(float (&s)[shape::keys / 2], int told) const {
     bool const whole = told % 2 == 0;
     if (!whole || !is_plain) { // else positions do not matter
       int const column_of_tile = told / 2 * shape::keys + column();
       int const row_of_tile = row();
-      pair_position const at{work.batch,
-                             work.head,
-                             static_cast<int>(c.p.query_offset) + work.first + row_of_tile,
+      pair_position const at{work(work_number::batch),
+                             work(work_number::head),
+                             static_cast<int>(c.p.query_offset) + work(work_number::first) +
+                               row_of_tile,
                              static_cast<int>(c.p.key_offset) + column_of_tile};
-      int const rows = work.rows - row_of_tile;
+      int const rows = work(work_number::rows) - row_of_tile;
       int const columns = static_cast<int>(c.p.key_length) - column_of_tile;
       if (whole) {
         make_hopper_logits<true>(s, at, rows, columns, c.scale, c.m, c.f);
@@ -156,15 +114,11 @@ struct hopper_consumer {
         make_hopper_logits<false>(s, at, rows, columns, c.scale, c.m, c.f);
       }
     }
-    state.add(s, factor());
+    return state.compare(s, factor());
   }
 
-  //! Shrinks what is summed and rounds the weights, once no product uses either.
+  //! Rounds the weights, once no product uses the last ones.
   __forceinline__ __device__ void take_weights(float const (&s)[shape::keys / 2]) {
-#pragma unroll
-    for (int i = 0; i < Dim / 2; ++i) {
-      output[i] *= state.shrink[i % 4 / 2];
-    }
 #pragma unroll
     for (int i = 0; i < shape::keys / 4; ++i) {
       weights[i] = pack<Element>(s[2 * i], s[2 * i + 1]);
@@ -172,22 +126,26 @@ struct hopper_consumer {
   }
 
   //! Starts from nothing, or from the (O, log-sum-exp) of other keys.
-  __forceinline__ __device__ void start(hopper_work const& work) {
+  __forceinline__ __device__ void start() {
+    int const rows = work(work_number::rows);
+    int const head = work(work_number::head);
+    int const batch = work(work_number::batch);
+    state.most = INT_MIN;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const r = row() + half * 8;
-      int const query = work.first + r;
-      bool const carried = !is_split && c.p.from == carry::in && r < work.rows;
-      float const lse = carried ? c.t.log_sum_exp.at(work.batch, work.head, query) : -INFINITY;
+      int const query = work(work_number::first) + r;
+      bool const carried = !is_split && c.p.from == carry::in && r < rows;
+      float const lse = carried ? c.t.log_sum_exp.at(batch, head, query) : -INFINITY;
       bool const some = lse != -INFINITY;
-      state.most[half] = some ? lse * log2_of_e / factor() : -INFINITY;
+      state.base[half] = some ? lse * log2_of_e : 0.0f;
       state.sum[half] = some && column() == 0 ? 1.0f : 0.0f;
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
         float2 before{0, 0};
         if (some) {
           before = unpack<Element>(*reinterpret_cast<std::uint32_t const*>(
-            c.t.output.row(work.batch, query, work.head) + n * 8 + column()));
+            c.t.output.row(batch, query, head) + n * 8 + column()));
         }
         output[4 * n + 2 * half] = before.x;
         output[4 * n + 2 * half + 1] = before.y;
@@ -196,7 +154,10 @@ struct hopper_consumer {
   }
 
   //! All tiles of keys.
-  __forceinline__ __device__ void visit_tiles(hopper_work const& work) {
+  __forceinline__ __device__ void visit_tiles() {
+    // One warpgroup of three computes exponentials beside the products of the others; its own
+    // outputs, which take an eighth of a pass, are over by then.
+    constexpr bool is_beside_outputs = shape::consumers == 2;
     float s[shape::keys / 2];
     int told = next_tile();
     if (told != no_more_tiles) {
@@ -204,11 +165,14 @@ struct hopper_consumer {
       start_logits(s);
       wait_for_products<0>(s);
       release_key();
-      soften(s, work, told);
+      if (make_powers(s, told)) {
+        state.follow(s, output);
+      }
+      state.add(s);
       take_weights(s);
       told = next_tile();
+      wait_for(memory.value_full(value.stage), value.parity);
       while (told != no_more_tiles) {
-        wait_for(memory.value_full(value.stage), value.parity);
         wait_for_turn(turn);
         before_products();
         start_logits(s);
@@ -216,15 +180,24 @@ struct hopper_consumer {
         give_turn(next_turn());
         wait_for_products<1>(s);
         release_key();
-        soften(s, work, told);
+        if (make_powers(s, told)) {
+          wait_for_products<0>(output);
+          state.follow(s, output);
+        }
+        if constexpr (is_beside_outputs) {
+          state.add(s);
+        }
         // Before the wait for the outputs: ptxas moves that wait up, but not across a loop, so that
-        // the whole softmax stays beside the products.
+        // the softmax stays beside the products.
         told = next_tile();
         wait_for_products<0>(output);
         release_value();
+        if constexpr (!is_beside_outputs) {
+          state.add(s);
+        }
         take_weights(s);
+        wait_for(memory.value_full(value.stage), value.parity);
       }
-      wait_for(memory.value_full(value.stage), value.parity);
       before_products();
       start_output();
       wait_for_products<0>(output);
@@ -234,7 +207,11 @@ struct hopper_consumer {
   }
 
   //! Divides by the sums and writes O and the log-sum-exp.
-  __forceinline__ __device__ void finish(hopper_work const& work) {
+  __forceinline__ __device__ void finish() {
+    int const first = work(work_number::first);
+    int const rows = work(work_number::rows);
+    int const head = work(work_number::head);
+    int const batch = work(work_number::batch);
     meet_warpgroup(consumer()); // nobody multiplies queries any more
     auto const tile = memory.query(consumer());
 #pragma unroll
@@ -242,9 +219,8 @@ struct hopper_consumer {
       int const r = row() + half * 8;
       float const sum = sum_of_row(state.sum[half]);
       float const share = sum > 0 ? 1 / sum : 0.0f;
-      if (column() == 0 && r < work.rows) {
-        c.t.log_sum_exp.at(work.batch, work.head, work.first + r) =
-          sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
+      if (column() == 0 && r < rows) {
+        c.t.log_sum_exp.at(batch, head, first + r) = log_sum_exp(sum, half);
       }
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
@@ -256,14 +232,20 @@ struct hopper_consumer {
     show_to_copies();
     meet_warpgroup(consumer());
     if (threadIdx.x % 128 == 0) {
-      store_tile(maps.output, {work.first + consumer() * shape::rows, work.head, work.batch}, tile);
+      store_tile(maps.output, {first + consumer() * shape::rows, head, batch}, tile);
       wait_for_stores_to_read();
       arrive(memory.query_empty());
     }
   }
 
   //! The same for a part of the keys: to scratch, in float.
-  __forceinline__ __device__ void finish_split(hopper_work const& work) {
+  __forceinline__ __device__ void finish_split() {
+    int const rows = work(work_number::rows);
+    auto const begin =
+      ((work(work_number::split) * c.p.batch + work(work_number::batch)) * c.p.heads +
+       work(work_number::head)) *
+        c.p.query_length +
+      work(work_number::first);
     meet_warpgroup(consumer()); // nobody multiplies queries any more
     if (threadIdx.x % 128 == 0) {
       arrive(memory.query_empty());
@@ -273,13 +255,10 @@ struct hopper_consumer {
       int const r = row() + half * 8;
       float const sum = sum_of_row(state.sum[half]);
       float const share = sum > 0 ? 1 / sum : 0.0f;
-      if (r < work.rows) {
-        auto const at =
-          ((work.split * c.p.batch + work.batch) * c.p.heads + work.head) * c.p.query_length +
-          work.first + r;
+      if (r < rows) {
+        auto const at = begin + r;
         if (column() == 0) {
-          splits.log_sum_exp[at] =
-            sum > 0 ? state.most[half] * factor() * ln_of_2 + logf(sum) : -INFINITY;
+          splits.log_sum_exp[at] = log_sum_exp(sum, half);
         }
 #pragma unroll
         for (int n = 0; n < Dim / 8; ++n) {
@@ -290,21 +269,27 @@ struct hopper_consumer {
     }
   }
 
+  __forceinline__ __device__ float log_sum_exp(float sum, int half) const {
+    return sum > 0 ? state.base[half] * ln_of_2 + logf(sum) : -INFINITY;
+  }
+
   __forceinline__ __device__ void run() {
     if (next_turn() == 0) {
       give_turn(0);
     }
-    each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
-      start(work);
+    wait_for(memory.query_full(), 0);
+    query_parity = 1;
+    while (work(work_number::first) != no_more_work) {
+      start();
+      visit_tiles();
+      if constexpr (is_split) {
+        finish_split();
+      } else {
+        finish();
+      }
       wait_for(memory.query_full(), query_parity);
       query_parity ^= 1;
-      visit_tiles(work);
-      if constexpr (is_split) {
-        finish_split(work);
-      } else {
-        finish(work);
-      }
-    });
+    }
     if (threadIdx.x % 128 == 0) {
       wait_for_stores();
     }

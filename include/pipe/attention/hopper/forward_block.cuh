@@ -38,12 +38,12 @@ struct hopper_forward_shape {
                                                               : 80;
   //! Tiles of keys, and of values, on the way.
   static constexpr int stages = Dim * keys > 128 * 64 ? 2 : 4;
-  static constexpr int row_bytes = Dim * 2; //!< of one query, key or value
+  static constexpr int row_bytes = Dim * 2;                      //!< of one query, key or value
   static constexpr int consumer_bytes = rows * row_bytes;        //!< queries of one consumer
   static constexpr int query_bytes = consumers * consumer_bytes; //!< of all queries of a block
   static constexpr int key_bytes = keys * row_bytes; //!< of one tile of keys, or of values
-  //! of the barriers and the numbers of tiles
-  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages;
+  //! of the barriers, the numbers of tiles and those of the work
+  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 4 * 5;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = query_bytes + 2 * stages * key_bytes + barrier_bytes;
   // What setmaxnreg hands over: the launch gives every thread 168, or 128 of four warpgroups.
@@ -62,6 +62,10 @@ struct hopper_forward_maps {
 };
 
 namespace detail {
+
+//! What consumers are told of a piece of work, and in place of `first` where there is none.
+enum class work_number { first, rows, head, batch, split };
+inline constexpr int no_more_work = -1;
 
 //! Shared memory of a block. Queries are [consumer][panel][row]; outputs take their place.
 template <int Dim, score Score>
@@ -96,8 +100,13 @@ struct hopper_memory {
   __device__ std::uint32_t value_empty(int stage) const {
     return key_full(3 * shape::stages + stage);
   }
-  //! Which tile of keys a stage holds: see told_tile.
+  //! Which tile of keys a stage holds: twice its number, and 1 more where pairs have to be asked
+  //! for; or no_more_tiles.
   __device__ std::uint32_t slot(int stage) const { return key_full(4 * shape::stages) + 4 * stage; }
+  //! A number of the piece of work that the queries are of.
+  __device__ std::uint32_t work(work_number n) const {
+    return slot(shape::stages) + 4 * static_cast<int>(n);
+  }
 };
 
 //! Position in a ring of stages. Consumers wait for `parity`, the copying thread for the other one.

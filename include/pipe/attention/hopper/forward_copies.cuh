@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The copying thread of the forward kernel for Hopper: finds out the work and the tiles
+//! that each piece visits, brings the tiles and tells the consumers.
+
+#include <pipe/attention/hopper/forward_block.cuh>
+#include <pipe/attention/hopper/instructions.cuh>
+#include <pipe/attention/kernel/warp_matrix.cuh>
+#include <pipe/attention/kernel_call.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2::attention::detail {
+
+//! Tells the consumers what the next piece of work is.
+template <class Memory>
+__device__ inline void tell_work(Memory const& memory, hopper_work const& work) {
+  write_slot(memory.work(work_number::first), work.first);
+  write_slot(memory.work(work_number::rows), work.rows);
+  write_slot(memory.work(work_number::head), work.head);
+  write_slot(memory.work(work_number::batch), work.batch);
+  write_slot(memory.work(work_number::split), work.split);
+}
+
+//! The copying thread.
+template <int Dim, class Element, mask Mask, score Score, class Splits>
+__device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
+                                  hopper_forward_maps const& maps,
+                                  Splits const& splits,
+                                  hopper_memory<Dim, Score> const& memory) {
+  using shape = hopper_forward_shape<Dim, Score>;
+  ring_place<shape::stages> key;
+  ring_place<shape::stages> value;
+  std::uint32_t query_parity = 1;
+  int const tiles = (static_cast<int>(c.p.key_length) + shape::keys - 1) / shape::keys;
+  each_work<shape::queries>(c.p, splits.count, [&](hopper_work const& work) {
+    wait_for(memory.query_empty(), query_parity);
+    query_parity ^= 1;
+    tell_work(memory, work);
+    arrive_expecting(memory.query_full(), shape::query_bytes);
+    for (int consumer = 0; consumer < shape::consumers; ++consumer) {
+      load_tile(memory.query(consumer),
+                maps.query,
+                {work.first + consumer * shape::rows, work.head, work.batch},
+                memory.query_full());
+    }
+    int const begin = tiles * work.split / splits.count;
+    int const end = tiles * (work.split + 1) / splits.count;
+    each_key_tile<shape::queries, shape::keys>(c, work, begin, end, [&](int tile, bool whole) {
+      wait_for(memory.key_empty(key.stage), key.parity ^ 1);
+      write_slot(memory.slot(key.stage), 2 * tile + (whole ? 0 : 1));
+      arrive_expecting(memory.key_full(key.stage), shape::key_bytes);
+      load_tile(memory.key(key.stage),
+                maps.key,
+                {tile * shape::keys, work.key_head, work.batch},
+                memory.key_full(key.stage));
+      key.advance();
+      wait_for(memory.value_empty(value.stage), value.parity ^ 1);
+      arrive_expecting(memory.value_full(value.stage), shape::key_bytes);
+      load_tile(memory.value(value.stage),
+                maps.value,
+                {tile * shape::keys, work.key_head, work.batch},
+                memory.value_full(value.stage));
+      value.advance();
+    });
+    wait_for(memory.key_empty(key.stage), key.parity ^ 1);
+    write_slot(memory.slot(key.stage), no_more_tiles);
+    arrive(memory.key_full(key.stage));
+    key.advance();
+  });
+  wait_for(memory.query_empty(), query_parity);
+  write_slot(memory.work(work_number::first), no_more_work);
+  arrive(memory.query_full());
+}
+
+} // namespace pipelining::inline v0_2::attention::detail
