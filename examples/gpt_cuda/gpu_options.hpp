@@ -31,8 +31,8 @@ inline constexpr char const* gpu_usage =
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
   "  --checkpoint FOLDER, --every K\n"
-  "                     nccl: writes a checkpoint every K steps (10), and goes on from the newest\n"
-  "                     that all ranks have\n\n";
+  "                     writes a checkpoint every K steps (10), and goes on from the newest; over\n"
+  "                     NCCL that which all ranks have\n\n";
 
 struct gpu_options {
   options common;
@@ -73,10 +73,6 @@ struct gpu_options {
   if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
-  }
-  if (ranks > 0 && !chosen.common.further_counts.empty()) {
-    throw std::invalid_argument("gpt over NCCL has iterations of one size: give --chunk-counts "
-                                "once; --backend cuda has several");
   }
   if (chosen.common.post_validation && chosen.graph) {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "

@@ -11,6 +11,7 @@
 //! each.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -30,6 +31,7 @@
 #include "../gpt/report.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_report.hpp"
@@ -163,12 +165,21 @@ int train_on_virtual_devices(gpu_options const& o,
                                                   .timed = true,
                                                   .clip = Called::totals_bytes > 0 ? &how : nullptr,
                                                   .any_chunks = sizes.size() > 1});
+  pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
+  checkpointed_model<decltype(model)> training{
+    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
+  if (!o.checkpoint.empty()) {
+    training.restore_newest();
+  }
+  if (!training.has_steps(true)) {
+    return 0;
+  }
   return report_run(
     o,
     c,
     text,
     sizes,
-    model,
+    training,
     "virtual devices of one GPU",
     1,
     [&] {
@@ -197,10 +208,6 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   if (auto const why = missing_gpu(); !why.empty()) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
-  }
-  if (!o.checkpoint.empty()) {
-    throw std::invalid_argument("checkpoints are files of ranks: --backend nccl has --checkpoint, "
-                                "also with one rank");
   }
   if (has_shards_of_stages(c)) {
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");

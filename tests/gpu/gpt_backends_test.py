@@ -73,31 +73,36 @@ def check_clipping():
     assert re.search(r"^[1-9]\d* early steps were wrong: stages rolled back [1-9]", reports[2], re.MULTILINE), reports[2]
 
 
-def check_costs():
-    """Measured costs of a run whose iterations have two sizes, each with the gradients of a model of its own."""
+def check_sizes():
+    """Iterations of two sizes, each with the gradients of a model of its own, and the same losses on both backends; measured costs."""
+    chosen = ["chunkflow", "--sequence", "8", "--chunk-counts", "2,1:1,2", "--steps", "3"]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "costs.json")
-        report = train("cuda", "chunkflow", "--sequence", "8", "--chunk-counts", "2,1:1,2", "--steps", "3", "--costs", str(file), passes=2 * 2 * 3)
+        alone = train("cuda", *chosen, "--costs", str(file), passes=2 * 2 * 3)
         costs = json.loads(file.read_text())
         assert costs, costs
-    assert re.search(r"iterations of 2 sizes: .* held against a model for each: 0 gradients differ", report), report
+    assert re.search(r"iterations of 2 sizes: .* held against a model for each: 0 gradients differ", alone), alone
+    ranks = train("nccl", *chosen, "--graph", passes=2 * 2 * 3)
+    assert len(re.findall(r"over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", ranks)) == 2, ranks
+    assert losses(alone) == losses(ranks), (alone, ranks)
 
 
 def check_checkpoints():
     """A run that goes on after step 2 writes the checkpoints of step 4 that it wrote the first time."""
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = ["--steps", "4", "--clip", "1", "--post-validation", "--checkpoint", folder, "--every", "2"]
-        reports, files = [], []
-        for _ in range(2):
-            reports.append(train("nccl", "1f1b", *chosen, passes=2 * 2 * 2))
-            last = sorted(pathlib.Path(folder).glob("*.step-4"))
-            files.append([path.read_bytes() for path in last])
-            assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == 2, last
-            for path in last:
-                path.unlink()
-        assert files[0] == files[1]
-    assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
-    assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
+    chosen = ["--steps", "4", "--clip", "1", "--post-validation", "--every", "2"]
+    for backend, schedule, processes in ("nccl", "1f1b", 2), ("cuda", "1f1b", 1):
+        with tempfile.TemporaryDirectory() as folder:
+            reports, files = [], []
+            for _ in range(2):
+                reports.append(train(backend, schedule, *chosen, "--checkpoint", folder, passes=2 * 2 * 2))
+                last = sorted(pathlib.Path(folder).glob("*.step-4"))
+                files.append([path.read_bytes() for path in last])
+                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == processes, last
+                for path in last:
+                    path.unlink()
+            assert files[0] == files[1]
+        assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
+        assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
 
 
 def check_shards():
@@ -124,10 +129,7 @@ def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
             (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
-            (["--backend", "nccl", "--schedule", "chunkflow", "--chunk-counts", "2,2:4,1"], 2,
-             "give --chunk-counts once; --backend cuda has several"),
             (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
-            (["--backend", "cuda", "--checkpoint", "run"], 2, "--backend nccl has --checkpoint, also with one rank"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
@@ -142,6 +144,6 @@ check_reports()
 check_checkpoints()
 check_clipping()
 check_copies()
-check_costs()
+check_sizes()
 check_replicas()
 check_shards()
