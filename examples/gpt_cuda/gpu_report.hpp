@@ -4,12 +4,15 @@
 //! @file
 //! @brief A run on GPUs from the first line of its report to the last.
 
+#include <pipe/core/shape.hpp>
 #include <pipe/io/timetable_caption.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <stdexcept>
 #include <vector>
 
 #include "../gpt/prediction.hpp"
@@ -98,6 +101,19 @@ int report_run(gpu_options const& chosen,
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
   }
   return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+}
+
+//! Whether clipping is part of the plan, which has totals where every stage has one copy and no
+//! shards. Elsewhere it follows the sums over copies and shards.
+//! @throws std::invalid_argument where steps are to be validated without
+[[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
+  bool const can = pp::routes(table.extents) == 1 && !has_shards_of_stages(o);
+  if (o.post_validation && !can) {
+    throw std::invalid_argument(
+      "--post-validation validates steps that are part of the plan, which "
+      "wants one copy of every stage and no shards; leave it out");
+  }
+  return o.clip != 0 && can;
 }
 
 } // namespace gpt

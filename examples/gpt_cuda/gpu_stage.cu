@@ -154,7 +154,7 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
     : of_(std::move(of)), over_replicas_(how.over_replicas) {
   if (how.clip != nullptr) {
-    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip); });
+    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
   }
 }
 gpu_stage::~gpu_stage() = default;

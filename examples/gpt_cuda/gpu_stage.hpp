@@ -53,7 +53,7 @@ public:
   //! Before a step: how its work is cut.
   void set_cut(step_cut const& cut);
 
-  // With clipping the optimizer is part of the plan: these follow the passes.
+  // With clipping, be it part of the plan or behind it: these follow the passes.
   void contribute(pp::context const& where, pp::output row);
   void optimizer_step(pp::context const& where, pp::totals const& all);
   //! Brings back what was there before the last step.

@@ -163,7 +163,7 @@ int train_on_virtual_devices(gpu_options const& o,
                                                  {.numbers = o.numbers,
                                                   .graph = o.graph,
                                                   .timed = true,
-                                                  .clip = Called::totals_bytes > 0 ? &how : nullptr,
+                                                  .clip = c.clip != 0 ? &how : nullptr,
                                                   .any_chunks = sizes.size() > 1});
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
@@ -184,7 +184,10 @@ int train_on_virtual_devices(gpu_options const& o,
     1,
     [&] {
       auto found = model.clipping_done();
-      found.weights = hash_of(model.values());
+      found.weights = hash_of(std::vector<float>());
+      for (auto const& each : model.stages().front()) {
+        found.weights = hash_of(each->values(), found.weights);
+      }
       return found;
     },
     [&] {
@@ -219,8 +222,9 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
     (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
   }
   auto const sizes = tables_of_sizes(c, table);
-  return c.clip == 0 ? train_on_virtual_devices<Clock, called_stage>(o, text, sizes)
-                     : train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes);
+  return clips_in_plan(c, table)
+           ? train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes)
+           : train_on_virtual_devices<Clock, called_stage>(o, text, sizes);
 }
 
 } // namespace gpt

@@ -23,7 +23,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -213,6 +212,26 @@ copies_of_rank(pp::timetable_view table, pp::rank_group const& pipeline) {
           {rank_at(first), rank_at(table.extents.devices - 1 - first)}};
 }
 
+//! A rank by itself.
+[[nodiscard]] inline pp::rank_group alone(int rank) {
+  return {rank, 0, "alone " + std::to_string(rank), {rank}};
+}
+//! All ranks of a replica, with all shards of its stages.
+[[nodiscard]] inline pp::rank_group whole_pipeline(pp::rank_layout const& layout,
+                                                   pp::rank_place const& place) {
+  pp::rank_group all{place.replica, 0, "whole pipeline " + std::to_string(place.replica), {}};
+  for (int device = 0; device < layout.devices; ++device) {
+    for (int shard = 0; shard < layout.shards; ++shard) {
+      if (device == place.device && shard == place.shard) {
+        all.index = static_cast<int>(all.ranks.size());
+      }
+      all.ranks.push_back(
+        pp::rank_of(layout, {.device = device, .replica = place.replica, .shard = shard}));
+    }
+  }
+  return all;
+}
+
 //! The gradients and the loss of a step against those of virtual devices on this rank's GPU, and
 //! there against the host. Collective. Returns false where the rank that reports finds them wrong.
 //! @param of the size of its iteration. @param number of that
@@ -310,27 +329,19 @@ bool compare_with_host(gpu_options const& o,
   return std::abs(found.loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
-//! Behind the ends of all runners. Collective.
-inline void close_all(std::initializer_list<rank_sums*> sums) {
-  for (rank_sums* const each : sums) {
-    each->close();
-  }
-}
-
 //! All of the run of one rank, from where it has its place. Collective.
 template <class Called, class Clock>
 int train_at_place(gpu_options const& o,
                    text_to_learn const& text,
                    std::vector<sized_table> const& sizes,
                    place_in_run<Clock> here,
-                   rank_sums& shard_sums,
-                   rank_sums& copies,
-                   rank_sums& replicas) {
+                   sums_of_rank& sums) {
   auto const& c = o.common;
   pp::timetable_view const table = sizes.front().table;
   auto const how = clipping_of(c);
+  here.how.clip = c.clip != 0 ? &how : nullptr;
   if constexpr (Called::totals_bytes > 0) {
-    here.how.clip = &how;
+    here.how.over_replicas = sums.replicas.function(); // else behind the plan
   }
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
@@ -342,11 +353,11 @@ int train_at_place(gpu_options const& o,
     here.line,
     here.place.replica,
     c.microbatches,
-    replicas};
+    sums.replicas};
   training.agree(here.layout, here.rank(), here.start, o);
   if (!training.has_steps(here.reports(table))) {
     model.runner().close();
-    close_all({&shard_sums, &copies, &replicas});
+    sums.close();
     return 0;
   }
   options all = c; // with the microbatches of all replicas
@@ -376,12 +387,12 @@ int train_at_place(gpu_options const& o,
         one.use(now.table, now.lengths);
       }
       double const loss =
-        step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
+        step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
       found.push_back({loss, one.gradients()});
       one.clear_gradients();
     }
     one.runner().close();
-    close_all({&shard_sums, &copies, &replicas});
+    sums.close();
     if (here.layout.shards > 1) {
       return compare_with_host(o, table, pieces, again, found.front());
     }
@@ -414,7 +425,9 @@ int train_on_rank(gpu_options o,
   auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
-  auto const table = shards > 1 ? tensor_system::plan(c) : timetable_of(c, name_of(c));
+  options unclipped = c; // the steps are the same
+  unclipped.clip = 0;
+  auto const table = shards > 1 ? tensor_system::plan(unclipped) : timetable_of(c, name_of(c));
   c.lengths = lengths_of(c.size, table);
   auto const sizes = tables_of_sizes(c, table);
   int visible = 0; // some launchers show each process its own GPU only
@@ -435,20 +448,22 @@ int train_on_rank(gpu_options o,
   auto const group_on = [&](pp::rank_axis axis) {
     return pp::group_of(layout, axis, started.rank);
   };
-  rank_sums shard_sums(group_on(pp::rank_axis::tensor), line, name, o.deadline);
-  rank_sums copies(copies_of_rank(table, pipeline), line, name, o.deadline);
-  rank_sums replicas(group_on(pp::rank_axis::data), line, name, o.deadline);
-  for (rank_sums const* const each : {&shard_sums, &copies, &replicas}) {
-    each->tell(here.over);
-  }
-  here.how.shard = {here.place.shard, shards};
-  here.how.sum = shard_sums.function();
-  here.how.copies = copies.function();
-  here.how.over_replicas = replicas.function();
-  auto const train = [&]<class Called>(Called) {
-    return train_at_place<Called>(o, text, sizes, here, shard_sums, copies, replicas);
+  bool const in_plan = clips_in_plan(c, table);
+  auto const sums_over = [&](pp::rank_group const& group) {
+    return rank_sums(group, line, name, o.deadline);
   };
-  return c.clip == 0 ? train(called_stage{}) : train(clipped_gpu_stage{});
+  sums_of_rank sums{
+    sums_over(group_on(pp::rank_axis::tensor)),
+    sums_over(copies_of_rank(table, pipeline)),
+    sums_over(group_on(pp::rank_axis::data)),
+    sums_over(c.clip == 0 || in_plan ? alone(started.rank) : whole_pipeline(layout, here.place))};
+  sums.tell(here.over);
+  here.how.shard = {here.place.shard, shards};
+  here.how.sum = sums.shards.function();
+  here.how.copies = sums.copies.function();
+  here.how.over_rows = sums.rows.function<double>();
+  return in_plan ? train_at_place<clipped_gpu_stage>(o, text, sizes, here, sums)
+                 : train_at_place<called_stage>(o, text, sizes, here, sums);
 }
 
 } // namespace gpt

@@ -201,9 +201,11 @@ public:
   //! How the work of the next step is cut.
   void set_cut(step_cut cut) { cut_ = std::move(cut); }
 
-  //! The optimizer, where it is part of the plan. See clipped_optimizer.
-  void set_clipping(clipping const& how) {
+  //! The optimizer of clipped gradients. See clipped_optimizer.
+  //! @param first of the shards of the stage: the norm has what is whole on all of them from it
+  void set_clipping(clipping const& how, bool first) {
     clipped_.emplace(how);
+    counts_whole_ = first;
     for (auto& weight : weights_) {
       if (how.early) {
         weight.make_room_for_copy();
@@ -211,7 +213,15 @@ public:
     }
   }
   void contribute(pp::output row, cudaStream_t stream) {
-    clipped_->contribute(weights_, row.data, stream);
+    std::size_t const begin = held_.embeds ? 2 : 0;
+    auto const end =
+      begin + static_cast<std::size_t>(held_.last - held_.first) * layer_weights<Element>::count;
+    auto const is_whole = [&](std::size_t i) {
+      return i < begin || i >= end ||
+             layer_weights<Element>::is_gain((i - begin) % layer_weights<Element>::count);
+    };
+    clipped_->contribute(
+      weights_, [&](std::size_t i) { return counts_whole_ || !is_whole(i); }, row.data, stream);
   }
   void optimizer_step(pp::totals const& all, cudaStream_t stream) {
     clipped_->step(weights_, all, stream);
@@ -383,6 +393,7 @@ private:
   device_work<Element>* work_[2]; // of the device, and of what runs beside its passes
   std::vector<trained<Element>> weights_;
   std::optional<clipped_optimizer> clipped_{};
+  bool counts_whole_ = true;
   cuda::device_memory text_;   // [microbatches, sequence + 1]
   cuda::device_memory losses_; // [microbatches, sequence]
   gradient_order input_order_;

@@ -41,6 +41,22 @@ def losses(report):
     return re.findall(r"step \d+/\d+   loss ([\d.]+)", report)
 
 
+def first_norm(*chosen):
+    """The norm of all gradients in the first step, within half a percent: where threads cease to clip."""
+    low, high = 1, 30
+    with tempfile.TemporaryDirectory() as folder:
+        while high > 1.005 * low:
+            middle = (low * high) ** 0.5
+            report = run(*SMALL, *chosen, "--schedule", "1f1b", "--steps", "1", "--clip", str(middle), "--output", folder).stdout
+            low, high = (middle, high) if clipped(report)[0] == "1" else (low, middle)
+    return low
+
+
+def clipped(report):
+    """How many steps, and a hash of the weights behind them."""
+    return re.search(r"in (\d+) of \d+ steps, left out in 0; weights (\w{16})", report).groups()
+
+
 def check_reports():
     """The same report of both backends, with the same losses, and each with its own check."""
     chosen = ["seq1f1b", "--chunks", "2", "--steps", "3", "--graph"]
@@ -56,9 +72,13 @@ def check_reports():
 
 
 def check_copies():
-    """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, where they lie side by side."""
-    report = train("nccl", "dualpipe", "--microbatches", "4", "--steps", "2", passes=18)
-    assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
+    """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, and gradients that count once in the norm."""
+    chosen = ["--microbatches", "4"]
+    norm = first_norm(*chosen)
+    for limit, count in (0.98 * norm, "1"), (1.02 * norm, "0"):
+        report = train("nccl", "dualpipe", *chosen, "--steps", "1", "--clip", str(limit), passes=18)
+        assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
+        assert clipped(report)[0] == count, (norm, report)
 
 
 def check_clipping():
@@ -67,8 +87,7 @@ def check_clipping():
     reports = [train("cuda", "1f1b", *chosen, passes=2 * 2 * 2),
                train("nccl", "1f1b", *chosen, "--graph", passes=2 * 2 * 2),
                train("nccl", "zb-h1", *chosen, "--post-validation", passes=2 * 2 * 3)]
-    found = [re.search(r"clipped to a norm of 6 in (\d+) of 2 steps, left out in 0; weights (\w{16})", each).groups()
-             for each in reports]
+    found = [clipped(each) for each in reports]
     assert found[0] == found[1] == found[2] and int(found[0][0]) > 0, found
     assert re.search(r"^[1-9]\d* early steps were wrong: stages rolled back [1-9]", reports[2], re.MULTILINE), reports[2]
 
@@ -106,17 +125,23 @@ def check_checkpoints():
 
 
 def check_shards():
-    """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses."""
-    wide = ["--width", "128", "--heads", "2", "--tensor", "2", "--steps", "2", "--sequence", "2"]
+    """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses, and the
+    norm of whole stages, in several replicas, too."""
+    wide = ["--width", "128", "--heads", "2"]
+    short = [*wide, "--sequence", "2", "--tensor", "2"]
     braided = ["--microbatches", "6"]
-    ranks = train("nccl", "stp", *wide, *braided, "--graph", passes=53, ranks=4)
+    ranks = train("nccl", "stp", *short, *braided, "--steps", "2", "--graph", passes=53, ranks=4)
     assert re.search(r"over NCCL: 4 ranks, 2 shards of every stage, held against all shards on the host", ranks), ranks
     with tempfile.TemporaryDirectory() as folder:
-        threads = run(*SMALL, *wide, *braided, "--schedule", "stp", "--output", folder).stdout
+        threads = run(*SMALL, *short, *braided, "--steps", "2", "--schedule", "stp", "--output", folder).stdout
     pairs = list(zip(losses(ranks), losses(threads), strict=True))
     assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (ranks, threads)
-    replicas = train("nccl", "1f1b", *wide, passes=2 * 2 * 2, ranks=8)
-    assert re.search(r"over NCCL: 8 ranks, 2 shards of every stage, held against all shards on the host", replicas), replicas
+    for replicas in 1, 2:
+        norm = first_norm(*wide, "--microbatches", str(2 * replicas))
+        limit, count = ((0.98, "1"), (1.02, "0"))[replicas - 1]
+        report = train("nccl", "1f1b", *wide, "--tensor", "2", "--steps", "1", "--clip", str(limit * norm), passes=2 * 2 * 2, ranks=4 * replicas)
+        assert re.search(rf"over NCCL: {4 * replicas} ranks, 2 shards of every stage, held against all shards on the host", report), report
+        assert clipped(report)[0] == count, (norm, report)
 
 
 def check_replicas():
@@ -128,6 +153,7 @@ def check_replicas():
 def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
+            (["--backend", "cuda", "--schedule", "dualpipe", "--clip", "1", "--post-validation"], 2, "wants one copy of every stage and no shards"),
             (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
             (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
