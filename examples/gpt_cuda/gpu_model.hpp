@@ -29,6 +29,7 @@
 #include "../gpt/stage_copies.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 #include "gpu_run.hpp"
 #include "gpu_stage.hpp"
 
@@ -43,12 +44,17 @@ struct gpu_slots {
   //! @param lengths tokens of the sequence of each microbatch
   [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
                                           std::vector<std::int64_t> const& lengths) const {
+    std::optional<sharded_cut> around;
+    if (how.barriers) {
+      around = cut_around(size, table, *how.barriers);
+    }
     return {how.numbers,
             how.shard,
             size,
             cut_for(table, lengths),
             cut_layers(size.layers, pp::stages(table.extents)),
-            totals_bytes};
+            totals_bytes,
+            std::move(around)};
   }
 };
 

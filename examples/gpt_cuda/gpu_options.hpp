@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "../gpt/options.hpp"
 #include "../gpt/stage.hpp"
+#include "../gpt/vocabulary_report.hpp"
 #include "gpu_run.hpp"
 
 namespace gpt {
@@ -24,7 +26,8 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below --with has recompute and offload. --tensor N wants nccl with N\n"
+  "itself. Of the options below --with has recompute, offload and vocabulary-.... --tensor N wants "
+  "nccl with N\n"
   "times as many ranks as --devices; more are replicas of the pipeline with --microbatches "
   "each.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
@@ -86,12 +89,17 @@ struct gpu_options {
   }
   auto const with = chosen.common.adapted;
   if (with != examples::adapter::none && with != examples::adapter::recompute &&
-      with != examples::adapter::offload) {
+      with != examples::adapter::offload && !examples::has_shards(with)) {
     throw std::invalid_argument(
-      "the backends on GPUs have no shards of weights or vocabulary and no exchange of attention; "
-      "--backend threads has them");
+      "the backends on GPUs have no shards of weights and no exchange of attention; --backend "
+      "threads has them");
   }
   return chosen;
+}
+
+//! Those of with_vocabulary, where the vocabulary is in shards.
+[[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
+  return examples::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
 }
 
 //! What schedules may lie from the host: attention rounds to bf16, and products may.

@@ -18,8 +18,12 @@
 #include "../gpt/prediction.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/run_system.hpp"
+#include "../gpt/single_device.hpp"
+#include "../gpt/system.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "../gpt/vocabulary.hpp"
+#include "../gpt/vocabulary_report.hpp"
 #include "gpu_options.hpp"
 
 namespace gpt {
@@ -87,14 +91,19 @@ int report_run(gpu_options const& chosen,
     report_clipping(
       o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   }
-  auto const cost = costs_of_steps(result.traces);
-  auto const own = share_cores(table, cost, static_cast<int>(o.devices));
-  report_time(o,
-              result,
-              own,
-              share_cores(table, cost, gpus),
-              {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
-  write_files(o, text, result, table, about, own, cost);
+  if (barriers_in(o)) { // shards have no costs of stages
+    std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
+    write_run(o, text, result, table, about, result.traces.back());
+  } else {
+    auto const cost = costs_of_steps(result.traces);
+    auto const own = share_cores(table, cost, static_cast<int>(o.devices));
+    report_time(o,
+                result,
+                own,
+                share_cores(table, cost, gpus),
+                {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+    write_files(o, text, result, table, about, own, cost);
+  }
   bool const good = check();
   check_output();
   if (!good) {
@@ -114,6 +123,34 @@ int report_run(gpu_options const& chosen,
       "wants one copy of every stage and no shards; leave it out");
   }
   return o.clip != 0 && can;
+}
+
+//! One step from the first weights.
+struct first_step {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+//! The same on the host. @param o with the lengths of all sequences
+[[nodiscard]] inline first_step
+step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const barriers = barriers_in(o);
+  if (!barriers) {
+    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
+    double const loss = device.step(pieces);
+    return {loss, gradients_of(device.stages())};
+  }
+  auto cut = cut_around(o.size, table, *barriers);
+  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
+                      cut_sequence(o.size.sequence, table.extents.chunks));
+  sharded_device device(o.size, cut, seed_of(o));
+  double const loss = device.step(pieces);
+  return {loss, all_gradients_of(device)};
+}
+
+//! The timetable of the chosen schedule, of stages or of pieces around them.
+[[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
+  return barriers_in(o) ? vocabulary_system::plan(o) : timetable_of(o, name_of(o));
 }
 
 } // namespace gpt

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "../gpt/clipped_stage.hpp"
 #include "../gpt/shard_layers.hpp"
@@ -40,6 +41,8 @@ struct gpu_run {
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
   clipping const* clip = nullptr; //!< must outlive the run; null: gradients are not clipped
   bool any_chunks = false;        //!< iterations may have other chunks than the first
+  //! The vocabulary is in shards, with so many barriers; see with_vocabulary.
+  std::optional<int> barriers{};
 };
 
 } // namespace gpt

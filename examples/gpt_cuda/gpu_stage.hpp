@@ -23,6 +23,7 @@
 #include "../gpt/model.hpp"
 #include "../gpt/stage.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 #include "gpu_run.hpp"
 
 namespace gpt {
@@ -111,6 +112,7 @@ struct gpu_slot_sizes {
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
   std::int64_t totals_bytes = 0;   //!< of a stage's row
+  std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
 };

@@ -248,12 +248,12 @@ bool compare_with_one_gpu(gpu_options const& o,
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone =
-      on_virtual_devices<Clock>(c.size,
-                                table,
-                                cut_for(table, of.lengths),
-                                o.seed(),
-                                {.numbers = o.numbers, .replicas = here.layout.replicas});
+    auto alone = on_virtual_devices<Clock>(
+      c.size,
+      table,
+      cut_for(table, of.lengths),
+      o.seed(),
+      {.numbers = o.numbers, .replicas = here.layout.replicas, .barriers = barriers_in(c)});
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -271,7 +271,7 @@ bool compare_with_one_gpu(gpu_options const& o,
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
   whole.lengths = repeated(of.lengths, here.layout.replicas);
-  auto const host = gradients_of_one_device(whole, pieces);
+  auto const host = step_on_host(whole, table, pieces).gradients;
   (void)take_copies(all, host.size());
   double const error = relative_error(all, host);
   std::printf(
@@ -427,7 +427,7 @@ int train_on_rank(gpu_options o,
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   options unclipped = c; // the steps are the same
   unclipped.clip = 0;
-  auto const table = shards > 1 ? tensor_system::plan(unclipped) : timetable_of(c, name_of(c));
+  auto const table = shards > 1 ? tensor_system::plan(unclipped) : chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
   auto const sizes = tables_of_sizes(c, table);
   int visible = 0; // some launchers show each process its own GPU only
@@ -459,6 +459,7 @@ int train_on_rank(gpu_options o,
     sums_over(c.clip == 0 || in_plan ? alone(started.rank) : whole_pipeline(layout, here.place))};
   sums.tell(here.over);
   here.how.shard = {here.place.shard, shards};
+  here.how.barriers = barriers_in(c);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();

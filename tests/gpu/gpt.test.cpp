@@ -10,6 +10,7 @@
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -22,7 +23,9 @@
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <examples/gpt/system.hpp>
 #include <examples/gpt/text.hpp>
+#include <examples/gpt/vocabulary.hpp>
 #include <examples/gpt_cuda/gpu_model.hpp>
 #include <examples/gpt_cuda/relative_error.hpp>
 #include <random>
@@ -301,6 +304,38 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
       CHECK(gpt::differences(result.values, first.values) == 0);
     }
   check_close(first, host, false);
+}
+
+TEST_CASE(
+  "shards of the vocabulary give the gradients of those of the host, whatever the schedule") {
+  auto const pieces = random_pieces();
+  auto const step = [&](pp::timetable_view table, int barriers, bool graph, bool bf16) {
+    machine::begin();
+    gpt::gpu_run how{.numbers = bf16 ? gpt::operands::bf16 : gpt::operands::float32,
+                     .graph = graph,
+                     .guarded = true,
+                     .barriers = barriers};
+    if (machine::on_model())
+      how.workspace_bytes = 256;
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+    double const loss = model.step(pieces);
+    training_result result{{loss}, model.gradients()};
+    CHECK(machine::findings() == "");
+    return result;
+  };
+  auto const two = table(pp::with_vocabulary<pp::OneFOneB, 2>{}, 2);
+  gpt::sharded_device host(size(), gpt::cut_around(size(), two, 2), seed);
+  training_result expected{{host.step(pieces)}, gpt::all_gradients_of(host)};
+  auto const first = step(two, 2, false, false);
+  check_close(first, expected, false);
+  auto const again = step(table(pp::with_vocabulary<pp::ZeroBubbleH1, 0>{}, 2), 0, true, false);
+  CHECK(again.losses == first.losses);
+  CHECK(gpt::differences(again.gradients, first.gradients) == 0);
+  // One barrier makes the gradient of the input before it knows all statistics: other bits.
+  check_close(
+    step(table(pp::with_vocabulary<pp::OneFOneB, 1>{}, 2), 1, false, true), expected, true);
+  check_close(
+    step(table(pp::with_vocabulary<pp::Seq1F1B<2>, 1>{}, 2), 1, false, false), expected, false);
 }
 
 TEST_CASE(

@@ -23,17 +23,17 @@ def run(*arguments, ranks=2):
                                "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=256"})
 
 
-def train(backend, schedule, *options, passes, ranks=2, costs=False):
-    """The report of a run that must end well. passes: of the whole timetable."""
+def train(backend, schedule, *options, passes, ranks=2, page=True):
+    """The report of a run that must end well. passes: of the whole timetable. page: with planned times beside measured ones."""
     with tempfile.TemporaryDirectory() as folder:
         ended = run("--backend", backend, *SMALL, "--schedule", schedule, *options, "--output", folder, ranks=ranks)
         assert ended.returncode == 0 and ended.stderr == "", (ended.stdout, ended.stderr)
-        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured:", "a GPU for every device"):
+        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured:", *["a GPU for every device"] * page):
             assert ended.stdout.count(word) >= 1, (word, ended.stdout)
         assert ended.stdout.count("GPT of ") == 1, ended.stdout  # of all ranks, one reports
         events = json.loads(pathlib.Path(folder, "trace.json").read_text())["traceEvents"]
-        assert sum(event["ph"] == "X" for event in events) == 2 * passes, len(events)  # planned and measured
-        assert {"timetable.svg", "loss.svg", "timeline.html"} <= {path.name for path in pathlib.Path(folder).iterdir()}
+        assert sum(event["ph"] == "X" for event in events) == (1 + page) * passes, len(events)  # planned and measured
+        assert {"timetable.svg", "loss.svg", *["timeline.html"] * page} <= {path.name for path in pathlib.Path(folder).iterdir()}
     return ended.stdout
 
 
@@ -144,6 +144,25 @@ def check_shards():
         assert clipped(report)[0] == count, (norm, report)
 
 
+def check_vocabulary():
+    """Embedding and output layer in shards, in three ways: near those of the host on both backends, with the losses of threads."""
+    runs = [("cuda", "zb-h1", "vocabulary-2", ["--graph"], 2), ("nccl", "1f1b", "vocabulary-1", [], 2),
+            ("nccl", "seq1f1b", "vocabulary-interlaced", ["--chunks", "2", "--graph", "--bf16"], 4)]
+    for backend, schedule, way, options, ranks in runs:
+        chosen = ["--with", way, "--steps", "2"]
+        units = 2 * (2 if schedule == "seq1f1b" else 1)
+        passes = units * 2 * (4 + (3 if schedule == "zb-h1" else 2))
+        report = train(backend, schedule, *chosen, *options, passes=passes, ranks=ranks, page=False)
+        held = (r"2 virtual devices, held against all shards on the host" if backend == "cuda" else
+                rf"over NCCL: {ranks} ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ")
+        assert re.search(held, report), report
+        if ranks == 2:
+            with tempfile.TemporaryDirectory() as folder:
+                threads = run(*SMALL, "--schedule", schedule, *chosen, "--output", folder).stdout
+            pairs = list(zip(losses(report), losses(threads), strict=True))
+            assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (report, threads)
+
+
 def check_replicas():
     """Two pipelines whose gradients are added up: the bits of both shares on one GPU, one after the other."""
     report = train("nccl", "1f1b", "--steps", "2", "--graph", passes=2 * 2 * 2, ranks=4)
@@ -154,7 +173,7 @@ def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
             (["--backend", "cuda", "--schedule", "dualpipe", "--clip", "1", "--post-validation"], 2, "wants one copy of every stage and no shards"),
-            (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
+            (["--backend", "cuda", "--with", "sharded-weights"], 2, "no shards of weights and no exchange of attention"),
             (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
@@ -173,3 +192,4 @@ check_copies()
 check_sizes()
 check_replicas()
 check_shards()
+check_vocabulary()
