@@ -26,17 +26,9 @@
 #include "slot_use.hpp"
 #include "stage.hpp"
 #include "text.hpp"
+#include "vocabulary_cut.hpp"
 
 namespace gpt {
-
-//! How a timetable of a with_vocabulary schedule cuts the model.
-[[nodiscard]] inline sharded_cut
-cut_around(model_size const& size, pp::timetable_view table, int barriers) {
-  int const shards = table.extents.devices;
-  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.extents.microbatches),
-                                          size.sequence);
-  return {shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(table, lengths)};
-}
 
 //! Numbers of what a piece makes for others or keeps, per token.
 [[nodiscard]] inline std::int64_t

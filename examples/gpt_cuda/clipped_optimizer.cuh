@@ -101,13 +101,16 @@ public:
   }
 
   //! Writes the row of a stage. @param weights [any number of] trained
-  template <class Weights>
-  void contribute(Weights const& weights, std::byte* row, cudaStream_t stream) {
+  //! @param counts of the number of one whether the norm has it from here
+  template <class Weights, class Counts>
+  void contribute(Weights const& weights, Counts counts, std::byte* row, cudaStream_t stream) {
     auto* const parts = reinterpret_cast<gradient_row*>(parts_.data());
     cuda::check(cudaMemsetAsync(parts, 0, detail::row_parts * sizeof(gradient_row), stream),
                 "cudaMemsetAsync");
-    for (auto const& weight : weights) {
-      detail::add_squares(parts, weight.gradient(), weight.count(), stream);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (counts(i)) {
+        detail::add_squares(parts, weights[i].gradient(), weights[i].count(), stream);
+      }
     }
     detail::fold(parts, detail::row_parts, 32, stream);
     detail::fold(parts, 32, 1, stream);

@@ -6,8 +6,10 @@
 
 #include <pipe/core/shape.hpp>
 #include <pipe/cuda/error.cuh>
+#include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/context.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -27,6 +29,7 @@
 #include "../gpt/stage_copies.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 #include "gpu_run.hpp"
 #include "gpu_stage.hpp"
 
@@ -41,12 +44,17 @@ struct gpu_slots {
   //! @param lengths tokens of the sequence of each microbatch
   [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
                                           std::vector<std::int64_t> const& lengths) const {
+    std::optional<sharded_cut> around;
+    if (how.barriers) {
+      around = cut_around(size, table, *how.barriers);
+    }
     return {how.numbers,
             how.shard,
             size,
             cut_for(table, lengths),
             cut_layers(size.layers, pp::stages(table.extents)),
-            totals_bytes};
+            totals_bytes,
+            std::move(around)};
   }
 };
 
@@ -117,8 +125,9 @@ public:
             gpu_run const& how,
             std::optional<int> only,
             More&&... more)
-      : tokens_(cut.tokens()), copies_(how.copies),
-        stages_(make_gpu_stages(size, table, cut, seed, how, only)),
+      : tokens_(cut.tokens()), copies_(how.copies), clipping_(how.clip != nullptr),
+        over_rows_(how.over_rows), shard_(how.shard), row_count_(rows_behind(table, how)),
+        rows_(row_count_ * row_bytes), stages_(make_gpu_stages(size, table, cut, seed, how, only)),
         called_(to_call(table.extents, stages_, how)),
         plans_(plan_maker<gpu_slots>{{size, how, Called::totals_bytes},
                                      how.clip != nullptr && how.clip->early},
@@ -154,17 +163,17 @@ public:
   void finish() { plans_.finish(); }
 
   //! What clipping has done to the stages that are here, but for the hash of weights.
-  //! @pre nothing is under way
   [[nodiscard]] clipping_report clipping_done() {
+    pp::cuda::check(cudaStreamSynchronize(runner().origin()), "cudaStreamSynchronize");
     clipping_report found;
+    for_each_stage([&](gpu_stage const& each) {
+      auto const counts = each.counts();
+      found.clipped = counts.clipped;
+      found.left_out = counts.left_out;
+    });
     if constexpr (clips) {
       for (Called const& each : called_) {
-        if (each.of.front() != nullptr) {
-          auto const counts = each.of.front()->counts();
-          found.clipped = counts.clipped;
-          found.left_out = counts.left_out;
-          found.rolled_back += each.rolled_back;
-        }
+        found.rolled_back += each.rolled_back;
       }
     }
     found.corrected = plans_.early_steps().corrected();
@@ -173,10 +182,15 @@ public:
   }
 
   //! One step of the optimizer on every stage, before the passes of the next one, unless it was
-  //! part of the plan.
+  //! part of the plan. With clipping it counts its steps, and takes its optimizer, by itself. Where
+  //! ranks have stages, collective.
   void update(adamw const& optimizer, std::int64_t step) {
     if constexpr (!clips) {
-      for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner().origin()); });
+      if (clipping_) {
+        step_clipped();
+      } else {
+        for_each_stage([&](gpu_stage& each) { each.update(optimizer, step, runner().origin()); });
+      }
     }
   }
 
@@ -255,6 +269,34 @@ private:
 
   [[nodiscard]] gpu_stage const& last() const { return *stages_.front().back(); }
 
+  static constexpr auto row_bytes = static_cast<std::int64_t>(sizeof(gradient_row));
+  //! Of the totals of clipping behind the plan.
+  static std::int64_t rows_behind(pp::timetable_view table, gpu_run const& how) {
+    return how.clip == nullptr || clips ? 0 : pp::stages(table.extents) * how.shard.of;
+  }
+  //! What the plan does where every stage has one copy and one shard. Of two copies, which have the
+  //! same gradients, the first ones have rows.
+  void step_clipped() {
+    auto const on = runner().origin();
+    pp::context where;
+    where.stream = on;
+    auto const bytes = static_cast<std::size_t>(row_count_ * row_bytes);
+    pp::cuda::check(cudaMemsetAsync(rows_.data(), 0, bytes, on), "cudaMemsetAsync");
+    auto row = shard_.number;
+    for (auto const& each : stages_.front()) {
+      if (each != nullptr) {
+        each->contribute(where, {static_cast<int>(row), rows_.data() + row * row_bytes, row_bytes});
+      }
+      row += shard_.of;
+    }
+    if (over_rows_) { // all but one rank add zeros to a row
+      static_assert(sizeof(gradient_row) == 2 * sizeof(double));
+      over_rows_(reinterpret_cast<double*>(rows_.data()), 2 * row_count_, on);
+    }
+    pp::totals const all{rows_.data(), row_bytes, row_bytes, static_cast<int>(row_count_)};
+    for_each_stage([&](gpu_stage& each) { each.optimizer_step(where, all); });
+  }
+
   //! Both copies of every stage get the sum of what they have.
   void add_up_copies() {
     auto const on = runner().origin();
@@ -277,6 +319,11 @@ private:
 
   std::int64_t tokens_; // of a step
   sum_over_gpus copies_;
+  bool clipping_; // in the plan or behind it
+  sum_of<double> over_rows_;
+  shard_of_stage shard_;
+  std::int64_t row_count_;
+  pp::cuda::device_memory rows_; // [stages, shards]
   gpu_stages stages_;
   std::vector<Called> called_;
   sized_runner<Runner, gpu_slots> plans_;

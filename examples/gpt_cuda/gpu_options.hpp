@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 
 #include "../gpt/options.hpp"
 #include "../gpt/stage.hpp"
+#include "../gpt/vocabulary_report.hpp"
 #include "gpu_run.hpp"
 
 namespace gpt {
@@ -24,15 +26,16 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below --with has recompute and offload. --tensor N wants nccl with N\n"
+  "itself. Of the options below --with has recompute, offload and vocabulary-.... --tensor N wants "
+  "nccl with N\n"
   "times as many ranks as --devices; more are replicas of the pipeline with --microbatches "
   "each.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
   "  --checkpoint FOLDER, --every K\n"
-  "                     nccl: writes a checkpoint every K steps (10), and goes on from the newest\n"
-  "                     that all ranks have\n\n";
+  "                     writes a checkpoint every K steps (10), and goes on from the newest; over\n"
+  "                     NCCL that which all ranks have\n\n";
 
 struct gpu_options {
   options common;
@@ -74,10 +77,6 @@ struct gpu_options {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
   }
-  if (ranks > 0 && !chosen.common.further_counts.empty()) {
-    throw std::invalid_argument("gpt over NCCL has iterations of one size: give --chunk-counts "
-                                "once; --backend cuda has several");
-  }
   if (chosen.common.post_validation && chosen.graph) {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "
                                 "iteration, which a graph does not let it; leave out --graph");
@@ -90,12 +89,17 @@ struct gpu_options {
   }
   auto const with = chosen.common.adapted;
   if (with != examples::adapter::none && with != examples::adapter::recompute &&
-      with != examples::adapter::offload) {
+      with != examples::adapter::offload && !examples::has_shards(with)) {
     throw std::invalid_argument(
-      "the backends on GPUs have no shards of weights or vocabulary and no exchange of attention; "
-      "--backend threads has them");
+      "the backends on GPUs have no shards of weights and no exchange of attention; --backend "
+      "threads has them");
   }
   return chosen;
+}
+
+//! Those of with_vocabulary, where the vocabulary is in shards.
+[[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
+  return examples::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
 }
 
 //! What schedules may lie from the host: attention rounds to bf16, and products may.

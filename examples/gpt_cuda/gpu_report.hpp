@@ -4,19 +4,26 @@
 //! @file
 //! @brief A run on GPUs from the first line of its report to the last.
 
+#include <pipe/core/shape.hpp>
 #include <pipe/io/timetable_caption.hpp>
+#include <pipe/timetable/timetable.hpp>
 
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <stdexcept>
 #include <vector>
 
 #include "../gpt/prediction.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/run_system.hpp"
+#include "../gpt/single_device.hpp"
+#include "../gpt/system.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "../gpt/vocabulary.hpp"
+#include "../gpt/vocabulary_report.hpp"
 #include "gpu_options.hpp"
 
 namespace gpt {
@@ -84,20 +91,66 @@ int report_run(gpu_options const& chosen,
     report_clipping(
       o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   }
-  auto const cost = costs_of_steps(result.traces);
-  auto const own = share_cores(table, cost, static_cast<int>(o.devices));
-  report_time(o,
-              result,
-              own,
-              share_cores(table, cost, gpus),
-              {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
-  write_files(o, text, result, table, about, own, cost);
+  if (barriers_in(o)) { // shards have no costs of stages
+    std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
+    write_run(o, text, result, table, about, result.traces.back());
+  } else {
+    auto const cost = costs_of_steps(result.traces);
+    auto const own = share_cores(table, cost, static_cast<int>(o.devices));
+    report_time(o,
+                result,
+                own,
+                share_cores(table, cost, gpus),
+                {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+    write_files(o, text, result, table, about, own, cost);
+  }
   bool const good = check();
   check_output();
   if (!good) {
     std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
   }
   return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+}
+
+//! Whether clipping is part of the plan, which has totals where every stage has one copy and no
+//! shards. Elsewhere it follows the sums over copies and shards.
+//! @throws std::invalid_argument where steps are to be validated without
+[[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
+  bool const can = pp::routes(table.extents) == 1 && !has_shards_of_stages(o);
+  if (o.post_validation && !can) {
+    throw std::invalid_argument(
+      "--post-validation validates steps that are part of the plan, which "
+      "wants one copy of every stage and no shards; leave it out");
+  }
+  return o.clip != 0 && can;
+}
+
+//! One step from the first weights.
+struct first_step {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+//! The same on the host. @param o with the lengths of all sequences
+[[nodiscard]] inline first_step
+step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const barriers = barriers_in(o);
+  if (!barriers) {
+    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
+    double const loss = device.step(pieces);
+    return {loss, gradients_of(device.stages())};
+  }
+  auto cut = cut_around(o.size, table, *barriers);
+  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
+                      cut_sequence(o.size.sequence, table.extents.chunks));
+  sharded_device device(o.size, cut, seed_of(o));
+  double const loss = device.step(pieces);
+  return {loss, all_gradients_of(device)};
+}
+
+//! The timetable of the chosen schedule, of stages or of pieces around them.
+[[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
+  return barriers_in(o) ? vocabulary_system::plan(o) : timetable_of(o, name_of(o));
 }
 
 } // namespace gpt

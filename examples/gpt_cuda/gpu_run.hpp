@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "../gpt/clipped_stage.hpp"
 #include "../gpt/shard_layers.hpp"
@@ -19,7 +20,9 @@ namespace gpt {
 enum class operands : std::uint8_t { float32, bf16 };
 
 //! Adds numbers up over several GPUs, as work of a stream.
-using sum_over_gpus = std::function<void(float*, std::int64_t, cudaStream_t)>;
+template <class Number>
+using sum_of = std::function<void(Number*, std::int64_t, cudaStream_t)>;
+using sum_over_gpus = sum_of<float>;
 
 //! How a model runs on a GPU.
 struct gpu_run {
@@ -32,11 +35,14 @@ struct gpu_run {
   shard_of_stage shard{}; //!< of every stage
   sum_over_gpus sum{};    //!< over all shards of a stage; wanted where there are several
   sum_over_gpus copies{}; //!< over both copies of a stage; wanted where one is on another GPU
-  //! Over all replicas, with clipping: the optimizer is part of the plan.
+  //! Over all replicas, where the optimizer is part of the plan.
   sum_over_gpus over_replicas{};
+  sum_of<double> over_rows{}; //!< over all ranks of a pipeline, where clipping is not in the plan
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
   clipping const* clip = nullptr; //!< must outlive the run; null: gradients are not clipped
   bool any_chunks = false;        //!< iterations may have other chunks than the first
+  //! The vocabulary is in shards, with so many barriers; see with_vocabulary.
+  std::optional<int> barriers{};
 };
 
 } // namespace gpt

@@ -11,9 +11,12 @@
 #include <utility>
 #include <variant>
 
+#include "../gpt/sharded_piece.hpp"
 #include "../gpt/slot_sizes.hpp"
 #include "../gpt/stage_shard.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 #include "gpu_stage.hpp"
+#include "sharded_stage.cuh"
 #include "stage.cuh"
 
 namespace gpt {
@@ -29,11 +32,19 @@ std::string missing_gpu() {
 
 namespace {
 
+//! Of a device, and of what runs beside its passes.
+template <class Element>
+using shared_work = std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2>;
+
 template <class Element>
 struct stage_at_work {
-  //! Of its device, and of what runs beside its passes.
-  std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2> work;
+  shared_work<Element> work;
   on_gpu::stage<Element> stage;
+};
+template <class Element>
+struct piece_at_work {
+  shared_work<Element> work;
+  on_gpu::sharded_stage<Element> stage;
 };
 
 void check(model_size const& size, pp::timetable_view table) {
@@ -44,7 +55,7 @@ void check(model_size const& size, pp::timetable_view table) {
       "; choose a schedule of whole layers, whose passes are forward and backward, with "
       "recomputation and offload");
   };
-  if (table.extents.where == pp::placement::custom) {
+  if (pp::routes(table.extents) > 1 && table.extents.where == pp::placement::custom) {
     refuse("every stage at home, but this schedule takes microbatches different ways");
   }
   for (int i = 0; i < table.size(); ++i) {
@@ -58,7 +69,11 @@ void check(model_size const& size, pp::timetable_view table) {
 } // namespace
 
 struct gpu_stage::either {
-  std::variant<stage_at_work<float>, stage_at_work<__nv_bfloat16>> of;
+  std::variant<stage_at_work<float>,
+               stage_at_work<__nv_bfloat16>,
+               piece_at_work<float>,
+               piece_at_work<__nv_bfloat16>>
+    of;
 
   template <class Visit>
   decltype(auto) visit(Visit go) {
@@ -67,6 +82,55 @@ struct gpu_stage::either {
 };
 
 namespace {
+
+//! What the stages of each device share.
+template <class Element>
+class work_of_devices {
+public:
+  //! @param sizes of slots. @param cut of the step, or of the largest that may come
+  template <class Sizes>
+  work_of_devices(model_size const& size,
+                  pp::timetable_view table,
+                  step_cut const& cut,
+                  Sizes const& sizes,
+                  gpu_run const& how)
+      : size_(size), how_(how), all_(static_cast<std::size_t>(table.extents.devices)) {
+    for (int i = 0; i < table.size(); ++i) {
+      auto what = table.passes[i];
+      what.chunk = how.any_chunks ? std::uint16_t{0} : what.chunk;
+      tokens_ = std::max(tokens_, cut.range({what.microbatch, what.chunk}).count());
+      if (what.kind == pp::pass_kind::backward) {
+        between_ = std::max(between_, sizes.bytes(pp::slot_class::weight_input, what));
+      }
+      beside_ = beside_ || what.overlapped;
+    }
+  }
+
+  [[nodiscard]] shared_work<Element> const& of(int device) {
+    auto& shared = all_[static_cast<std::size_t>(device)];
+    for (auto& each : shared) {
+      if (each == nullptr && (beside_ || &each == &shared.front())) {
+        each = std::make_shared<on_gpu::device_work<Element>>(
+          size_, tokens_, between_, how_.workspace_bytes, how_.sum);
+      }
+    }
+    return shared;
+  }
+
+private:
+  model_size size_;
+  gpu_run const& how_;
+  std::int64_t tokens_ = 0;
+  std::int64_t between_ = 0;
+  bool beside_ = false;
+  std::vector<shared_work<Element>> all_;
+};
+
+template <class AtWork>
+std::unique_ptr<gpu_stage> put_to_work(AtWork stage, gpu_run const& how) {
+  return std::make_unique<gpu_stage>(
+    std::make_unique<gpu_stage::either>(gpu_stage::either{std::move(stage)}), how);
+}
 
 template <class Element>
 gpu_stages make_stages(model_size const& size,
@@ -78,36 +142,19 @@ gpu_stages make_stages(model_size const& size,
   auto const held = cut_layers(size.layers, pp::stages(table.extents));
   auto const own = size_of_shard(size, how.shard);
   step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
-  on_gpu::slot_sizes<Element> const slots{size, own, how.any_chunks ? whole : cut, held};
-  std::int64_t tokens = 0;
-  std::int64_t between = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    auto what = table.passes[i];
-    what.chunk = how.any_chunks ? std::uint16_t{0} : what.chunk;
-    tokens = std::max(tokens, slots.cut.range({what.microbatch, what.chunk}).count());
-    if (what.kind == pp::pass_kind::backward) {
-      between = std::max(between, slots.bytes(pp::slot_class::weight_input, what));
-    }
-  }
-  std::vector<std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2>> work(
-    static_cast<std::size_t>(table.extents.devices));
-  bool const beside = std::any_of(
-    table.passes, table.passes + table.size(), [](pp::pass const& p) { return p.overlapped; });
+  auto const& largest = how.any_chunks ? whole : cut;
+  on_gpu::slot_sizes<Element> const slots{size, own, largest, held};
+  work_of_devices<Element> works(size, table, largest, slots, how);
   gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
   device_memory<float> on_host;
   auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
-    auto& shared = work[static_cast<std::size_t>(device)];
-    for (auto& each : shared) {
-      if (each == nullptr && (beside || &each == &shared.front())) {
-        each = std::make_shared<on_gpu::device_work<Element>>(
-          size, tokens, between, how.workspace_bytes, how.sum);
-      }
-    }
-    return std::make_unique<gpu_stage>(
-      std::make_unique<gpu_stage::either>(gpu_stage::either{stage_at_work<Element>{
-        shared,
+    auto const& work = works.of(device);
+    std::size_t const before = layers.embeds ? 2 : 0;
+    return put_to_work(
+      stage_at_work<Element>{
+        work,
         on_gpu::stage<Element>(
-          host, size, own, layers, seen, how.replicas, *shared[0], shared[1].get())}}),
+          host, size, own, layers, seen, how.replicas, *work[0], work[1].get(), before)},
       how);
   };
   for (std::size_t way = 0; way < made.size(); ++way) {
@@ -129,6 +176,37 @@ gpu_stages make_stages(model_size const& size,
   return made;
 }
 
+//! With the vocabulary in shards.
+template <class Element>
+gpu_stages make_pieces(model_size const& size,
+                       pp::timetable_view table,
+                       std::uint64_t seed,
+                       gpu_run const& how,
+                       std::optional<int> only) {
+  auto const cut = cut_around(size, table, *how.barriers);
+  on_gpu::sharded_slot_sizes<Element> const slots{size, cut};
+  work_of_devices<Element> works(size, table, cut.step, slots, how);
+  gpu_stages made(1);
+  device_memory<float> on_host;
+  for (int number = 0; number < pp::stages(table.extents); ++number) {
+    int const device = pp::device_of(table, number);
+    if (device != only.value_or(device)) {
+      made.front().push_back(nullptr);
+      continue;
+    }
+    sharded_piece host(size, number, cut, seed, on_host);
+    auto const& work = works.of(device);
+    on_gpu::piece_of_model const piece(size, cut, number);
+    made.front().push_back(put_to_work(
+      piece_at_work<Element>{
+        work,
+        on_gpu::sharded_stage<Element>(
+          host, size, piece, cut, how.replicas, *work[0], work[1].get())},
+      how));
+  }
+  return made;
+}
+
 } // namespace
 
 gpu_stages make_gpu_stages(model_size const& size,
@@ -138,23 +216,28 @@ gpu_stages make_gpu_stages(model_size const& size,
                            gpu_run const& how,
                            std::optional<int> only) {
   check(size, table);
-  return how.numbers == operands::bf16
-           ? make_stages<__nv_bfloat16>(size, table, cut, seed, how, only)
-           : make_stages<float>(size, table, cut, seed, how, only);
+  bool const bf16 = how.numbers == operands::bf16;
+  if (how.barriers) {
+    return bf16 ? make_pieces<__nv_bfloat16>(size, table, seed, how, only)
+                : make_pieces<float>(size, table, seed, how, only);
+  }
+  return bf16 ? make_stages<__nv_bfloat16>(size, table, cut, seed, how, only)
+              : make_stages<float>(size, table, cut, seed, how, only);
 }
 
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
-  return numbers == operands::bf16
-           ? on_gpu::slot_sizes<__nv_bfloat16>{size, size_of_shard(size, shard), cut, stages}.bytes(
-               of, maker)
-           : on_gpu::slot_sizes<float>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
-                                                                                            maker);
+  auto const with = [&]<class Element>(Element) {
+    return around ? on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker)
+                  : on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}
+                      .bytes(of, maker);
+  };
+  return numbers == operands::bf16 ? with(__nv_bfloat16{}) : with(0.0F);
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
     : of_(std::move(of)), over_replicas_(how.over_replicas) {
   if (how.clip != nullptr) {
-    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip); });
+    of_->visit([&](auto& stage) { stage.set_clipping(*how.clip, how.shard.number == 0); });
   }
 }
 gpu_stage::~gpu_stage() = default;

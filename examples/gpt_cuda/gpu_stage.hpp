@@ -23,6 +23,7 @@
 #include "../gpt/model.hpp"
 #include "../gpt/stage.hpp"
 #include "../gpt/text.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 #include "gpu_run.hpp"
 
 namespace gpt {
@@ -53,7 +54,7 @@ public:
   //! Before a step: how its work is cut.
   void set_cut(step_cut const& cut);
 
-  // With clipping the optimizer is part of the plan: these follow the passes.
+  // With clipping, be it part of the plan or behind it: these follow the passes.
   void contribute(pp::context const& where, pp::output row);
   void optimizer_step(pp::context const& where, pp::totals const& all);
   //! Brings back what was there before the last step.
@@ -111,6 +112,7 @@ struct gpu_slot_sizes {
   step_cut cut;
   std::vector<layer_range> stages; //!< what each holds
   std::int64_t totals_bytes = 0;   //!< of a stage's row
+  std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
 };

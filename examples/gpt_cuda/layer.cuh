@@ -67,6 +67,10 @@ template <class Element>
 struct layer_weights {
   trained<Element>&first_gain, &query, &key_value, &projection, &second_gain, &up, &down;
   static constexpr std::size_t count = 7;
+  //! Gains are whole on all shards.
+  [[nodiscard]] static constexpr bool is_gain(std::size_t number) {
+    return number == 0 || number == 4;
+  }
 };
 
 //! A layer at work on one chunk.

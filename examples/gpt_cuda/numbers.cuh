@@ -25,6 +25,7 @@
 
 #include "../gpt/layers.hpp"
 #include "../gpt/model.hpp"
+#include "../gpt/vocabulary_cut.hpp"
 
 namespace gpt::on_gpu {
 
@@ -247,8 +248,32 @@ inline void embedding_forward(float* x,
   });
 }
 
-//! Adds to both gradients. Every number of the table of bytes has a thread that looks for its byte,
-//! last token first: no two threads add to one number.
+//! Adds to the gradients of rows of the table of bytes. Every number of them has a thread that looks
+//! for its byte, last token first: no two threads add to one number.
+//! @param bytes that the rows are of
+inline void rows_backward(float* row_gradients,
+                          byte_range bytes,
+                          float const* dx,
+                          std::uint8_t const* text,
+                          std::int64_t tokens,
+                          std::int64_t width,
+                          cudaStream_t stream) {
+  thrust::tabulate(on(stream),
+                   row_gradients,
+                   row_gradients + bytes.count() * width,
+                   [=] __device__(std::int64_t i) {
+                     auto const byte = static_cast<std::uint8_t>(bytes.first + i / width);
+                     float sum = row_gradients[i];
+                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
+                       if (text[token] == byte) {
+                         sum += dx[token * width + i % width];
+                       }
+                     }
+                     return sum;
+                   });
+}
+
+//! Adds to both gradients.
 //! @param position_gradients of the first token on
 inline void embedding_backward(float* byte_gradients,
                                float* position_gradients,
@@ -257,19 +282,7 @@ inline void embedding_backward(float* byte_gradients,
                                std::int64_t tokens,
                                std::int64_t width,
                                cudaStream_t stream) {
-  thrust::tabulate(on(stream),
-                   byte_gradients,
-                   byte_gradients + vocabulary * width,
-                   [=] __device__(std::int64_t i) {
-                     auto const byte = static_cast<std::uint8_t>(i / width);
-                     float sum = byte_gradients[i];
-                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
-                       if (text[token] == byte) {
-                         sum += dx[token * width + i % width];
-                       }
-                     }
-                     return sum;
-                   });
+  rows_backward(byte_gradients, {0, vocabulary}, dx, text, tokens, width, stream);
   add(position_gradients, dx, tokens * width, stream);
 }
 
@@ -279,14 +292,15 @@ struct row_of_logits {
   float most;
   float sum; //!< of exp(logit - most)
 };
-__device__ inline row_of_logits look_at_logits(float const* logits, row_reduction& over) {
+__device__ inline row_of_logits
+look_at_logits(float const* logits, std::int64_t count, row_reduction& over) {
   float most = logits[0];
-  for (std::int64_t v = threadIdx.x; v < vocabulary; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
     most = most < logits[v] ? logits[v] : most;
   }
   most = over.most(most);
   float sum = 0;
-  for (std::int64_t v = threadIdx.x; v < vocabulary; v += row_threads) {
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
     sum += expf(logits[v] - most);
   }
   return {most, over.sum(sum)};
@@ -301,7 +315,7 @@ inline void cross_entropy_forward(float* losses,
                                   cudaStream_t stream) {
   for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
     float const* const row = logits + token * vocabulary;
-    auto const seen = detail::look_at_logits(row, over);
+    auto const seen = detail::look_at_logits(row, vocabulary, over);
     if (threadIdx.x == 0) {
       losses[token] = logf(seen.sum) - (row[next_bytes[token]] - seen.most);
     }
@@ -318,7 +332,7 @@ void cross_entropy_backward(Element* gradient,
                             cudaStream_t stream) {
   for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
     float const* const row = logits + token * vocabulary;
-    auto const seen = detail::look_at_logits(row, over);
+    auto const seen = detail::look_at_logits(row, vocabulary, over);
     for (std::int64_t v = threadIdx.x; v < vocabulary; v += row_threads) {
       float const hit = v == next_bytes[token] ? share : 0.0f;
       gradient[token * vocabulary + v] =

@@ -11,9 +11,11 @@
 //! each.
 
 #include <pipe/core/shape.hpp>
+#include <pipe/run/rank_layout.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -30,6 +32,7 @@
 #include "../gpt/report.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
+#include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_report.hpp"
@@ -39,17 +42,15 @@ namespace gpt {
 
 inline constexpr int skipped = 77; //!< exit status
 
-//! One step of a schedule from the first weights.
-struct first_step {
-  double loss = 0;
-  std::vector<float> gradients;
-};
-
+//! One step of a schedule.
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
-  auto model = on_virtual_devices<Clock>(
-    c.size, table, cut_for(table, c.lengths), o.seed(), {.numbers = o.numbers});
+  auto model = on_virtual_devices<Clock>(c.size,
+                                         table,
+                                         cut_for(table, c.lengths),
+                                         o.seed(),
+                                         {.numbers = o.numbers, .barriers = barriers_in(c)});
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -111,6 +112,25 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   return good;
 }
 
+//! Holds pieces around shards of the vocabulary against those of the host.
+template <class Clock>
+bool compare_shards(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = step_on_host(c, table, pieces);
+  auto const found = step_of<Clock>(o, table, pieces);
+  double const error = relative_error(found.gradients, host.gradients);
+  std::printf(
+    "\nOne step of %s: %lld virtual devices, held against all shards on the host: the loss "
+    "is %.6f and %.6f; error of %zu gradients: %.3f %%\n",
+    name_of(c).c_str(),
+    static_cast<long long>(c.devices),
+    found.loss,
+    host.loss,
+    host.gradients.size(),
+    100 * error);
+  return std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
+}
+
 //! Runs iterations of all sizes on one model, from the first weights, and each on a model of its
 //! own. Returns false where a gradient differs.
 template <class Clock>
@@ -161,25 +181,40 @@ int train_on_virtual_devices(gpu_options const& o,
                                                  {.numbers = o.numbers,
                                                   .graph = o.graph,
                                                   .timed = true,
-                                                  .clip = Called::totals_bytes > 0 ? &how : nullptr,
-                                                  .any_chunks = sizes.size() > 1});
+                                                  .clip = c.clip != 0 ? &how : nullptr,
+                                                  .any_chunks = sizes.size() > 1,
+                                                  .barriers = barriers_in(c)});
+  pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
+  checkpointed_model<decltype(model)> training{
+    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
+  if (!o.checkpoint.empty()) {
+    training.restore_newest();
+  }
+  if (!training.has_steps(true)) {
+    return 0;
+  }
   return report_run(
     o,
     c,
     text,
     sizes,
-    model,
+    training,
     "virtual devices of one GPU",
     1,
     [&] {
       auto found = model.clipping_done();
-      found.weights = hash_of(model.values());
+      found.weights = hash_of(std::vector<float>());
+      for (auto const& each : model.stages().front()) {
+        found.weights = hash_of(each->values(), found.weights);
+      }
       return found;
     },
     [&] {
       std::mt19937_64 random(o.seed() + 1);
       auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
-      return compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
+      return barriers_in(c)
+               ? compare_shards<Clock>(o, first.table, pieces)
+               : compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
     });
 }
 
@@ -198,22 +233,21 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
     std::printf("skipped, %s\n", why.c_str());
     return skipped;
   }
-  if (!o.checkpoint.empty()) {
-    throw std::invalid_argument("checkpoints are files of ranks: --backend nccl has --checkpoint, "
-                                "also with one rank");
-  }
   if (has_shards_of_stages(c)) {
     throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
   }
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
-  auto const table = timetable_of(c, name_of(c));
+  auto const table = chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
   for (auto const* name : compared_schedules) {
-    (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
+    if (!barriers_in(c)) {
+      (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
+    }
   }
   auto const sizes = tables_of_sizes(c, table);
-  return c.clip == 0 ? train_on_virtual_devices<Clock, called_stage>(o, text, sizes)
-                     : train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes);
+  return clips_in_plan(c, table)
+           ? train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes)
+           : train_on_virtual_devices<Clock, called_stage>(o, text, sizes);
 }
 
 } // namespace gpt

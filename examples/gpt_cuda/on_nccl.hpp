@@ -11,7 +11,6 @@
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/run/checkpoint.hpp>
 #include <pipe/run/launch_environment.hpp>
-#include <pipe/run/packed_state.hpp>
 #include <pipe/run/rank_layout.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -24,20 +23,19 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../gpt/about_run.hpp"
 #include "../gpt/report.hpp"
 #include "../gpt/tensor_device.hpp"
 #include "../gpt/tensor_report.hpp"
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
 #include "../support/termination.hpp"
+#include "checkpointed_model.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
@@ -68,66 +66,34 @@ double step_of_replica(Model& model,
 
 //! A model whose ranks end together, or not at all.
 template <class Model, class Store>
-struct rank_in_training {
-  Model& model;
+struct rank_in_training : checkpointed_model<Model> {
   Store& line;
   int replica;
   std::int64_t microbatches; //!< of one
   rank_sums const& replicas;
-  pp::checkpoint_place files; //!< no folder: none are written
-  std::int64_t every;         //!< steps between two
-  std::int64_t steps;         //!< in all
-  std::int64_t first = 0;     //!< the others are behind it
-  std::int64_t done = 0;      //!< steps so far
 
   //! Goes on from the newest checkpoint that all ranks have. Collective.
   //! @param name of the start
   void
-  restore(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
-    if (files.folder.empty()) {
-      return;
-    }
-    auto const newest =
-      pp::agree_on_checkpoint(line, files, rank, pp::ranks_of(layout), name, o.deadline);
-    if (newest) {
-      first = done = *newest;
-      auto const state = pp::load_checkpoint(files, first);
-      pp::state_unpacker unpack(state);
-      model.exchange(unpack);
-      unpack.end();
+  agree(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
+    if (!this->files.folder.empty()) {
+      this->restore(
+        pp::agree_on_checkpoint(line, this->files, rank, pp::ranks_of(layout), name, o.deadline));
     }
   }
 
   double step(batch const& pieces) {
     if (example::asked_to_end(line)) {
-      model.runner().fail("was told to end (SIGTERM)");
+      this->model.runner().fail("was told to end (SIGTERM)");
     }
-    return step_of_replica(model, pieces, replica, microbatches, replicas);
+    return step_of_replica(this->model, pieces, replica, microbatches, replicas);
   }
   void update(adamw const& optimizer, std::int64_t step) {
-    model.update(optimizer, step);
-    done = step + 1;
+    checkpointed_model<Model>::update(optimizer, step);
     if (stop_wanted) { // after this step here, perhaps after another one elsewhere
-      model.runner().fail("was interrupted");
+      this->model.runner().fail("was interrupted");
     }
   }
-  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    model.use(table, lengths);
-  }
-  [[nodiscard]] auto const& plans() const { return model.plans(); }
-  //! Between steps, when the times of the last one have been read. Collective.
-  void begin_step() {
-    if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
-      pp::state_packer pack;
-      model.exchange(pack);
-      pp::save_checkpoint(files, done, pack.bytes());
-    }
-  }
-  void finish() {
-    begin_step(); // there is none
-    model.finish();
-  }
-  [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
 };
 
 //! One rank of a run, and how it does its part.
@@ -141,11 +107,17 @@ struct place_in_run {
   pp::cuda::nccl_ranks over;
 
   [[nodiscard]] int rank() const { return pp::rank_of(layout, place); }
+  //! @param of the first iteration
   template <class Called>
-  [[nodiscard]] auto model(gpu_options const& o, pp::timetable_view table) const {
-    auto const& c = o.common;
-    return on_rank<Called>(
-      c.size, table, cut_for(table, c.lengths), o.seed(), how, line, place.device, over);
+  [[nodiscard]] auto model(gpu_options const& o, sized_table const& of) const {
+    return on_rank<Called>(o.common.size,
+                           of.table,
+                           cut_for(of.table, of.lengths),
+                           o.seed(),
+                           how,
+                           line,
+                           place.device,
+                           over);
   }
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
@@ -240,26 +212,48 @@ copies_of_rank(pp::timetable_view table, pp::rank_group const& pipeline) {
           {rank_at(first), rank_at(table.extents.devices - 1 - first)}};
 }
 
+//! A rank by itself.
+[[nodiscard]] inline pp::rank_group alone(int rank) {
+  return {rank, 0, "alone " + std::to_string(rank), {rank}};
+}
+//! All ranks of a replica, with all shards of its stages.
+[[nodiscard]] inline pp::rank_group whole_pipeline(pp::rank_layout const& layout,
+                                                   pp::rank_place const& place) {
+  pp::rank_group all{place.replica, 0, "whole pipeline " + std::to_string(place.replica), {}};
+  for (int device = 0; device < layout.devices; ++device) {
+    for (int shard = 0; shard < layout.shards; ++shard) {
+      if (device == place.device && shard == place.shard) {
+        all.index = static_cast<int>(all.ranks.size());
+      }
+      all.ranks.push_back(
+        pp::rank_of(layout, {.device = device, .replica = place.replica, .shard = shard}));
+    }
+  }
+  return all;
+}
+
 //! The gradients and the loss of a step against those of virtual devices on this rank's GPU, and
 //! there against the host. Collective. Returns false where the rank that reports finds them wrong.
+//! @param of the size of its iteration. @param number of that
 template <class Clock>
 bool compare_with_one_gpu(gpu_options const& o,
-                          pp::timetable_view table,
+                          sized_table const& of,
+                          std::size_t number,
                           batch const& pieces,
                           place_in_run<Clock> const& here,
-                          double loss,
-                          std::vector<float> const& found) {
+                          first_step const& found) {
   auto const& c = o.common;
+  pp::timetable_view const table = of.table;
   std::vector<float> mine; // of all replicas
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone =
-      on_virtual_devices<Clock>(c.size,
-                                table,
-                                cut_for(table, c.lengths),
-                                o.seed(),
-                                {.numbers = o.numbers, .replicas = here.layout.replicas});
+    auto alone = on_virtual_devices<Clock>(
+      c.size,
+      table,
+      cut_for(table, of.lengths),
+      o.seed(),
+      {.numbers = o.numbers, .replicas = here.layout.replicas, .barriers = barriers_in(c)});
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -268,15 +262,16 @@ bool compare_with_one_gpu(gpu_options const& o,
            }));
   }
   bool const reports = here.reports(table);
-  auto const counts =
-    here.gather("different", static_cast<double>(differences(found, mine)), reports);
+  auto const counts = here.gather("different of size " + std::to_string(number),
+                                  static_cast<double>(differences(found.gradients, mine)),
+                                  reports);
   if (!reports) {
     return true;
   }
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
-  whole.lengths = repeated(c.lengths, here.layout.replicas);
-  auto const host = gradients_of_one_device(whole, pieces);
+  whole.lengths = repeated(of.lengths, here.layout.replicas);
+  auto const host = step_on_host(whole, table, pieces).gradients;
   (void)take_copies(all, host.size());
   double const error = relative_error(all, host);
   std::printf(
@@ -286,10 +281,10 @@ bool compare_with_one_gpu(gpu_options const& o,
     counts.size(),
     different,
     all.size(),
-    loss,
+    found.loss,
     expected,
     100 * error);
-  return different == 0 && loss == expected && error < allowed_error(o.numbers);
+  return different == 0 && found.loss == expected && error < allowed_error(o.numbers);
 }
 
 //! The gradients of shards against those of the host's shards. Collective, and returns, as above.
@@ -298,8 +293,7 @@ bool compare_with_host(gpu_options const& o,
                        pp::timetable_view table,
                        batch const& pieces,
                        place_in_run<Clock> const& here,
-                       double loss,
-                       std::vector<float> const& found) {
+                       first_step const& found) {
   auto const& c = o.common;
   double expected = 0; // of the first replica
   std::vector<float> mine;
@@ -319,7 +313,7 @@ bool compare_with_host(gpu_options const& o,
     x /= static_cast<float>(here.layout.replicas);
   }
   bool const reports = here.reports(table);
-  auto const errors = here.gather("error", relative_error(found, mine), reports);
+  auto const errors = here.gather("error", relative_error(found.gradients, mine), reports);
   if (!reports) {
     return true;
   }
@@ -329,55 +323,41 @@ bool compare_with_host(gpu_options const& o,
               name_of(c).c_str(),
               errors.size(),
               here.layout.shards,
-              loss,
+              found.loss,
               expected,
               100 * worst);
-  return std::abs(loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
-}
-
-//! Behind the ends of all runners. Collective.
-inline void close_all(std::initializer_list<rank_sums*> sums) {
-  for (rank_sums* const each : sums) {
-    each->close();
-  }
+  return std::abs(found.loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
 //! All of the run of one rank, from where it has its place. Collective.
 template <class Called, class Clock>
 int train_at_place(gpu_options const& o,
                    text_to_learn const& text,
-                   pp::dynamic_timetable const& table,
+                   std::vector<sized_table> const& sizes,
                    place_in_run<Clock> here,
-                   rank_sums& shard_sums,
-                   rank_sums& copies,
-                   rank_sums& replicas) {
+                   sums_of_rank& sums) {
   auto const& c = o.common;
+  pp::timetable_view const table = sizes.front().table;
   auto const how = clipping_of(c);
+  here.how.clip = c.clip != 0 ? &how : nullptr;
   if constexpr (Called::totals_bytes > 0) {
-    here.how.clip = &how;
+    here.how.over_replicas = sums.replicas.function(); // else behind the plan
   }
-  auto model = here.template model<Called>(o, table);
+  here.how.any_chunks = sizes.size() > 1;
+  auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    model,
+    {model,
+     checkpoints_in(o, "over NCCL", "rank-" + std::to_string(here.rank()), here.layout, text),
+     o.every,
+     c.steps},
     here.line,
     here.place.replica,
     c.microbatches,
-    replicas,
-    {o.checkpoint,
-     "rank-" + std::to_string(here.rank()),
-     about_run(o.numbers == operands::bf16 ? "gpt over NCCL in bf16," : "gpt over NCCL,",
-               c,
-               here.layout,
-               text)},
-    o.every,
-    c.steps};
-  training.restore(here.layout, here.rank(), here.start, o);
-  if (here.reports(table) && training.first > 0) {
-    std::printf("goes on after step %lld\n", static_cast<long long>(training.first));
-  }
-  if (training.first >= c.steps) {
+    sums.replicas};
+  training.agree(here.layout, here.rank(), here.start, o);
+  if (!training.has_steps(here.reports(table))) {
     model.runner().close();
-    close_all({&shard_sums, &copies, &replicas});
+    sums.close();
     return 0;
   }
   options all = c; // with the microbatches of all replicas
@@ -400,15 +380,28 @@ int train_at_place(gpu_options const& o,
     again.how.graph = again.how.timed = false;
     again.how.clip = nullptr;
     again.over.name += "/one step";
-    auto one = again.template model<called_stage>(o, table);
-    double const loss = step_of_replica(one, pieces, here.place.replica, c.microbatches, replicas);
-    auto const gradients = one.gradients();
+    auto one = again.template model<called_stage>(o, sizes.front());
+    std::vector<first_step> found;
+    for (auto const& now : sizes) {
+      if (sizes.size() > 1) {
+        one.use(now.table, now.lengths);
+      }
+      double const loss =
+        step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
+      found.push_back({loss, one.gradients()});
+      one.clear_gradients();
+    }
     one.runner().close();
-    close_all({&shard_sums, &copies, &replicas});
-    return here.layout.shards > 1 ? compare_with_host(o, table, pieces, again, loss, gradients)
-                                  : compare_with_one_gpu(o, table, pieces, again, loss, gradients);
+    sums.close();
+    if (here.layout.shards > 1) {
+      return compare_with_host(o, table, pieces, again, found.front());
+    }
+    bool good = true;
+    for (std::size_t size = 0; size < sizes.size(); ++size) {
+      good = compare_with_one_gpu(o, sizes[size], size, pieces, again, found[size]) && good;
+    }
+    return good;
   };
-  std::vector<sized_table> const sizes{{table, c.lengths}};
   if (!here.reports(table)) { // one rank tells of the run
     all.tells = false;
     (void)train_on_gpus(all, text, sizes, training);
@@ -432,8 +425,11 @@ int train_on_rank(gpu_options o,
   auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
-  auto const table = shards > 1 ? tensor_system::plan(c) : timetable_of(c, name_of(c));
+  options unclipped = c; // the steps are the same
+  unclipped.clip = 0;
+  auto const table = shards > 1 ? tensor_system::plan(unclipped) : chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
+  auto const sizes = tables_of_sizes(c, table);
   int visible = 0; // some launchers show each process its own GPU only
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
   int const gpu = started.local_rank % visible;
@@ -452,20 +448,23 @@ int train_on_rank(gpu_options o,
   auto const group_on = [&](pp::rank_axis axis) {
     return pp::group_of(layout, axis, started.rank);
   };
-  rank_sums shard_sums(group_on(pp::rank_axis::tensor), line, name, o.deadline);
-  rank_sums copies(copies_of_rank(table, pipeline), line, name, o.deadline);
-  rank_sums replicas(group_on(pp::rank_axis::data), line, name, o.deadline);
-  for (rank_sums const* const each : {&shard_sums, &copies, &replicas}) {
-    each->tell(here.over);
-  }
-  here.how.shard = {here.place.shard, shards};
-  here.how.sum = shard_sums.function();
-  here.how.copies = copies.function();
-  here.how.over_replicas = replicas.function();
-  auto const train = [&]<class Called>(Called) {
-    return train_at_place<Called>(o, text, table, here, shard_sums, copies, replicas);
+  bool const in_plan = clips_in_plan(c, table);
+  auto const sums_over = [&](pp::rank_group const& group) {
+    return rank_sums(group, line, name, o.deadline);
   };
-  return c.clip == 0 ? train(called_stage{}) : train(clipped_gpu_stage{});
+  sums_of_rank sums{
+    sums_over(group_on(pp::rank_axis::tensor)),
+    sums_over(copies_of_rank(table, pipeline)),
+    sums_over(group_on(pp::rank_axis::data)),
+    sums_over(c.clip == 0 || in_plan ? alone(started.rank) : whole_pipeline(layout, here.place))};
+  sums.tell(here.over);
+  here.how.shard = {here.place.shard, shards};
+  here.how.barriers = barriers_in(c);
+  here.how.sum = sums.shards.function();
+  here.how.copies = sums.copies.function();
+  here.how.over_rows = sums.rows.function<double>();
+  return in_plan ? train_at_place<clipped_gpu_stage>(o, text, sizes, here, sums)
+                 : train_at_place<called_stage>(o, text, sizes, here, sums);
 }
 
 } // namespace gpt

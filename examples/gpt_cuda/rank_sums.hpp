@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Sums over the shards of a stage, its copies or its replicas, on GPUs of their own by
-//! NCCL.
+//! @brief Sums over the shards of a stage, its copies or its replicas, or over all of a pipeline,
+//! on GPUs of their own by NCCL.
 
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/run/rank_layout.hpp>
@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "gpu_run.hpp"
 
@@ -59,18 +60,21 @@ public:
 
   [[nodiscard]] bool has_others() const { return communicator_ != nullptr; }
   //! Adds numbers up over the group, as work of a stream. @pre has_others()
-  void add_up(float* numbers, std::int64_t count, cudaStream_t stream) const {
+  template <class Number>
+  void add_up(Number* numbers, std::int64_t count, cudaStream_t stream) const {
+    static_assert(std::is_same_v<Number, float> || std::is_same_v<Number, double>);
+    constexpr auto type = std::is_same_v<Number, float> ? ncclFloat : ncclDouble;
     auto const size = static_cast<std::size_t>(count);
-    pp::cuda::check(
-      ncclAllReduce(numbers, numbers, size, ncclFloat, ncclSum, communicator_, stream),
-      "ncclAllReduce");
+    pp::cuda::check(ncclAllReduce(numbers, numbers, size, type, ncclSum, communicator_, stream),
+                    "ncclAllReduce");
   }
   //! The same as a function, which this must outlive; empty where there are no others.
-  [[nodiscard]] sum_over_gpus function() const {
+  template <class Number = float>
+  [[nodiscard]] sum_of<Number> function() const {
     if (!has_others()) {
       return {};
     }
-    return [this](float* numbers, std::int64_t count, cudaStream_t stream) {
+    return [this](Number* numbers, std::int64_t count, cudaStream_t stream) {
       add_up(numbers, count, stream);
     };
   }
@@ -92,6 +96,27 @@ private:
   static constexpr int most_blocks = 4;
 
   ncclComm_t communicator_ = nullptr;
+};
+
+//! All sums that a rank takes part in.
+struct sums_of_rank {
+  rank_sums shards;
+  rank_sums copies;
+  rank_sums replicas;
+  rank_sums rows; //!< over its pipeline, with all shards
+
+  //! What runners must know of.
+  void tell(pp::cuda::nccl_ranks& over) const {
+    for (rank_sums const* const each : {&shards, &copies, &replicas, &rows}) {
+      each->tell(over);
+    }
+  }
+  //! Collective, behind the ends of the runners.
+  void close() {
+    for (rank_sums* const each : {&shards, &copies, &replicas, &rows}) {
+      each->close();
+    }
+  }
 };
 
 } // namespace gpt

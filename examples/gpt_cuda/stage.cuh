@@ -129,6 +129,7 @@ public:
   //! @param replicas of the pipeline, with other microbatches
   //! @param beside for passes that run beside others of the device; null: none do
   //! @param host the same stage, or shard of it, on the host, whose weights this one begins with
+  //! @param before weights that stand before those of the layers
   template <class Host>
   stage(Host& host,
         model_size const& size,
@@ -137,9 +138,10 @@ public:
         step_cut cut,
         int replicas,
         device_work<Element>& work,
-        device_work<Element>* beside)
+        device_work<Element>* beside,
+        std::size_t before)
       : size_(size), own_(own), held_(held), cut_(std::move(cut)), replicas_(replicas),
-        work_{&work, beside},
+        before_(before), work_{&work, beside},
         text_(held.embeds || held.ends ? cut_.microbatches() * (size.sequence + 1) : 0),
         losses_(loss_count() * static_cast<std::int64_t>(sizeof(float))) {
     host.for_each_parameter([this](parameter<float>& p) { weights_.emplace_back(p); });
@@ -174,10 +176,7 @@ public:
     } else {
       copy(x, floats(in), p.tokens * size_.width, p.stream);
     }
-    auto const caches = caches_of(p, kept);
-    for (std::size_t i = 0; i < kept.layers.size(); ++i) {
-      at_layer(i, p, kept).forward(x, caches[i]);
-    }
+    layers_forward(p, kept, x);
     if (held_.ends) {
       at_head(p, kept).forward(losses() + p.of.microbatch * size_.sequence + p.chunk.begin, x);
     }
@@ -201,9 +200,11 @@ public:
   //! How the work of the next step is cut.
   void set_cut(step_cut cut) { cut_ = std::move(cut); }
 
-  //! The optimizer, where it is part of the plan. See clipped_optimizer.
-  void set_clipping(clipping const& how) {
+  //! The optimizer of clipped gradients. See clipped_optimizer.
+  //! @param first of the shards of the stage: the norm has what is whole on all of them from it
+  void set_clipping(clipping const& how, bool first) {
     clipped_.emplace(how);
+    counts_whole_ = first;
     for (auto& weight : weights_) {
       if (how.early) {
         weight.make_room_for_copy();
@@ -211,7 +212,15 @@ public:
     }
   }
   void contribute(pp::output row, cudaStream_t stream) {
-    clipped_->contribute(weights_, row.data, stream);
+    std::size_t const begin = before_;
+    auto const end =
+      begin + static_cast<std::size_t>(held_.last - held_.first) * layer_weights<Element>::count;
+    auto const is_whole = [&](std::size_t i) {
+      return i < begin || i >= end ||
+             layer_weights<Element>::is_gain((i - begin) % layer_weights<Element>::count);
+    };
+    clipped_->contribute(
+      weights_, [&](std::size_t i) { return counts_whole_ || !is_whole(i); }, row.data, stream);
   }
   void optimizer_step(pp::totals const& all, cudaStream_t stream) {
     clipped_->step(weights_, all, stream);
@@ -251,7 +260,7 @@ public:
     return held_.ends ? cut_.microbatches() * size_.sequence : 0;
   }
 
-private:
+protected:
   //! A pass under way.
   struct pass {
     pp::context const* where;
@@ -270,6 +279,28 @@ private:
     return {&where, of, chunk, chunk.count(), stream, work};
   }
 
+  //! The residual x becomes the output of the last layer.
+  void layers_forward(pass const& p, stage_kept<Element> const& kept, float* x) {
+    auto const caches = caches_of(p, kept);
+    for (std::size_t i = 0; i < kept.layers.size(); ++i) {
+      at_layer(i, p, kept).forward(x, caches[i]);
+    }
+  }
+  //! The gradient dx of that becomes the one of the input of the first layer.
+  void layers_backward_input(pass const& p,
+                             stage_kept<Element> const& kept,
+                             float* dx,
+                             stage_gradients<Element> const& made) {
+    auto const caches = caches_of(p, kept);
+    auto const carried = carried_of(p);
+    for (std::size_t i = kept.layers.size(); i-- > 0;) {
+      if (p.chunk.end == cut_.tokens(p.of.microbatch)) { // the last chunk comes first
+        clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.stream);
+      }
+      at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
+    }
+  }
+
   void
   input_half(pass const& p, pp::input in, pp::output out, stage_gradients<Element> const& made) {
     input_order_.check(p.of, cut_, "backward_input");
@@ -280,14 +311,7 @@ private:
     } else {
       copy(dx, floats(in), p.tokens * size_.width, p.stream);
     }
-    auto const caches = caches_of(p, kept);
-    auto const carried = carried_of(p);
-    for (std::size_t i = kept.layers.size(); i-- > 0;) {
-      if (p.chunk.end == cut_.tokens(p.of.microbatch)) { // the last chunk comes first
-        clear(carried[i], p.chunk.end * 2 * own_.key_width(), p.stream);
-      }
-      at_layer(i, p, kept).backward_input(dx, made.layers[i], caches[i], carried[i]);
-    }
+    layers_backward_input(p, kept, dx, made);
     if (held_.embeds) {
       embedding_backward(weights_[0].gradient(),
                          weights_[1].gradient() + p.chunk.begin * size_.width,
@@ -340,7 +364,7 @@ private:
 
   [[nodiscard]] layer_pass<Element>
   at_layer(std::size_t index, pass const& p, stage_kept<Element> const& kept) {
-    auto* const w = &weights_[(held_.embeds ? 2 : 0) + index * layer_weights<Element>::count];
+    auto* const w = &weights_[before_ + index * layer_weights<Element>::count];
     return {size_,
             own_,
             {w[0], w[1], w[2], w[3], w[4], w[5], w[6]},
@@ -380,9 +404,11 @@ private:
   layer_range held_;
   step_cut cut_;
   int replicas_;
+  std::size_t before_; // weights before those of the layers
   device_work<Element>* work_[2]; // of the device, and of what runs beside its passes
   std::vector<trained<Element>> weights_;
   std::optional<clipped_optimizer> clipped_{};
+  bool counts_whole_ = true;
   cuda::device_memory text_;   // [microbatches, sequence + 1]
   cuda::device_memory losses_; // [microbatches, sequence]
   gradient_order input_order_;

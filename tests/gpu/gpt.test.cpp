@@ -10,6 +10,7 @@
 #include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/search/with_offload.hpp>
+#include <pipe/search/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -22,7 +23,9 @@
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
+#include <examples/gpt/system.hpp>
 #include <examples/gpt/text.hpp>
+#include <examples/gpt/vocabulary.hpp>
 #include <examples/gpt_cuda/gpu_model.hpp>
 #include <examples/gpt_cuda/relative_error.hpp>
 #include <random>
@@ -87,6 +90,7 @@ struct training_result {
   std::vector<double> losses{};   //!< of each step
   std::vector<float> gradients{}; //!< of the last one, in the order of the layers
   std::vector<float> values{};    //!< at the end
+  std::int64_t clipped = 0;       //!< steps
 };
 
 //! Two steps of a model, and the optimizer between them.
@@ -303,6 +307,38 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
 }
 
 TEST_CASE(
+  "shards of the vocabulary give the gradients of those of the host, whatever the schedule") {
+  auto const pieces = random_pieces();
+  auto const step = [&](pp::timetable_view table, int barriers, bool graph, bool bf16) {
+    machine::begin();
+    gpt::gpu_run how{.numbers = bf16 ? gpt::operands::bf16 : gpt::operands::float32,
+                     .graph = graph,
+                     .guarded = true,
+                     .barriers = barriers};
+    if (machine::on_model())
+      how.workspace_bytes = 256;
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+    double const loss = model.step(pieces);
+    training_result result{{loss}, model.gradients()};
+    CHECK(machine::findings() == "");
+    return result;
+  };
+  auto const two = table(pp::with_vocabulary<pp::OneFOneB, 2>{}, 2);
+  gpt::sharded_device host(size(), gpt::cut_around(size(), two, 2), seed);
+  training_result expected{{host.step(pieces)}, gpt::all_gradients_of(host)};
+  auto const first = step(two, 2, false, false);
+  check_close(first, expected, false);
+  auto const again = step(table(pp::with_vocabulary<pp::ZeroBubbleH1, 0>{}, 2), 0, true, false);
+  CHECK(again.losses == first.losses);
+  CHECK(gpt::differences(again.gradients, first.gradients) == 0);
+  // One barrier makes the gradient of the input before it knows all statistics: other bits.
+  check_close(
+    step(table(pp::with_vocabulary<pp::OneFOneB, 1>{}, 2), 1, false, true), expected, true);
+  check_close(
+    step(table(pp::with_vocabulary<pp::Seq1F1B<2>, 1>{}, 2), 1, false, false), expected, false);
+}
+
+TEST_CASE(
   "clipped steps are those of the host, whatever the schedule, validated at once or later") {
   gpt::adamw optimizer;
   optimizer.warm_up = 1;
@@ -374,7 +410,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("two copies of a stage add up what both halves of the batch give on their own") {
+TEST_CASE("two copies of a stage add up what both halves of the batch give on their own, and their "
+          "gradients count once in the norm") {
   auto const pieces = random_pieces();
   auto const step = [](pp::timetable_view table, gpt::batch const& of, gpt::gpu_run how) {
     machine::begin();
@@ -383,21 +420,36 @@ TEST_CASE("two copies of a stage add up what both halves of the batch give on th
     gpt::step_cut const whole(table.extents.microbatches, gpt::cut_sequence(size().sequence, 1));
     auto model = gpt::on_virtual_devices<machine::clock>(size(), table, whole, seed, how);
     double const loss = model.step(of);
-    training_result result{{loss}, model.gradients(), {}};
+    training_result result{{loss}, model.gradients()};
+    if (how.clip != nullptr) {
+      model.update({}, 0);
+      result.clipped = model.clipping_done().clipped;
+      result.values = model.values();
+    }
     CHECK(machine::findings() == "");
     return result;
   };
-  auto const both = step(table(pp::Chimera{}, 2), pieces, {.graph = true});
   int const half = microbatches() / 2;
   auto const plain = pp::make_timetable(pp::OneFOneB{}, {1, half});
   auto const first = step(plain, gpt::share_of(pieces, 0, half), {.replicas = 2});
   auto const second = step(plain, gpt::share_of(pieces, 1, half), {.replicas = 2});
-  CHECK(both.losses[0] == doctest::Approx((first.losses[0] + second.losses[0]) / 2));
   std::vector<float> sums;
+  double squares = 0;
   for (int copy = 0; copy < 2; ++copy) // which have the same
     for (std::size_t i = 0; i < first.gradients.size(); ++i)
       sums.push_back(first.gradients[i] + second.gradients[i]);
-  CHECK(gpt::differences(both.gradients, sums) == 0);
+  for (std::size_t i = 0; i < first.gradients.size(); ++i)
+    squares += static_cast<double>(sums[i]) * static_cast<double>(sums[i]);
+  for (bool const clips : {true, false}) {
+    CAPTURE(clips);
+    gpt::clipping const how{{}, (clips ? 0.9999 : 1.0001) * std::sqrt(squares), false};
+    auto const both = step(table(pp::Chimera{}, 2), pieces, {.graph = clips, .clip = &how});
+    CHECK(both.losses[0] == doctest::Approx((first.losses[0] + second.losses[0]) / 2));
+    CHECK(gpt::differences(both.gradients, sums) == 0);
+    CHECK(both.clipped == (clips ? 1 : 0));
+    auto const middle = both.values.begin() + static_cast<std::ptrdiff_t>(first.gradients.size());
+    CHECK(std::equal(both.values.begin(), middle, middle, both.values.end()));
+  }
 }
 
 TEST_CASE("what the stages lack is refused in one sentence") {

@@ -23,22 +23,45 @@ def run(*arguments, ranks=2):
                                "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=256"})
 
 
-def train(backend, schedule, *options, passes, ranks=2, costs=False):
-    """The report of a run that must end well. passes: of the whole timetable."""
+def train(backend, schedule, *options, passes, ranks=2, page=True):
+    """The report of a run that must end well. passes: of the whole timetable. page: with planned times beside measured ones."""
     with tempfile.TemporaryDirectory() as folder:
         ended = run("--backend", backend, *SMALL, "--schedule", schedule, *options, "--output", folder, ranks=ranks)
         assert ended.returncode == 0 and ended.stderr == "", (ended.stdout, ended.stderr)
-        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured:", "a GPU for every device"):
+        for word in ("GPT of ", "predicted with unit costs", "tokens/s", "unigram entropy", "measured:", *["a GPU for every device"] * page):
             assert ended.stdout.count(word) >= 1, (word, ended.stdout)
         assert ended.stdout.count("GPT of ") == 1, ended.stdout  # of all ranks, one reports
         events = json.loads(pathlib.Path(folder, "trace.json").read_text())["traceEvents"]
-        assert sum(event["ph"] == "X" for event in events) == 2 * passes, len(events)  # planned and measured
-        assert {"timetable.svg", "loss.svg", "timeline.html"} <= {path.name for path in pathlib.Path(folder).iterdir()}
+        assert sum(event["ph"] == "X" for event in events) == (1 + page) * passes, len(events)  # planned and measured
+        assert {"timetable.svg", "loss.svg", *["timeline.html"] * page} <= {path.name for path in pathlib.Path(folder).iterdir()}
     return ended.stdout
 
 
 def losses(report):
     return re.findall(r"step \d+/\d+   loss ([\d.]+)", report)
+
+
+def between_norms(*chosen):
+    """A limit that clips one of two steps on threads, and is not near the norm of either: what counts twice, or not at all, is seen."""
+    def steps_clipped(limit):
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["--schedule", "1f1b", "--steps", "2", "--clip", str(limit), "--output", folder]
+            return int(clipped(run(*SMALL, *chosen, *words).stdout)[0])
+    low, high = 1, 30
+    for _ in range(10):
+        middle = (low * high) ** 0.5
+        if steps_clipped(middle / 1.04) == 2:
+            low = middle
+        elif steps_clipped(middle * 1.04) == 0:
+            high = middle
+        else:
+            return middle
+    raise AssertionError(("the norms of both steps are too near to each other", low, high))
+
+
+def clipped(report):
+    """How many steps, and a hash of the weights behind them."""
+    return re.search(r"in (\d+) of \d+ steps, left out in 0; weights (\w{16})", report).groups()
 
 
 def check_reports():
@@ -56,9 +79,11 @@ def check_reports():
 
 
 def check_copies():
-    """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, where they lie side by side."""
-    report = train("nccl", "dualpipe", "--microbatches", "4", "--steps", "2", passes=18)
+    """Two copies of every stage, over NCCL on two ranks: the bits of virtual devices, and gradients that count once in the norm."""
+    chosen = ["--microbatches", "4"]
+    report = train("nccl", "dualpipe", *chosen, "--steps", "2", "--clip", str(between_norms(*chosen)), passes=18)
     assert re.search(r"of dualpipe over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
+    assert clipped(report)[0] == "1", report
 
 
 def check_clipping():
@@ -67,51 +92,77 @@ def check_clipping():
     reports = [train("cuda", "1f1b", *chosen, passes=2 * 2 * 2),
                train("nccl", "1f1b", *chosen, "--graph", passes=2 * 2 * 2),
                train("nccl", "zb-h1", *chosen, "--post-validation", passes=2 * 2 * 3)]
-    found = [re.search(r"clipped to a norm of 6 in (\d+) of 2 steps, left out in 0; weights (\w{16})", each).groups()
-             for each in reports]
+    found = [clipped(each) for each in reports]
     assert found[0] == found[1] == found[2] and int(found[0][0]) > 0, found
     assert re.search(r"^[1-9]\d* early steps were wrong: stages rolled back [1-9]", reports[2], re.MULTILINE), reports[2]
 
 
-def check_costs():
-    """Measured costs of a run whose iterations have two sizes, each with the gradients of a model of its own."""
+def check_sizes():
+    """Iterations of two sizes, each with the gradients of a model of its own, and the same losses on both backends; measured costs."""
+    chosen = ["chunkflow", "--sequence", "8", "--chunk-counts", "2,1:1,2", "--steps", "3"]
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "costs.json")
-        report = train("cuda", "chunkflow", "--sequence", "8", "--chunk-counts", "2,1:1,2", "--steps", "3", "--costs", str(file), passes=2 * 2 * 3)
+        alone = train("cuda", *chosen, "--costs", str(file), passes=2 * 2 * 3)
         costs = json.loads(file.read_text())
         assert costs, costs
-    assert re.search(r"iterations of 2 sizes: .* held against a model for each: 0 gradients differ", report), report
+    assert re.search(r"iterations of 2 sizes: .* held against a model for each: 0 gradients differ", alone), alone
+    ranks = train("nccl", *chosen, "--graph", passes=2 * 2 * 3)
+    assert len(re.findall(r"over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", ranks)) == 2, ranks
+    assert losses(alone) == losses(ranks), (alone, ranks)
 
 
 def check_checkpoints():
     """A run that goes on after step 2 writes the checkpoints of step 4 that it wrote the first time."""
-    with tempfile.TemporaryDirectory() as folder:
-        chosen = ["--steps", "4", "--clip", "1", "--post-validation", "--checkpoint", folder, "--every", "2"]
-        reports, files = [], []
-        for _ in range(2):
-            reports.append(train("nccl", "1f1b", *chosen, passes=2 * 2 * 2))
-            last = sorted(pathlib.Path(folder).glob("*.step-4"))
-            files.append([path.read_bytes() for path in last])
-            assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == 2, last
-            for path in last:
-                path.unlink()
-        assert files[0] == files[1]
-    assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
-    assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
+    for backend, schedule, options, passes, files in [
+            ("nccl", "1f1b", ["--clip", "1", "--post-validation"], {"passes": 2 * 2 * 2}, 2),
+            ("cuda", "zb-h1", ["--with", "vocabulary-2", "--graph"], {"passes": 2 * 2 * (4 + 3), "page": False}, 1)]:
+        with tempfile.TemporaryDirectory() as folder:
+            reports, written = [], []
+            for _ in range(2):
+                reports.append(train(backend, schedule, *options, "--steps", "4", "--checkpoint", folder, "--every", "2", **passes))
+                last = sorted(pathlib.Path(folder).glob("*.step-4"))
+                written.append([path.read_bytes() for path in last])
+                assert len(last) == len(list(pathlib.Path(folder).glob("*.step-2"))) == files, last
+                for path in last:
+                    path.unlink()
+            assert written[0] == written[1]
+        assert "goes on" not in reports[0] and "goes on after step 2\n" in reports[1], reports
+        assert losses(reports[0])[-1:] == losses(reports[1])[-1:], reports
 
 
 def check_shards():
-    """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses."""
-    wide = ["--width", "128", "--heads", "2", "--tensor", "2", "--steps", "2", "--sequence", "2"]
+    """Stages in two shards, whose braided passes run at once, over NCCL and on threads: rounding apart, the same losses, and the
+    norm of whole stages, in several replicas, too."""
+    wide = ["--width", "128", "--heads", "2"]
+    short = [*wide, "--sequence", "2", "--tensor", "2"]
     braided = ["--microbatches", "6"]
-    ranks = train("nccl", "stp", *wide, *braided, "--graph", passes=53, ranks=4)
+    ranks = train("nccl", "stp", *short, *braided, "--steps", "2", "--graph", passes=53, ranks=4)
     assert re.search(r"over NCCL: 4 ranks, 2 shards of every stage, held against all shards on the host", ranks), ranks
     with tempfile.TemporaryDirectory() as folder:
-        threads = run(*SMALL, *wide, *braided, "--schedule", "stp", "--output", folder).stdout
+        threads = run(*SMALL, *short, *braided, "--steps", "2", "--schedule", "stp", "--output", folder).stdout
     pairs = list(zip(losses(ranks), losses(threads), strict=True))
     assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (ranks, threads)
-    replicas = train("nccl", "1f1b", *wide, passes=2 * 2 * 2, ranks=8)
-    assert re.search(r"over NCCL: 8 ranks, 2 shards of every stage, held against all shards on the host", replicas), replicas
+    limit = between_norms(*wide, "--microbatches", "4")
+    report = train("nccl", "1f1b", *wide, "--tensor", "2", "--steps", "2", "--clip", str(limit), passes=2 * 2 * 2, ranks=8)
+    assert re.search(r"over NCCL: 8 ranks, 2 shards of every stage, held against all shards on the host", report), report
+    assert clipped(report)[0] == "1", report
+
+
+def check_vocabulary():
+    """Embedding and output layer in shards: near those of the host on both backends, with the losses of threads."""
+    for backend, schedule, way, options, ranks, units in [
+            ("cuda", "1f1b", "vocabulary-2", ["--graph"], 2, 2), ("nccl", "1f1b", "vocabulary-1", [], 2, 2),
+            ("nccl", "seq1f1b", "vocabulary-interlaced", ["--chunks", "2", "--graph", "--bf16"], 4, 4)]:
+        chosen = ["--with", way, "--steps", "2"]
+        report = train(backend, schedule, *chosen, *options, passes=units * 2 * (4 + 2), ranks=ranks, page=False)
+        held = (r"2 virtual devices, held against all shards on the host" if backend == "cuda" else
+                rf"over NCCL: {ranks} ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ")
+        assert re.search(held, report), report
+        if ranks == 2:
+            with tempfile.TemporaryDirectory() as folder:
+                threads = run(*SMALL, "--schedule", schedule, *chosen, "--output", folder).stdout
+            pairs = list(zip(losses(report), losses(threads), strict=True))
+            assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (report, threads)
 
 
 def check_replicas():
@@ -123,11 +174,9 @@ def check_replicas():
 def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
-            (["--backend", "cuda", "--with", "vocabulary-1"], 2, "no shards of weights or vocabulary"),
-            (["--backend", "nccl", "--schedule", "chunkflow", "--chunk-counts", "2,2:4,1"], 2,
-             "give --chunk-counts once; --backend cuda has several"),
+            (["--backend", "cuda", "--schedule", "dualpipe", "--clip", "1", "--post-validation"], 2, "wants one copy of every stage and no shards"),
+            (["--backend", "cuda", "--with", "sharded-weights"], 2, "no shards of weights and no exchange of attention"),
             (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
-            (["--backend", "cuda", "--checkpoint", "run"], 2, "--backend nccl has --checkpoint, also with one rank"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
@@ -142,6 +191,7 @@ check_reports()
 check_checkpoints()
 check_clipping()
 check_copies()
-check_costs()
+check_sizes()
 check_replicas()
 check_shards()
+check_vocabulary()

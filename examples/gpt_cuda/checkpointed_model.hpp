@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A model on GPUs in training, with checkpoints between its steps.
+
+#include <pipe/run/checkpoint.hpp>
+#include <pipe/run/packed_state.hpp>
+#include <pipe/run/rank_layout.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../gpt/about_run.hpp"
+#include "../gpt/adamw.hpp"
+#include "../gpt/text.hpp"
+#include "gpu_options.hpp"
+
+namespace gpt {
+
+//! Where a process keeps its checkpoints. @param over what the run goes over, in words
+[[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
+                                                         std::string const& over,
+                                                         std::string const& owner,
+                                                         pp::rank_layout const& layout,
+                                                         text_to_learn const& text) {
+  auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16," : ",");
+  return {o.checkpoint, owner, about_run(program, o.common, layout, text)};
+}
+
+//! What has the stages of one process. Ranks that have theirs elsewhere make the same calls.
+template <class Model>
+struct checkpointed_model {
+  Model& model;
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< the others are behind it
+  std::int64_t done = 0;      //!< steps so far
+
+  //! Goes on from a checkpoint; without one, from the beginning.
+  void restore(std::optional<std::int64_t> newest) {
+    if (newest) {
+      first = done = *newest;
+      auto const state = pp::load_checkpoint(files, first);
+      pp::state_unpacker unpack(state);
+      model.exchange(unpack);
+      unpack.end();
+    }
+  }
+
+  //! Goes on from the newest checkpoint, where no other process has a part in it.
+  void restore_newest() {
+    auto const whole = pp::checkpoints_of(files);
+    if (!whole.empty()) {
+      pp::forget_checkpoints_after(files, whole.back());
+      restore(whole.back());
+    }
+  }
+  //! Whether there are steps left. @param tells where they begin, if not at the beginning
+  [[nodiscard]] bool has_steps(bool tells) const {
+    if (tells && first > 0) {
+      std::printf("goes on after step %lld\n", static_cast<long long>(first));
+    }
+    return first < steps;
+  }
+
+  double step(batch const& pieces) { return model.step(pieces); }
+  void update(adamw const& optimizer, std::int64_t step) {
+    model.update(optimizer, step);
+    done = step + 1;
+  }
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    model.use(table, lengths);
+  }
+  [[nodiscard]] auto const& plans() const { return model.plans(); }
+  //! Between steps, when the times of the last one have been read.
+  void begin_step() {
+    if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
+      pp::state_packer pack;
+      model.exchange(pack);
+      pp::save_checkpoint(files, done, pack.bytes());
+    }
+  }
+  void finish() {
+    begin_step(); // there is none
+    model.finish();
+  }
+  [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
+};
+
+} // namespace gpt
