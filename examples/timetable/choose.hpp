@@ -70,6 +70,12 @@ struct choose_command {
 [[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
 [[nodiscard]] std::string choose_help();
 
+//! GPUs that share the tokens of sequences.
+struct gpu_group {
+  int gpus = 1;
+  std::vector<int> sequences; //!< their numbers
+};
+
 //! One schedule with its options, and what it would take.
 struct candidate {
   schedule_choice choice;
@@ -86,6 +92,8 @@ struct candidate {
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
+  //! [microbatches] in place of a pipeline; empty of all schedules
+  std::vector<std::vector<gpu_group>> groups;
   std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
   //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
   //! no placement and no order of the model on these devices can beat.

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <utility>
 
+#include "choose_groups.hpp"
 #include "command_line.hpp"
 #include "files.hpp"
 #include "progress_line.hpp"
@@ -214,8 +215,7 @@ public:
     candidate one;
     one.choice = choice;
     one.label = label_of(choice) + ", " + how;
-    line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " +
-              one.label);
+    say(one.label);
     try {
       one.extents = arrange(choice);
       if (pp::stages(one.extents) > asked_.model.layers)
@@ -243,12 +243,26 @@ public:
       result_.refused.push_back(one.label + ": " + error.what());
     }
   }
+  //! Groups of GPUs in place of a pipeline.
+  void add_groups(std::vector<sequence_numbers> const& microbatches) {
+    std::string const label = groups_label(microbatches.size());
+    say(label);
+    try {
+      result_.all.push_back(evaluate_groups(asked_, microbatches));
+    } catch (std::invalid_argument const& error) {
+      result_.refused.push_back(label + ": " + error.what());
+    }
+  }
   [[nodiscard]] candidates end() {
     line_.end();
     return std::move(result_);
   }
 
 private:
+  void say(std::string const& label) {
+    line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " + label);
+  }
+
   choose_command const& asked_;
   candidates result_;
   progress_line line_{HUGE_VAL};
@@ -319,6 +333,8 @@ candidates evaluate_lengths(choose_command const& asked) {
       trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
     }
   }
+  for (std::vector<sequence_numbers> const& microbatches : like_microbatches(lengths))
+    trials.add_groups(microbatches);
   return trials.end();
 }
 

@@ -4,6 +4,7 @@
 
 usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
 """
+import itertools
 import json
 import pathlib
 import re
@@ -406,6 +407,78 @@ class Choice(unittest.TestCase):
             result = run(*words, *words_and_wanted[0])
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertRegex(result.stderr, words_and_wanted[1])
+
+    def test_groups_of_gpus_that_share_sequences(self):
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 4, "--lengths", "512x5,4096,1024")
+        lengths = [512] * 5 + [4096, 1024]
+        found = json.loads(output(*words, "--format", "json"))
+        rows = {row["schedule"]: row for row in found["candidates"] if "groups" in row}
+        # All at once; the long one alone; and no more, since none is longer.
+        self.assertEqual(set(rows), {"sequence groups, 1 microbatch", "sequence groups, 2 microbatches"})
+        self.assertEqual([sorted(sum((group["sequences"] for group in groups), []))
+                          for groups in rows["sequence groups, 2 microbatches"]["groups"]], [[5], [0, 1, 2, 3, 4, 6]])
+        hidden, vocabulary, layers, rate = 2048, 51200, 24, 312e12
+        parameters = layers * 12 * hidden ** 2 + 2 * hidden * vocabulary
+        gathered = 8 * parameters * 3 / 4 / 300e9  # twice bf16 and once single precision, of which a quarter is there
+
+        def seconds_on(tokens, gpus):
+            work = layers * (3 * 2 * tokens * 12 * hidden ** 2 + 3.5 * 2 * hidden * tokens ** 2) / (0.62 * rate)
+            work += 3 * 2 * tokens * hidden * vocabulary / (0.40 * rate)
+            return work / gpus + 2 * layers * 4 * 2 * tokens * hidden / gpus * (gpus - 1) / gpus / 300e9
+
+        def bytes_on(tokens, gpus):
+            return (layers * tokens * (32 * hidden + 4 * 16) + 6 * tokens * vocabulary) / gpus
+
+        def check(row):
+            seconds, held = 0, 0
+            for groups in row["groups"]:
+                self.assertEqual(sum(group["gpus"] for group in groups), 4)
+                seconds += max(gathered, *(sum(seconds_on(lengths[i], group["gpus"]) for i in group["sequences"])
+                                           for group in groups))
+                held = max(held, *(sum(bytes_on(lengths[i], group["gpus"]) for i in group["sequences"]) for group in groups))
+            self.assertAlmostEqual(row["seconds"], seconds, delta=1e-9 * seconds)
+            resident = 18 * parameters / 4 + 8 * hidden * vocabulary
+            self.assertAlmostEqual(row["memory_gb"], (resident + held) / 1e9, delta=1e-9 * held)
+
+        def least(sequences, room):
+            best = float("inf")
+            for sizes in ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1)):
+                for places in itertools.product(range(len(sizes)), repeat=len(sequences)):
+                    ends, held = [0] * len(sizes), [0] * len(sizes)
+                    for i, place in zip(sequences, places):
+                        ends[place] += seconds_on(lengths[i], sizes[place])
+                        held[place] += bytes_on(lengths[i], sizes[place])
+                    if max(held) <= room:
+                        best = min(best, max(ends))
+            return max(best, gathered)
+
+        for row in rows.values():
+            check(row)
+        best = least(range(7), float("inf"))
+        self.assertAlmostEqual(rows["sequence groups, 1 microbatch"]["seconds"], best, delta=1e-9 * best)
+        # Without room for the long sequence on a GPU, or with it.
+        for limit in (8, 9, 11, 20):
+            tight = json.loads(output(*words, "--memory", f"{limit}GB", "--format", "json"))
+            room = limit * 1e9 - 18 * parameters / 4 - 8 * hidden * vocabulary
+            for row in tight["candidates"]:
+                if row["schedule"] != "sequence groups, 2 microbatches":
+                    continue
+                check(row)
+                wanted = least([5], room) + least([0, 1, 2, 3, 4, 6], room)
+                if wanted < float("inf"):
+                    self.assertLessEqual(row["memory_gb"], limit)
+                    self.assertAlmostEqual(row["seconds"], wanted, delta=1e-9 * wanted)
+                else:
+                    self.assertGreater(row["memory_gb"], limit)
+        text = output(*words)
+        self.assertIn("pick: sequence groups, ", text)
+        self.assertRegex(text, r"GPUs of the groups, microbatch by microbatch: [\dx, ]+; --format json has the sequences of each\n")
+        self.assertIn("no groups for its microbatches are more than 0 % faster", text)
+        # Heads cannot be shared by more GPUs than they are many, nor weights travel in no time.
+        alone = json.loads(output(*words[:-1], "1024", "--tensor", 16, "--format", "json"))["candidates"]
+        row = next(row for row in alone if "groups" in row)
+        self.assertLessEqual(max(group["gpus"] for group in row["groups"][0]), 16)
+        self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
 
     @staticmethod
     def by_hand(layers, microbatches, keep, size):

@@ -166,6 +166,26 @@ private:
   std::vector<int> group_of_;
 };
 
+//! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
+//! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
+template <class With>
+void each_plain_sum(int devices, std::int64_t most, With const& with) {
+  auto const give = [&](int count, int large, int small) {
+    int const rest = devices - count * large;
+    if (rest % small != 0 || most-- <= 0)
+      return;
+    std::vector<int> sizes(static_cast<std::size_t>(count), large);
+    sizes.insert(sizes.end(), static_cast<std::size_t>(rest / small), small);
+    with(sizes);
+  };
+  for (int size = 1; size <= devices; size *= 2)
+    give(0, size, size);
+  for (int small = 1; small <= devices; small *= 2)
+    for (int large = 2 * small; large <= devices; large *= 2)
+      for (int count = 1; count <= (devices - 1) / large; count *= 2)
+        give(count, large, small);
+}
+
 //! Calls `with` for the ways to write a number as a sum of powers of 2, largest first, at most
 //! `most` of them. @return whether these were all
 template <class With>
@@ -200,10 +220,11 @@ bool each_sum_of_powers(int devices, std::int64_t most, With const& with) {
 //! @brief The groups of devices, each a power of 2 large and all devices in one, and the
 //! distribution of sequences over them whose slowest group is fastest.
 //!
-//! Tries all sums of powers of 2 where there are at most `most_steps`, distributes longest first,
-//! and then searches all distributions within `most_steps` steps: where these are enough the result
-//! is optimal, else `bound` says how far it may be. The bound: a sequence takes its time on the
-//! best size for it, and all of them the devices' time that they need at least.
+//! Tries all sums of powers of 2 where there are at most `most_steps`, else those of one or two
+//! sizes and as many others, distributes longest first, and then searches all distributions within
+//! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
+//! may be. The bound: a sequence takes its time on the best size for it, and all of them the
+//! devices' time that they need at least.
 //!
 //! @param lengths tokens of each sequence, at least one sequence. @param devices at least 1.
 //! @param memory bytes that a device may hold.
@@ -244,6 +265,8 @@ best_sequence_groups(std::span<int const> lengths,
   }
   best.bound = std::max(best.bound, area / devices);
   detail::group_search<Cost> search(lengths, order, cost, memory, best);
+  detail::each_plain_sum(
+    devices, most_steps, [&](std::vector<int> const& sizes) { search.first_fit(sizes); });
   std::vector<std::vector<int>> sums;
   bool complete = detail::each_sum_of_powers(
     devices, std::max<std::int64_t>(most_steps, 1), [&](std::vector<int> const& sizes) {
