@@ -272,7 +272,15 @@ private:
 
 std::vector<int> read_lengths(std::string_view option, std::string_view word) {
   bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
-  std::string const text = given ? std::string(word) : read_file(std::string(word));
+  std::string text(word);
+  if (!given)
+    try {
+      text = read_file(text);
+    } catch (usage_error const& error) {
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
+                        error.what());
+    }
   std::vector<int> lengths;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());

@@ -443,7 +443,8 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
   pp::memory_choice choice = pp::choose_within(points, asked.memory_gb);
   if (!choice.pick) {
     candidate const& least = found.all[*choice.least];
-    throw usage_error("choose: nothing fits " + rounded(asked.memory_gb, 2) +
+    throw usage_error("choose: nothing fits " +
+                      rounded(asked.memory_gb, asked.memory_gb < 1 ? 6 : 2) +
                       " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
                       least.label + ": take that much, more devices or more tensor parallelism");
   }

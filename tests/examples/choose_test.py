@@ -181,12 +181,51 @@ class Choice(unittest.TestCase):
                               ((*SMALL[:-3], 99, *SMALL[-2:]), "layers"),
                               ((*SMALL, "--gpu", "a100"), "twice"),
                               ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
-                              ((*SMALL, "--jittr", 1), "did you mean --jitter")):
-            with self.subTest(words=words):
-                result = run(*words)
-                self.assertEqual((result.returncode, result.stdout), (2, ""))
-                self.assertEqual(len(re.sub(PROGRESS, "", result.stderr).splitlines()), 1)
-                self.assertIn(wanted, result.stderr)
+                              ((*SMALL, "--jittr", 1), "did you mean --jitter"),
+                              ((*SMALL, "--memory", "2MB"), "nothing fits 0.002 GB per GPU"),
+                              ((*SMALL, "--memory", 0), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '0'"),
+                              ((*SMALL, "--memory", "nan"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not 'nan'"),
+                              ((*SMALL, "--memory", "80 GB"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
+                              ((*SMALL, "--tensor", 32), "but 16 is none of 32"),
+                              ((*SMALL, "--expert", 2), "the model has no experts"),
+                              ((*SMALL, "--efficiency", "nan,1,1"), "between 0 and 1, not 'nan'"),
+                              ((*SMALL, "--search", "--rounds", 2, "--seconds", 1), "leave one of them out"),
+                              ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),
+                              ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
+                              ((*SMALL[:5], "", *SMALL[6:]), "has no name at the beginning, at the end"),
+                              ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20; as a file: cannot read"),
+                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number between 1 and 16777216, not '0'"),
+                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number between 1 and 4096"),
+                              ((SMALL[0], "/", *SMALL[2:]), "as a file: cannot read '/': Is a directory"),
+                              ((SMALL[0], "/dev/null", *SMALL[2:]), "--model: cannot read '/dev/null': JSON: an object in braces")):
+            self.check_refusal(words, wanted)
+
+    def check_refusal(self, words, wanted):
+        with self.subTest(words=words):
+            result = run(*words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertEqual(len(re.sub(PROGRESS, "", result.stderr).splitlines()), 1)
+            self.assertIn(wanted, result.stderr)
+
+    def test_mistakes_in_files_are_said_of_the_file(self):
+        shape = {"num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 51200}
+        card = {"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300, "network_gb_per_s": 25, "host_gb_per_s": 24}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "file.json"
+            for change, wanted in (({"num_hidden_layers": "24"}, "'num_hidden_layers' must be a whole number"),
+                                   ({"num_hidden_layers": 1e30}, "'num_hidden_layers' must be a whole number"),
+                                   ({"num_hidden_layers": -3}, "must be at least 1"),
+                                   ({"hidden_size": 2050}, "but 2050 is none of 16"),
+                                   ({"num_key_value_heads": 5}, "but 16 is none of 5")):
+                file.write_text(json.dumps({**shape, **change}), encoding="utf-8")
+                self.check_refusal((SMALL[0], file, *SMALL[2:]), wanted)
+                self.check_refusal((SMALL[0], file, *SMALL[2:]), f"--model: cannot read '{file}': ")
+            for change, wanted in (({"peak_tflops": 0}, "above 0"), ({"memory_gb": "80"}, "'memory_gb' must be a number"),
+                                   ({"peak_tflops": float("nan")}, "a number is wanted, at line 1"),
+                                   ({"peak_tflops": float("inf")}, "a number is wanted, at line 1")):
+                file.write_text(json.dumps({**card, **change}), encoding="utf-8")
+                self.check_refusal((*SMALL[:5], file, *SMALL[6:]), wanted)
+                self.check_refusal((*SMALL[:5], file, *SMALL[6:]), f"--gpu: cannot read '{file}': ")
 
     def test_models_and_gpus_from_files(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -400,7 +439,9 @@ class Choice(unittest.TestCase):
         fit = [row for row in rows.values() if row["memory_gb"] <= few["memory_gb"]]
         best = min(fit, key=lambda row: row["seconds"])
         self.assertIn(f"pick: {best['schedule']}, the fastest of {len(fit)} that fit", tight)
-        for words_and_wanted in ((("12y",), "12y"), (("0x3",), "wants lengths"), (("5x9999",), "more than 4096"),
+        for words_and_wanted in ((("12y",), "12y"), (("0x3",), "wants lengths"), (("-4",), "or a file of them; cannot read '-4'"),
+                                 (("1e3",), "or a file of them; cannot read '1e3'"), (("16777217",), "wants lengths"),
+                                 (("4096", "--memory", "1GB"), "nothing fits 1 GB per GPU; the least is "), (("5x9999",), "more than 4096"),
                                  ((",",), "has no lengths"), (("64", "--sequence", 3), "--sequence is for sequences of"),
                                  (("64", "--search"), "--search is for sequences of"),
                                  (("64x9", "--format", "header"), "no header is written")):
