@@ -261,13 +261,10 @@ choose_command read_choose_command(int count, char const* const* words) {
       throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
   if (!result.lengths.empty()) {
     for (std::string_view const other :
-         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter", "--search"})
+         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter"})
       if (has(other))
         throw usage_error("choose: " + std::string(other) +
                           " is for sequences of one length; leave it or --lengths out");
-    if (result.gpus.size() > 1 || result.format == "header")
-      throw usage_error("choose: with --lengths all devices are of one --gpu, and no header is "
-                        "written; take text, json or svg");
     result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
     result.microbatches = static_cast<int>(result.lengths.size());
   }

@@ -443,8 +443,7 @@ class Choice(unittest.TestCase):
                                  (("1e3",), "or a file of them; cannot read '1e3'"), (("16777217",), "wants lengths"),
                                  (("4096", "--memory", "1GB"), "nothing fits 1 GB per GPU; the least is "), (("5x9999",), "more than 4096"),
                                  ((",",), "has no lengths"), (("64", "--sequence", 3), "--sequence is for sequences of"),
-                                 (("64", "--search"), "--search is for sequences of"),
-                                 (("64x9", "--format", "header"), "no header is written")):
+                                 (("64", "--jitter", 0.1), "--jitter is for sequences of")):
             result = run(*words, *words_and_wanted[0])
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertRegex(result.stderr, words_and_wanted[1])
@@ -520,6 +519,56 @@ class Choice(unittest.TestCase):
         row = next(row for row in alone if "groups" in row)
         self.assertLessEqual(max(group["gpus"] for group in row["groups"][0]), 16)
         self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
+
+    def test_lengths_on_gpus_that_differ(self):
+        words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", "--format", "json", "--gpu")
+        equal = {row["schedule"]: row for row in json.loads(output(*words, "a100"))["candidates"]}
+        named = {row["schedule"]: row for row in json.loads(output(*words, "a100,a100"))["candidates"]}
+        self.assertEqual(named, {name: row for name, row in equal.items() if "groups" not in row})
+        mixed = json.loads(output(*words, "a100,h100"))
+        pick = mixed["candidates"][mixed["pick"]]
+        self.assertTrue(pick["schedule"].endswith(", packed to 2048"), pick)
+        self.check_header(pick, *(word for word in words if word not in ("--format", "json")), "a100,h100")
+        for row in mixed["candidates"]:
+            self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+        row = next(row for row in mixed["candidates"] if row["schedule"] == "1f1b, packed to 2048")
+        self.assertLess(row["layers"][0], row["layers"][1])
+        # By hand: microbatches of 2048 and of 3 x 512, and a network between the two.
+        hidden, vocabulary = 2048, 51200
+        def time(stage, pieces, linears, attentions):
+            rate = (312e12, 989e12)[stage]
+            linear = sum(2 * tokens * 12 * hidden ** 2 for tokens in pieces) / (0.62 * rate)
+            attention = sum(2 * hidden * tokens ** 2 for tokens in pieces) / (0.62 * rate)
+            output_layer = sum(2 * tokens * hidden * vocabulary for tokens in pieces) / (0.40 * rate)
+            return row["layers"][stage] * (linears * linear + attentions * attention) + stage * linears * output_layer
+        first, second = [2048], [512] * 3
+        message = 2 * 2048 * hidden / 25e9
+        ready = time(0, first, 1, 1) + message
+        free = ready + time(1, first, 3, 3.5)
+        back = free + message
+        free = max(free, time(0, first, 1, 1) + time(0, second, 1, 1) + message) + time(1, second, 3, 3.5)
+        end = max(time(0, first, 1, 1) + time(0, second, 1, 1), back) + time(0, first, 2, 2.5)
+        end = max(end, free + message) + time(0, second, 2, 2.5)
+        self.assertAlmostEqual(row["seconds"], end, delta=1e-9)
+
+    def test_lengths_are_searched_further_and_written_as_headers(self):
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths", "512x5,4096,1024")
+        plain = json.loads(output(*words, "--format", "json"))["candidates"]
+        found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
+        rows = found["candidates"]
+        self.assertEqual([{k: v for k, v in row.items() if k != "any_bound"} for row in rows[:len(plain)]], plain)
+        for row in rows:
+            self.assertEqual("any_bound" in row, "groups" not in row)
+            self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
+        hidden, tokens = 2048, [512] * 5 + [4096, 1024]
+        work = sum(24 * (3 * 2 * n * 12 * hidden ** 2 + 3.5 * 2 * hidden * n ** 2) / 0.62 + 3 * 2 * n * hidden * 51200 / 0.40
+                   for n in tokens) / 312e12
+        self.assertAlmostEqual(rows[0]["any_bound"], work / 2, delta=1e-9)
+        # The least memory: unequal numbers of chunks, some of which are recomputed.
+        least = min(plain, key=lambda row: row["memory_gb"])
+        self.assertIn("chunkflow", least["schedule"])
+        self.check_header(least, *words, "--memory", f"{least['memory_gb'] + 1e-9:.12f}GB")
+        self.assertIn("has no C++ type to write down", run(*words, "--format", "header").stderr)
 
     @staticmethod
     def by_hand(layers, microbatches, keep, size):
