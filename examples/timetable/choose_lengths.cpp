@@ -141,7 +141,7 @@ class packed_work {
 public:
   //! @param asked for sequences of unequal length. @param whole whole microbatches, or those that
   //! are cut already
-  packed_work(choose_command const& asked, packing const& whole) : asked_(asked), whole_(whole) {
+  packed_work(choose_command const& asked, packing const& whole) : whole_(whole) {
     for (int device = 0; device < asked.devices; ++device) {
       double const rate = asked.gpu(device).peak_tflops / asked.gpu(0).peak_tflops;
       double const link = asked.gpu(device).link_gb_per_s / asked.gpu(0).link_gb_per_s;
@@ -188,7 +188,6 @@ public:
   [[nodiscard]] bool is_bounded(candidate const& one) const { return one.groups.empty(); }
 
 private:
-  choose_command const& asked_;
   packing const& whole_;
   double speed_ = 0; // of all devices together, in that of the first
   double work_ = 0;  // its seconds
