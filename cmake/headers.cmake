@@ -107,6 +107,7 @@ set(PIPELINING_HEADERS_MODEL
   model/measured.hpp
   model/one_clock.hpp
   model/predict.hpp
+  model/predict_groups.hpp
   model/predict_shards.hpp
   model/read_shape.hpp
   model/transformer.hpp

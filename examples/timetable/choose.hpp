@@ -70,6 +70,14 @@ struct choose_command {
 [[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
 [[nodiscard]] std::string choose_help();
 
+struct packed_pipeline;
+
+//! GPUs that share the tokens of sequences.
+struct gpu_group {
+  int gpus = 1;
+  std::vector<int> sequences; //!< their numbers
+};
+
 //! One schedule with its options, and what it would take.
 struct candidate {
   schedule_choice choice;
@@ -86,6 +94,10 @@ struct candidate {
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   double host_gigabytes = 0;      //!< of the device that has the most on the host
   double latency = 0;             //!< of a message
+  //! Of sequences of unequal length: what each chunk has, and what its passes take.
+  std::shared_ptr<packed_pipeline const> packed;
+  //! [microbatches] in place of a pipeline; empty of all schedules
+  std::vector<std::vector<gpu_group>> groups;
   std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
   //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
   //! no placement and no order of the model on these devices can beat.
@@ -111,6 +123,9 @@ struct candidates {
 
 //! Whether that is so of a choice.
 [[nodiscard]] bool is_apart(schedule_choice const& choice);
+
+//! Its C++ type; empty where it is known at run time alone.
+[[nodiscard]] std::string type_of(schedule_choice const& choice);
 
 //! How the timetable tool is asked for it.
 [[nodiscard]] std::string label_of(schedule_choice const& choice);
@@ -177,6 +192,11 @@ cut_layers(choose_command const& asked, pipelining::shape const& extents, bool s
 
 //! The times of a candidate's passes.
 [[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);
+
+//! Of a message between devices that differ: GPUs of different kinds sit in different machines, and
+//! the slower end counts.
+[[nodiscard]] double
+seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
 
 //! The report in the format asked for.
 [[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);

@@ -90,6 +90,9 @@ double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, d
 }
 
 std::string plain_type_of(schedule_choice const& c) {
+  if (!c.chunk_counts.empty())
+    return c.name == "chunkflow" ? "pipelining::ChunkFlow<>"
+                                 : "pipelining::RaggedSliceV<pipelining::listed_chunks>";
   auto const chunks = std::to_string(c.chunks.value_or(1));
   auto const per_device = std::to_string(c.stages_per_device.value_or(2));
   auto const limit = std::to_string(static_cast<int>(c.memory_limit.value_or(0)));
@@ -137,6 +140,8 @@ std::string plain_type_of(schedule_choice const& c) {
   return {};
 }
 
+} // namespace
+
 std::string type_of(schedule_choice const& c) {
   std::string const plain = plain_type_of(c);
   if (plain.empty() || c.adapted == adapter::none)
@@ -153,6 +158,8 @@ std::string type_of(schedule_choice const& c) {
   default: return "pipelining::with_vocabulary<" + plain + ">";
   }
 }
+
+namespace {
 
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
@@ -415,8 +422,8 @@ pp::cost_table predicted(choose_command const& asked, candidate const& one, pp::
     asked.model, asked.setup, on, asked.reached, one.extents, content, one.chunk_lengths);
 }
 
-//! Of a message between devices that differ: GPUs of different kinds sit in different machines, and
-//! the slower end counts.
+} // namespace
+
 double seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens) {
   auto const seconds = [&](pp::gpu on, bool same) {
     if (!same)
@@ -426,6 +433,8 @@ double seconds_between(choose_command const& asked, int from, int to, std::int64
   bool const same = asked.gpu(from) == asked.gpu(to);
   return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
 }
+
+namespace {
 
 //! The devices of a stage, of one between shards or of a shard: shard d of either end is on device
 //! d.

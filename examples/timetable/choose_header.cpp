@@ -15,12 +15,18 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-template <class List>
-void append_list(std::string& out, char const* type, char const* name, List const& list) {
-  pp::append(out, "inline constexpr ", type, " ", name, "[] = {");
-  for (std::size_t i = 0; i < list.size(); ++i)
-    pp::append(out, i > 0 ? ", " : "", list[i]);
-  pp::append(out, "};\n");
+//! With the chunks of each microbatch where the type does not say them.
+std::string packed_value(candidate const& pick, std::string const& otherwise) {
+  std::vector<int> const& counts = pick.choice.chunk_counts;
+  if (counts.empty())
+    return otherwise;
+  std::string value = "schedule{{{";
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    pp::append(value, i > 0 ? ", " : "", counts[i]);
+  value += "}}";
+  if (pick.choice.keep)
+    pp::append(value, ", ", *pick.choice.keep);
+  return value + "}";
 }
 
 } // namespace
@@ -41,7 +47,6 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   if (!pick.places.empty())
     throw usage_error("choose: the format header knows no devices in another order than --gpu has "
                       "them; give them as the text report says");
-  pp::cost_table const cost = costs_of(asked, pick);
   int const stages = pp::stages(pick.extents);
   std::string out = "// The schedule that `timetable choose` picked: " + pick.label + ".\n";
   out += "#pragma once\n\n#include <pipe/pipe.hpp>\n\n";
@@ -52,10 +57,15 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   } else {
     pp::append(out, "using schedule = ", type, ";\n");
     pp::append(out, "inline constexpr int devices = ", asked.devices, ";\n");
-    pp::append(out, "inline constexpr int microbatches = ", asked.microbatches, ";\n");
+    pp::append(out, "inline constexpr int microbatches = ", pick.choice.microbatches, ";\n");
   }
   append_list(out, "int", "layers_per_stage", pick.layers);
+  if (pick.packed) {
+    append_packed(out, asked, pick, pick.own_order ? "schedule{}" : packed_value(pick, value));
+    return out;
+  }
   append_list(out, "int", "chunk_lengths", pick.chunk_lengths);
+  pp::cost_table const cost = costs_of(asked, pick);
   std::string set; // of the kinds that the schedule has
   for (pp::pass_kind const kind : {pp::pass_kind::forward,
                                    pp::pass_kind::backward_input,

@@ -20,8 +20,11 @@
 #include <system_error>
 #include <utility>
 
+#include "choose_groups.hpp"
+#include "choose_search.hpp"
 #include "command_line.hpp"
 #include "files.hpp"
+#include "packed_model.hpp"
 #include "progress_line.hpp"
 
 namespace pp = pipelining;
@@ -29,106 +32,7 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-using packing = std::vector<pp::packed_microbatch>;
-
 constexpr std::size_t most_sequences = 4096;
-
-//! The times of chunks of packed pieces, and of messages: those of the longest chunk.
-class packed_model {
-public:
-  packed_model(choose_command const& asked, candidate const& one, packing const& microbatches) {
-    std::vector<pp::stage_content> const content = content_of(one);
-    for (pp::packed_microbatch const& microbatch : microbatches) {
-      first_units_.push_back(units_);
-      for (std::vector<pp::sequence_piece> const& chunk : microbatch) {
-        ++units_;
-        for (pp::stage_content const& stage : content)
-          for (pp::pass_kind const kind : kinds) {
-            double seconds = 0;
-            double exchanges = 0;
-            for (pp::sequence_piece const& piece : chunk) {
-              exchanges += pp::exchange_seconds(
-                asked.model, asked.setup, asked.gpu(0), stage, kind, piece.tokens);
-              seconds += pp::pass_seconds(asked.model,
-                                          asked.setup,
-                                          asked.gpu(0),
-                                          asked.reached,
-                                          stage,
-                                          kind,
-                                          {piece.tokens, piece.offset});
-            }
-            seconds_.push_back(seconds);
-            exchanges_.push_back(exchanges);
-          }
-      }
-    }
-    stages_ = content.size();
-    int const longest = one.chunk_lengths.front();
-    for (int from = 0; from < asked.devices; ++from)
-      for (int to = 0; to < asked.devices; ++to) {
-        links_.push_back(
-          pp::message_seconds(asked.model, asked.setup, asked.gpu(0), from, to, longest));
-        latency_ = from == to ? latency_ : std::max(latency_, links_.back());
-      }
-  }
-
-  [[nodiscard]] double duration(pp::pass const& what) const {
-    switch (what.kind) {
-    case pp::pass_kind::forward:
-    case pp::pass_kind::checkpointed_forward:
-    case pp::pass_kind::recompute: return seconds_.at(index(what, 0));
-    case pp::pass_kind::backward_input: return seconds_.at(index(what, 1));
-    case pp::pass_kind::backward_weight: return seconds_.at(index(what, 2));
-    case pp::pass_kind::backward:
-      return seconds_.at(index(what, 1)) - exchanges_.at(index(what, 1)) +
-             std::max(seconds_.at(index(what, 2)), exchanges_.at(index(what, 1)));
-    default: return 0;
-    }
-  }
-  //! Of two passes whose layers alternate.
-  [[nodiscard]] double pair_duration(pp::pass const& first, pp::pass const& second) const {
-    auto const exchanges = [this](pp::pass const& what) {
-      return what.kind == pp::pass_kind::backward ? 0
-                                                  : exchanges_.at(index(what, row_of(what.kind)));
-    };
-    return pp::detail::braid_time(duration(first) - exchanges(first),
-                                  exchanges(first),
-                                  duration(second) - exchanges(second),
-                                  exchanges(second));
-  }
-  //! The same with all exchanges hidden, as no order does better.
-  [[nodiscard]] packed_model without_exchanges() const {
-    packed_model result = *this;
-    for (std::size_t i = 0; i < seconds_.size(); ++i)
-      result.seconds_[i] -= exchanges_[i];
-    std::fill(result.exchanges_.begin(), result.exchanges_.end(), 0.0);
-    return result;
-  }
-  [[nodiscard]] double latency() const noexcept { return latency_; }
-  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
-
-private:
-  static constexpr pp::pass_kind kinds[] = {
-    pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight};
-
-  [[nodiscard]] std::size_t index(pp::pass const& what, std::size_t kind) const {
-    std::size_t const unit = first_units_.at(what.microbatch) + what.chunk;
-    return (unit * stages_ + what.stage) * std::size(kinds) + kind;
-  }
-  [[nodiscard]] static std::size_t row_of(pp::pass_kind kind) {
-    return kind == pp::pass_kind::backward_weight  ? 2
-           : kind == pp::pass_kind::backward_input ? 1
-                                                   : 0;
-  }
-
-  std::vector<std::size_t> first_units_; // [M]
-  std::size_t units_ = 0;
-  std::size_t stages_ = 0;
-  std::vector<double> seconds_; // [units][S][kinds]
-  std::vector<double> exchanges_; // of these
-  std::vector<double> links_;
-  double latency_ = 0;
-};
 
 int tokens_of(std::vector<pp::sequence_piece> const& chunk) {
   int tokens = 0;
@@ -166,17 +70,10 @@ packing cut_microbatches(packing const& whole, int chunks) {
   return result;
 }
 
-//! Fills in what a timetable takes.
-void measure_packed(choose_command const& asked,
-                    packing const& microbatches,
-                    pp::dynamic_timetable const& table,
-                    packed_model const& cost,
-                    candidate& one) {
-  one.seconds = one.ranked = pp::makespan(table);
-  one.bubble = pp::bubble_rate(table);
-  one.latency = cost.latency();
-  one.bound =
-    pp::least_times(table.over(), cost.without_exchanges(), {.pairs = true}).makespan.least();
+void count_packed_memory(choose_command const& asked,
+                         packing const& microbatches,
+                         pp::timetable_view table,
+                         candidate& one) {
   std::vector<pp::stage_content> const content = content_of(one);
   std::vector<double> resident;
   // Gradients of keys and values travel between the chunks of one sequence at a time.
@@ -198,9 +95,103 @@ void measure_packed(choose_command const& asked,
     for (int stage = 0; stage < pp::stages(one.extents); ++stage)
       for (int const holder : pp::holders_of(table.over(), stage))
         held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
-    one.gigabytes = std::max(one.gigabytes, held / 1e9);
+    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
   }
 }
+
+//! Fills in what a timetable takes.
+void measure_packed(choose_command const& asked,
+                    packing const& microbatches,
+                    pp::dynamic_timetable const& table,
+                    packed_model const& cost,
+                    candidate& one) {
+  one.seconds = one.ranked = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.latency = cost.latency();
+  if (asked.format == "header")
+    one.packed = std::make_shared<packed_pipeline const>(packed_pipeline{microbatches, cost});
+  one.bound =
+    pp::least_times(table.over(), cost.without_exchanges(), {.pairs = true}).makespan.least();
+  count_packed_memory(asked, microbatches, table, one);
+}
+
+int longest_of(packing const& microbatches) {
+  int longest = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      longest = std::max(longest, tokens_of(chunk));
+  return longest;
+}
+
+//! The command with the tokens of the longest microbatch.
+choose_command sized_for(choose_command const& asked, packing const& microbatches) {
+  choose_command sized = asked;
+  sized.setup.sequence = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches) {
+    std::int64_t tokens = 0;
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      tokens += tokens_of(chunk);
+    sized.setup.sequence = std::max(sized.setup.sequence, tokens);
+  }
+  return sized;
+}
+
+//! Microbatches of one packing, for a search from the schedules that have it.
+class packed_work {
+public:
+  //! @param asked for sequences of unequal length. @param whole whole microbatches, or those that
+  //! are cut already
+  packed_work(choose_command const& asked, packing const& whole) : whole_(whole) {
+    for (int device = 0; device < asked.devices; ++device) {
+      double const rate = asked.gpu(device).peak_tflops / asked.gpu(0).peak_tflops;
+      double const link = asked.gpu(device).link_gb_per_s / asked.gpu(0).link_gb_per_s;
+      speed_ += asked.setup.expert > 1 ? std::max(rate, link) : rate; // what experts get is sent
+    }
+    // What no padding and no exchange adds to, on the first GPU.
+    pp::stage_content const model{asked.model.layers, true, true};
+    for (int const length : asked.lengths)
+      for (pp::pass_kind const kind :
+           {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
+        work_ +=
+          pp::pass_seconds(
+            asked.model, asked.setup, asked.gpu(0), asked.reached, model, kind, {length, 0}) -
+          pp::exchange_seconds(asked.model, asked.setup, asked.gpu(0), model, kind, length);
+  }
+
+  [[nodiscard]] packing cut(pp::shape const& extents) const {
+    bool const given = std::any_of(
+      whole_.begin(), whole_.end(), [](auto const& microbatch) { return microbatch.size() > 1; });
+    return given || extents.chunks == 1 ? whole_ : cut_microbatches(whole_, extents.chunks);
+  }
+  [[nodiscard]] std::vector<int> chunk_lengths(pp::shape const& extents) const {
+    return std::vector<int>(static_cast<std::size_t>(extents.chunks), longest_of(cut(extents)));
+  }
+  [[nodiscard]] packed_model
+  costs(choose_command const& asked, pp::pipeline const& over, candidate const& one) const {
+    return {asked, one, cut(over.extents)};
+  }
+  void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) const {
+    packing const microbatches = cut(table.extents);
+    count_packed_memory(sized_for(asked, microbatches), microbatches, table, one);
+  }
+  void
+  measure(choose_command const& asked, pp::dynamic_timetable const& table, candidate& one) const {
+    packing const microbatches = cut(table.extents);
+    measure_packed(sized_for(asked, microbatches),
+                   microbatches,
+                   table,
+                   packed_model(asked, one, microbatches),
+                   one);
+  }
+  //! All devices at work all the time.
+  [[nodiscard]] double least_time(pp::pipeline const&) const { return work_ / speed_; }
+  [[nodiscard]] bool is_bounded(candidate const& one) const { return one.groups.empty(); }
+
+private:
+  packing const& whole_;
+  double speed_ = 0; // of all devices together, in that of the first
+  double work_ = 0;  // its seconds
+};
 
 //! All that is tried, and what becomes of it.
 class length_trials {
@@ -214,43 +205,80 @@ public:
     candidate one;
     one.choice = choice;
     one.label = label_of(choice) + ", " + how;
-    line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " +
-              one.label);
+    one.type = type_of(choice);
+    say(one.label);
     try {
       one.extents = arrange(choice);
       if (pp::stages(one.extents) > asked_.model.layers)
         throw std::invalid_argument("it has more stages than the model has layers");
       bool const given = !choice.chunk_counts.empty() || one.extents.chunks == 1;
       packing const cut = given ? whole : cut_microbatches(whole, one.extents.chunks);
-      choose_command sized = asked_;
-      int longest = 0;
-      sized.setup.sequence = 0;
-      for (pp::packed_microbatch const& microbatch : cut) {
-        int tokens = 0;
-        for (std::vector<pp::sequence_piece> const& chunk : microbatch) {
-          tokens += tokens_of(chunk);
-          longest = std::max(longest, tokens_of(chunk));
-        }
-        sized.setup.sequence = std::max<std::int64_t>(sized.setup.sequence, tokens);
-      }
+      choose_command const sized = sized_for(asked_, cut);
       one.layers = cut_layers(sized, one.extents, false);
-      one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest);
+      one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
       packed_model const cost(sized, one, cut);
-      pp::dynamic_timetable const table = make_named_timetable(choice, cost);
+      pp::dynamic_timetable table = make_named_timetable(choice, cost);
       measure_packed(sized, cut, table, cost, one);
       result_.all.push_back(std::move(one));
+      if (asked_.search && table.tables.declared == pp::training)
+        keep_start(std::move(table), whole);
     } catch (std::invalid_argument const& error) {
       result_.refused.push_back(one.label + ": " + error.what());
     }
   }
+  //! Groups of GPUs in place of a pipeline.
+  void add_groups(std::vector<sequence_numbers> const& microbatches) {
+    std::string const label = groups_label(microbatches.size());
+    say(label);
+    try {
+      result_.all.push_back(evaluate_groups(asked_, microbatches));
+    } catch (std::invalid_argument const& error) {
+      result_.refused.push_back(label + ": " + error.what());
+    }
+  }
+  //! Searches from the schedules of the packing whose best is fastest, of those that fit.
   [[nodiscard]] candidates end() {
     line_.end();
+    packed_starts const* best = nullptr;
+    double fastest = HUGE_VAL;
+    for (packed_starts const& each : starts_)
+      for (choose_start const& start : each.starts)
+        if (candidate const& one = result_.all[start.candidate];
+            one.seconds < fastest && one.gigabytes <= asked_.memory_gb) {
+          fastest = one.seconds;
+          best = &each;
+        }
+    if (best != nullptr)
+      add_searched(asked_, packed_work(asked_, best->whole), best->starts, result_);
     return std::move(result_);
   }
 
 private:
+  //! Orders for microbatches that are packed alike.
+  struct packed_starts {
+    packing whole;
+    std::vector<choose_start> starts;
+  };
+
+  void keep_start(pp::dynamic_timetable&& table, packing const& whole) {
+    auto found = std::find_if(starts_.begin(), starts_.end(), [&](packed_starts const& each) {
+      return each.whole == whole;
+    });
+    if (found == starts_.end())
+      found = starts_.insert(starts_.end(), {whole, {}});
+    found->starts.push_back({result_.all.size() - 1,
+                             {table.extents,
+                              std::move(table.passes),
+                              std::move(table.offsets),
+                              std::move(table.tables)}});
+  }
+  void say(std::string const& label) {
+    line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " + label);
+  }
+
   choose_command const& asked_;
   candidates result_;
+  std::vector<packed_starts> starts_;
   progress_line line_{HUGE_VAL};
 };
 
@@ -258,7 +286,15 @@ private:
 
 std::vector<int> read_lengths(std::string_view option, std::string_view word) {
   bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
-  std::string const text = given ? std::string(word) : read_file(std::string(word));
+  std::string text(word);
+  if (!given)
+    try {
+      text = read_file(text);
+    } catch (usage_error const& error) {
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
+                        error.what());
+    }
   std::vector<int> lengths;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());
@@ -319,6 +355,8 @@ candidates evaluate_lengths(choose_command const& asked) {
       trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
     }
   }
+  for (std::vector<sequence_numbers> const& microbatches : like_microbatches(lengths))
+    trials.add_groups(microbatches);
   return trials.end();
 }
 

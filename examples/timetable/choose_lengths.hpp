@@ -16,8 +16,8 @@ namespace examples {
 [[nodiscard]] std::vector<int> read_lengths(std::string_view option, std::string_view word);
 
 //! Simulates the schedules for the sequences of a step: each padded to the longest; several packed
-//! into one of that length; and cut into chunks of a size, the short ones packed. Says on stderr
-//! what it is at.
+//! into one of that length; and cut into chunks of a size, the short ones packed; and groups of
+//! GPUs that share sequences. Says on stderr what it is at.
 [[nodiscard]] candidates evaluate_lengths(choose_command const& asked);
 
 } // namespace examples

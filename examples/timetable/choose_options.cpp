@@ -3,12 +3,9 @@
 #include <pipe/model/read_shape.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <memory>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -43,31 +40,27 @@ int count_of(std::string_view option, std::string_view word, int most = 1 << 20)
 }
 
 double gigabytes(std::string_view option, std::string_view word) {
+  std::string_view digits = word;
   double unit = 1;
   for (auto const& [suffix, factor] : {std::pair<std::string_view, double>{"GiB", 1.073741824},
                                        {"GB", 1.0},
                                        {"MB", 1e-3},
                                        {"TB", 1e3}})
     if (word.size() > suffix.size() && word.substr(word.size() - suffix.size()) == suffix) {
-      word.remove_suffix(suffix.size());
+      digits.remove_suffix(suffix.size());
       unit = factor;
       break;
     }
-  return unit * number(option, word, 0, 1e9);
+  double value = 0;
+  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc() || end != digits.data() + digits.size() || !(value > 0) || value > 1e9)
+    throw usage_error(std::string(option) +
+                      " wants an amount above 0, such as 80GB, 80GiB, 500MB or 2TB, not " +
+                      quoted(word));
+  return unit * value;
 }
 
-//! The text of a file that a name does not stand for.
-std::string text_of(std::string_view option, std::string_view name, std::string const& known) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(
-    std::fopen(std::string(name).c_str(), "rb"), &std::fclose);
-  if (!file)
-    throw usage_error(std::string(option) + ": " + known + ", and there is no file " +
-                      quoted(name) + " (" + std::strerror(errno) + ")");
-  std::string text(std::size_t{1} << 20, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  return text;
-}
-
+//! A name that is known, or else a file. What is wrong with one is said of its name.
 template <class Find, class Read>
 auto named_or_file(std::string_view option, std::string_view word, Find find, Read read) {
   std::string known;
@@ -76,7 +69,17 @@ auto named_or_file(std::string_view option, std::string_view word, Find find, Re
   } catch (std::invalid_argument const& error) {
     known = error.what();
   }
-  return read(text_of(option, word, known));
+  std::string text;
+  try {
+    text = read_file(std::string(word));
+  } catch (usage_error const& error) {
+    throw usage_error(std::string(option) + ": " + known + "; as a file: " + error.what());
+  }
+  try {
+    return read(text);
+  } catch (std::invalid_argument const& error) {
+    throw usage_error(std::string(option) + ": cannot read " + quoted(word) + ": " + error.what());
+  }
 }
 
 struct choose_option {
@@ -98,6 +101,11 @@ constexpr choose_option options[] = {
      c.gpu_name = std::string(word);
      for (std::size_t comma = 0; comma != std::string_view::npos;) {
        comma = word.find(',');
+       if (comma == 0 || word.empty())
+         throw usage_error(std::string(option) +
+                           " has no name at the beginning, at the end or "
+                           "between two commas; name one GPU for all devices, "
+                           "or one for each");
        c.gpus.push_back(named_or_file(option, word.substr(0, comma), pp::find_gpu, pp::read_gpu));
        word.remove_prefix(comma == std::string_view::npos ? 0 : comma + 1);
      }
@@ -253,19 +261,18 @@ choose_command read_choose_command(int count, char const* const* words) {
       throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
   if (!result.lengths.empty()) {
     for (std::string_view const other :
-         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter", "--search"})
+         {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter"})
       if (has(other))
         throw usage_error("choose: " + std::string(other) +
                           " is for sequences of one length; leave it or --lengths out");
-    if (result.gpus.size() > 1 || result.format == "header")
-      throw usage_error("choose: with --lengths all devices are of one --gpu, and no header is "
-                        "written; take text, json or svg");
     result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
     result.microbatches = static_cast<int>(result.lengths.size());
   }
   if (has("--efficiency") && result.measured)
     throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
                       "leave one of them out");
+  if (has("--seconds") && has("--rounds"))
+    throw usage_error("choose: --rounds stands in place of --seconds; leave one of them out");
   for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
     if (has(name) && !result.search)
       throw usage_error("choose: " + std::string(name) + " is of a search; give --search as well");

@@ -183,7 +183,26 @@ void append_frontier(std::string& out,
   }
 }
 
+//! "16 8x2, 32": of each microbatch.
+void append_groups(std::string& out, candidate const& pick) {
+  out += "GPUs of the groups, microbatch by microbatch:";
+  for (std::size_t m = 0; m < pick.groups.size(); ++m) {
+    std::vector<gpu_group> const& groups = pick.groups[m];
+    out += m > 0 ? "," : "";
+    for (std::size_t i = 0, next = 0; i < groups.size(); i = next) {
+      while (next < groups.size() && groups[next].gpus == groups[i].gpus)
+        ++next;
+      pp::append(out, " ", groups[i].gpus);
+      if (next - i > 1)
+        pp::append(out, "x", next - i);
+    }
+  }
+  out += "; --format json has the sequences of each";
+}
+
 void append_layers(std::string& out, candidate const& pick) {
+  if (!pick.groups.empty())
+    return append_groups(out, pick);
   if (std::count(pick.layers.begin(), pick.layers.end(), 0) ==
       static_cast<std::ptrdiff_t>(pick.layers.size())) {
     out += "layers are cut at their attention";
@@ -214,8 +233,9 @@ void append_reasons(std::string& out,
   if (second != nullptr)
     out += per_cent(second->ranked / pick.ranked - 1) + " slower";
   out += "\n";
-  out += "no order of its placement and memory is more than " +
-         per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
+  out += std::string(pick.groups.empty() ? "no order of its placement and memory is"
+                                         : "no groups for its microbatches are") +
+         " more than " + per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
   if (pick.any_bound > 0)
     out += "no cut, no placement and no order of the layers on these devices is more than " +
            per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
@@ -234,7 +254,7 @@ void append_reasons(std::string& out,
       pp::append(out, " ", tokens);
   }
   out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
-  if (is_apart(pick.choice)) {
+  if (is_apart(pick.choice) || !pick.groups.empty()) {
     out += "of runs of its kind no memory is published\n";
   } else if (pick.choice.adapted == adapter::none) {
     pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
@@ -285,6 +305,25 @@ void append_reasons(std::string& out,
          per_cent(least.ranked / pick.ranked - 1) + " slower\n";
 }
 
+void append_json_groups(std::string& out, candidate const& one) {
+  auto const list = [&out](auto const& values, auto const& add) {
+    out += "[";
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      out += i > 0 ? ", " : "";
+      add(values[i]);
+    }
+    out += "]";
+  };
+  out += ", \"groups\": ";
+  list(one.groups, [&](std::vector<gpu_group> const& groups) {
+    list(groups, [&](gpu_group const& group) {
+      pp::append(out, "{\"gpus\": ", group.gpus, ", \"sequences\": ");
+      list(group.sequences, [&](int sequence) { pp::append(out, sequence); });
+      out += "}";
+    });
+  });
+}
+
 std::string json_of(choose_command const& asked,
                     candidates const& found,
                     pp::memory_choice const& choice,
@@ -317,7 +356,10 @@ std::string json_of(choose_command const& asked,
     out += "], \"chunk_lengths\": [";
     for (std::size_t c = 0; c < one.chunk_lengths.size(); ++c)
       pp::append(out, c > 0 ? ", " : "", one.chunk_lengths[c]);
-    out += "]}";
+    out += "]";
+    if (!one.groups.empty())
+      append_json_groups(out, one);
+    out += "}";
   }
   return out + "]}\n";
 }
@@ -401,7 +443,8 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
   pp::memory_choice choice = pp::choose_within(points, asked.memory_gb);
   if (!choice.pick) {
     candidate const& least = found.all[*choice.least];
-    throw usage_error("choose: nothing fits " + rounded(asked.memory_gb, 2) +
+    throw usage_error("choose: nothing fits " +
+                      rounded(asked.memory_gb, asked.memory_gb < 1 ? 6 : 2) +
                       " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
                       least.label + ": take that much, more devices or more tensor parallelism");
   }

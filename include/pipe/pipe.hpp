@@ -57,6 +57,7 @@
 #include <pipe/model/measured.hpp>
 #include <pipe/model/one_clock.hpp>
 #include <pipe/model/predict.hpp>
+#include <pipe/model/predict_groups.hpp>
 #include <pipe/model/predict_shards.hpp>
 #include <pipe/model/read_shape.hpp>
 #include <pipe/model/transformer.hpp>

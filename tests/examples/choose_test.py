@@ -4,6 +4,7 @@
 
 usage: choose_test.py PROGRAM COMPILER INCLUDE [unittest argument ...]
 """
+import itertools
 import json
 import pathlib
 import re
@@ -180,12 +181,51 @@ class Choice(unittest.TestCase):
                               ((*SMALL[:-3], 99, *SMALL[-2:]), "layers"),
                               ((*SMALL, "--gpu", "a100"), "twice"),
                               ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
-                              ((*SMALL, "--jittr", 1), "did you mean --jitter")):
-            with self.subTest(words=words):
-                result = run(*words)
-                self.assertEqual((result.returncode, result.stdout), (2, ""))
-                self.assertEqual(len(re.sub(PROGRESS, "", result.stderr).splitlines()), 1)
-                self.assertIn(wanted, result.stderr)
+                              ((*SMALL, "--jittr", 1), "did you mean --jitter"),
+                              ((*SMALL, "--memory", "2MB"), "nothing fits 0.002 GB per GPU"),
+                              ((*SMALL, "--memory", 0), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '0'"),
+                              ((*SMALL, "--memory", "nan"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not 'nan'"),
+                              ((*SMALL, "--memory", "80 GB"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
+                              ((*SMALL, "--tensor", 32), "but 16 is none of 32"),
+                              ((*SMALL, "--expert", 2), "the model has no experts"),
+                              ((*SMALL, "--efficiency", "nan,1,1"), "between 0 and 1, not 'nan'"),
+                              ((*SMALL, "--search", "--rounds", 2, "--seconds", 1), "leave one of them out"),
+                              ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),
+                              ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
+                              ((*SMALL[:5], "", *SMALL[6:]), "has no name at the beginning, at the end"),
+                              ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20; as a file: cannot read"),
+                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number between 1 and 16777216, not '0'"),
+                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number between 1 and 4096"),
+                              ((SMALL[0], "/", *SMALL[2:]), "as a file: cannot read '/': Is a directory"),
+                              ((SMALL[0], "/dev/null", *SMALL[2:]), "--model: cannot read '/dev/null': JSON: an object in braces")):
+            self.check_refusal(words, wanted)
+
+    def check_refusal(self, words, wanted):
+        with self.subTest(words=words):
+            result = run(*words)
+            self.assertEqual((result.returncode, result.stdout), (2, ""))
+            self.assertEqual(len(re.sub(PROGRESS, "", result.stderr).splitlines()), 1)
+            self.assertIn(wanted, result.stderr)
+
+    def test_mistakes_in_files_are_said_of_the_file(self):
+        shape = {"num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "vocab_size": 51200}
+        card = {"peak_tflops": 312, "memory_gb": 80, "link_gb_per_s": 300, "network_gb_per_s": 25, "host_gb_per_s": 24}
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "file.json"
+            for change, wanted in (({"num_hidden_layers": "24"}, "'num_hidden_layers' must be a whole number"),
+                                   ({"num_hidden_layers": 1e30}, "'num_hidden_layers' must be a whole number"),
+                                   ({"num_hidden_layers": -3}, "must be at least 1"),
+                                   ({"hidden_size": 2050}, "but 2050 is none of 16"),
+                                   ({"num_key_value_heads": 5}, "but 16 is none of 5")):
+                file.write_text(json.dumps({**shape, **change}), encoding="utf-8")
+                self.check_refusal((SMALL[0], file, *SMALL[2:]), wanted)
+                self.check_refusal((SMALL[0], file, *SMALL[2:]), f"--model: cannot read '{file}': ")
+            for change, wanted in (({"peak_tflops": 0}, "above 0"), ({"memory_gb": "80"}, "'memory_gb' must be a number"),
+                                   ({"peak_tflops": float("nan")}, "a number is wanted, at line 1"),
+                                   ({"peak_tflops": float("inf")}, "a number is wanted, at line 1")):
+                file.write_text(json.dumps({**card, **change}), encoding="utf-8")
+                self.check_refusal((*SMALL[:5], file, *SMALL[6:]), wanted)
+                self.check_refusal((*SMALL[:5], file, *SMALL[6:]), f"--gpu: cannot read '{file}': ")
 
     def test_models_and_gpus_from_files(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -399,13 +439,136 @@ class Choice(unittest.TestCase):
         fit = [row for row in rows.values() if row["memory_gb"] <= few["memory_gb"]]
         best = min(fit, key=lambda row: row["seconds"])
         self.assertIn(f"pick: {best['schedule']}, the fastest of {len(fit)} that fit", tight)
-        for words_and_wanted in ((("12y",), "12y"), (("0x3",), "wants lengths"), (("5x9999",), "more than 4096"),
+        for words_and_wanted in ((("12y",), "12y"), (("0x3",), "wants lengths"), (("-4",), "or a file of them; cannot read '-4'"),
+                                 (("1e3",), "or a file of them; cannot read '1e3'"), (("16777217",), "wants lengths"),
+                                 (("4096", "--memory", "1GB"), "nothing fits 1 GB per GPU; the least is "), (("5x9999",), "more than 4096"),
                                  ((",",), "has no lengths"), (("64", "--sequence", 3), "--sequence is for sequences of"),
-                                 (("64", "--search"), "--search is for sequences of"),
-                                 (("64x9", "--format", "header"), "no header is written")):
+                                 (("64", "--jitter", 0.1), "--jitter is for sequences of")):
             result = run(*words, *words_and_wanted[0])
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertRegex(result.stderr, words_and_wanted[1])
+
+    def test_groups_of_gpus_that_share_sequences(self):
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 4, "--lengths", "512x5,4096,1024")
+        lengths = [512] * 5 + [4096, 1024]
+        found = json.loads(output(*words, "--format", "json"))
+        rows = {row["schedule"]: row for row in found["candidates"] if "groups" in row}
+        # All at once; the long one alone; and no more, since none is longer.
+        self.assertEqual(set(rows), {"sequence groups, 1 microbatch", "sequence groups, 2 microbatches"})
+        self.assertEqual([sorted(sum((group["sequences"] for group in groups), []))
+                          for groups in rows["sequence groups, 2 microbatches"]["groups"]], [[5], [0, 1, 2, 3, 4, 6]])
+        hidden, vocabulary, layers, rate = 2048, 51200, 24, 312e12
+        parameters = layers * 12 * hidden ** 2 + 2 * hidden * vocabulary
+        gathered = 8 * parameters * 3 / 4 / 300e9  # twice bf16 and once single precision, of which a quarter is there
+
+        def seconds_on(tokens, gpus):
+            work = layers * (3 * 2 * tokens * 12 * hidden ** 2 + 3.5 * 2 * hidden * tokens ** 2) / (0.62 * rate)
+            work += 3 * 2 * tokens * hidden * vocabulary / (0.40 * rate)
+            return work / gpus + 2 * layers * 4 * 2 * tokens * hidden / gpus * (gpus - 1) / gpus / 300e9
+
+        def bytes_on(tokens, gpus):
+            return (layers * tokens * (32 * hidden + 4 * 16) + 6 * tokens * vocabulary) / gpus
+
+        def check(row):
+            seconds, held = 0, 0
+            for groups in row["groups"]:
+                self.assertEqual(sum(group["gpus"] for group in groups), 4)
+                seconds += max(gathered, *(sum(seconds_on(lengths[i], group["gpus"]) for i in group["sequences"])
+                                           for group in groups))
+                held = max(held, *(sum(bytes_on(lengths[i], group["gpus"]) for i in group["sequences"]) for group in groups))
+            self.assertAlmostEqual(row["seconds"], seconds, delta=1e-9 * seconds)
+            resident = 18 * parameters / 4 + 8 * hidden * vocabulary
+            self.assertAlmostEqual(row["memory_gb"], (resident + held) / 1e9, delta=1e-9 * held)
+
+        def least(sequences, room):
+            best = float("inf")
+            for sizes in ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1)):
+                for places in itertools.product(range(len(sizes)), repeat=len(sequences)):
+                    ends, held = [0] * len(sizes), [0] * len(sizes)
+                    for i, place in zip(sequences, places):
+                        ends[place] += seconds_on(lengths[i], sizes[place])
+                        held[place] += bytes_on(lengths[i], sizes[place])
+                    if max(held) <= room:
+                        best = min(best, max(ends))
+            return max(best, gathered)
+
+        for row in rows.values():
+            check(row)
+        best = least(range(7), float("inf"))
+        self.assertAlmostEqual(rows["sequence groups, 1 microbatch"]["seconds"], best, delta=1e-9 * best)
+        # Without room for the long sequence on a GPU, or with it.
+        for limit in (8, 9, 11, 20):
+            tight = json.loads(output(*words, "--memory", f"{limit}GB", "--format", "json"))
+            room = limit * 1e9 - 18 * parameters / 4 - 8 * hidden * vocabulary
+            for row in tight["candidates"]:
+                if row["schedule"] != "sequence groups, 2 microbatches":
+                    continue
+                check(row)
+                wanted = least([5], room) + least([0, 1, 2, 3, 4, 6], room)
+                if wanted < float("inf"):
+                    self.assertLessEqual(row["memory_gb"], limit)
+                    self.assertAlmostEqual(row["seconds"], wanted, delta=1e-9 * wanted)
+                else:
+                    self.assertGreater(row["memory_gb"], limit)
+        text = output(*words)
+        self.assertIn("pick: sequence groups, ", text)
+        self.assertRegex(text, r"GPUs of the groups, microbatch by microbatch: [\dx, ]+; --format json has the sequences of each\n")
+        self.assertIn("no groups for its microbatches are more than 0 % faster", text)
+        # Heads cannot be shared by more GPUs than they are many, nor weights travel in no time.
+        alone = json.loads(output(*words[:-1], "1024", "--tensor", 16, "--format", "json"))["candidates"]
+        row = next(row for row in alone if "groups" in row)
+        self.assertLessEqual(max(group["gpus"] for group in row["groups"][0]), 16)
+        self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
+
+    def test_lengths_on_gpus_that_differ(self):
+        words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", "--format", "json", "--gpu")
+        equal = {row["schedule"]: row for row in json.loads(output(*words, "a100"))["candidates"]}
+        named = {row["schedule"]: row for row in json.loads(output(*words, "a100,a100"))["candidates"]}
+        self.assertEqual(named, {name: row for name, row in equal.items() if "groups" not in row})
+        mixed = json.loads(output(*words, "a100,h100"))
+        pick = mixed["candidates"][mixed["pick"]]
+        self.assertTrue(pick["schedule"].endswith(", packed to 2048"), pick)
+        self.check_header(pick, *(word for word in words if word not in ("--format", "json")), "a100,h100")
+        for row in mixed["candidates"]:
+            self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+        row = next(row for row in mixed["candidates"] if row["schedule"] == "1f1b, packed to 2048")
+        self.assertLess(row["layers"][0], row["layers"][1])
+        # By hand: microbatches of 2048 and of 3 x 512, and a network between the two.
+        hidden, vocabulary = 2048, 51200
+        def time(stage, pieces, linears, attentions):
+            rate = (312e12, 989e12)[stage]
+            linear = sum(2 * tokens * 12 * hidden ** 2 for tokens in pieces) / (0.62 * rate)
+            attention = sum(2 * hidden * tokens ** 2 for tokens in pieces) / (0.62 * rate)
+            output_layer = sum(2 * tokens * hidden * vocabulary for tokens in pieces) / (0.40 * rate)
+            return row["layers"][stage] * (linears * linear + attentions * attention) + stage * linears * output_layer
+        first, second = [2048], [512] * 3
+        message = 2 * 2048 * hidden / 25e9
+        ready = time(0, first, 1, 1) + message
+        free = ready + time(1, first, 3, 3.5)
+        back = free + message
+        free = max(free, time(0, first, 1, 1) + time(0, second, 1, 1) + message) + time(1, second, 3, 3.5)
+        end = max(time(0, first, 1, 1) + time(0, second, 1, 1), back) + time(0, first, 2, 2.5)
+        end = max(end, free + message) + time(0, second, 2, 2.5)
+        self.assertAlmostEqual(row["seconds"], end, delta=1e-9)
+
+    def test_lengths_are_searched_further_and_written_as_headers(self):
+        words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, "--lengths", "512x5,4096,1024")
+        plain = json.loads(output(*words, "--format", "json"))["candidates"]
+        found = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))
+        rows = found["candidates"]
+        self.assertEqual([{k: v for k, v in row.items() if k != "any_bound"} for row in rows[:len(plain)]], plain)
+        for row in rows:
+            self.assertEqual("any_bound" in row, "groups" not in row)
+            self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
+        hidden, tokens = 2048, [512] * 5 + [4096, 1024]
+        work = sum(24 * (3 * 2 * n * 12 * hidden ** 2 + 3.5 * 2 * hidden * n ** 2) / 0.62 + 3 * 2 * n * hidden * 51200 / 0.40
+                   for n in tokens) / 312e12
+        self.assertAlmostEqual(rows[0]["any_bound"], work / 2, delta=1e-9)
+        # The least memory: unequal numbers of chunks, some of which are recomputed.
+        least = min(plain, key=lambda row: row["memory_gb"])
+        self.assertIn("chunkflow", least["schedule"])
+        self.check_header(least, *words, "--memory", f"{least['memory_gb'] + 1e-9:.12f}GB")
+        self.assertIn("has no C++ type to write down", run(*words, "--format", "header").stderr)
 
     @staticmethod
     def by_hand(layers, microbatches, keep, size):

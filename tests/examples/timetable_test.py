@@ -682,7 +682,7 @@ class Mistakes(unittest.TestCase):
         with self.subTest(words=words):
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stdout, "")
-            self.assertRegex(result.stderr, r"\Atimetable: [^\n]+\n\Z")
+            self.assertRegex(re.sub(PROGRESS, "", result.stderr), r"\Atimetable: [^\n]+\n\Z")
             self.assertIn(reason, result.stderr)
 
     def test_names(self):

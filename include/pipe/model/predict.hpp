@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_2 {
@@ -67,11 +68,17 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
       setup.expert < 1)
     throw std::invalid_argument("training_setup: every number must be at least 1");
   if (model.heads % setup.tensor != 0)
-    throw std::invalid_argument(
-      "training_setup: the heads of the model must be a multiple of the tensor parallel GPUs");
-  if (setup.expert > 1 && (model.experts == 0 || model.experts % setup.expert != 0))
+    throw std::invalid_argument("training_setup: the heads of the model must be a multiple of the "
+                                "tensor parallel GPUs, but " +
+                                std::to_string(model.heads) + " is none of " +
+                                std::to_string(setup.tensor));
+  if (setup.expert > 1 && model.experts == 0)
+    throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
+  if (setup.expert > 1 && model.experts % setup.expert != 0)
     throw std::invalid_argument("training_setup: the experts of a layer must be a multiple of the "
-                                "GPUs that they are spread over");
+                                "GPUs that they are spread over, but " +
+                                std::to_string(model.experts) + " is none of " +
+                                std::to_string(setup.expert));
 }
 
 //! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the

@@ -26,9 +26,10 @@ namespace detail {
 whole_number(flat_json const& file, std::initializer_list<char const*> names, int otherwise) {
   for (char const* const name : names) {
     auto const found = file.numbers().find(name);
-    if (found == file.numbers().end())
+    bool const missing = found == file.numbers().end();
+    if (missing && file.words().count(name) == 0)
       continue;
-    double const value = found->second;
+    double const value = missing ? 0.5 : found->second; // words are no numbers, in quotes or not
     if (value != std::floor(value) || std::abs(value) > 2147483647.0)
       throw std::invalid_argument(std::string("model file: '") + name + "' must be a whole number");
     return static_cast<int>(value);
@@ -91,7 +92,9 @@ whole_number(flat_json const& file, std::initializer_list<char const*> names, in
   for (auto const& each : wanted) {
     auto const found = file.numbers().find(each.name);
     if (found == file.numbers().end())
-      throw std::invalid_argument(std::string("GPU file: '") + each.name + "' is missing");
+      throw std::invalid_argument(
+        std::string("GPU file: '") + each.name +
+        (file.names().count(each.name) > 0 ? "' must be a number" : "' is missing"));
     result.*each.member = found->second;
   }
   result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8);

@@ -83,10 +83,13 @@ constexpr void check_transformer(transformer const& model) {
       model.shared_ffn < 0)
     throw std::invalid_argument("transformer: no number of a shape is negative");
   if (model.head_width == 0 && model.hidden % model.heads != 0)
-    throw std::invalid_argument("transformer: hidden must be a multiple of heads, or head_width "
-                                "must say how wide a head is");
+    throw std::invalid_argument(
+      "transformer: hidden must be a multiple of heads, but " + std::to_string(model.hidden) +
+      " is none of " + std::to_string(model.heads) + "; or head_width must say how wide a head is");
   if (model.heads % model.kv_heads != 0)
-    throw std::invalid_argument("transformer: heads must be a multiple of kv_heads");
+    throw std::invalid_argument("transformer: heads must be a multiple of kv_heads, but " +
+                                std::to_string(model.heads) + " is none of " +
+                                std::to_string(model.kv_heads));
   if (model.experts > 0 && (model.experts_per_token < 1 || model.experts_per_token > model.experts))
     throw std::invalid_argument(
       "transformer: experts_per_token must be between 1 and the number of experts");

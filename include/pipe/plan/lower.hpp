@@ -353,14 +353,16 @@ lower(timetable_view table, Sizes const& sizes = {}, lower_options const& option
 }
 
 //! @brief Lowers the forward passes of a timetable alone: the same pipeline, evaluated. No buffer
-//! lives on for a backward pass (`activation` is memory to work in), and there are no gradients that
-//! steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals behind
-//! their passes, and every device gets them all (but for placements that keep two copies of stages).
+//! lives on for a backward pass (`activation` is memory to work in), and there are no gradients
+//! that steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals
+//! behind their passes, and every device gets them all (but for placements that keep two copies of
+//! stages).
 //!
 //! Such a plan may follow a plan for training, and the other way round, without a barrier:
 //! see `prove(first, next)`.
 //!
-//! @throws as `lower` does.
+//! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
+//! statistics between stages, weights that are gathered, or stages that go one way.
 //! @complexity that of `lower`.
 template <communication_policy Policy = communicator_per_pair, buffer_sizes Sizes = no_sizes>
 [[nodiscard]] plan
@@ -371,6 +373,11 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
       "evaluate with a plan of the whole timetable, and leave its gradients alone");
+  if (stages_go_one_way(*table.declared))
+    throw std::invalid_argument(
+      "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
+      "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "
+      "its gradients alone, or with a schedule whose stages go both ways");
   if (table.declared->has_needs)
     throw std::invalid_argument(
       "plan: an evaluation has no visits in which sharded weights are gathered; evaluate with a "

@@ -205,29 +205,84 @@ private:
     return best;
   }
 
+  //! Residues of a pattern; their differences decide the waits between two devices.
+  struct residues {
+    int forward_up;
+    int backward_down;
+    int before_backward; // - backward_down
+    int backward_up;
+    int forward_turn;  // forward_up - backward_down
+    int backward_turn; // backward_up - backward_down
+  };
+  [[nodiscard]] residues residues_of(device_pattern const& on) const {
+    int const forward = on.start[leg::forward_up];
+    int const down = on.start[leg::backward_down];
+    int const up = on.start[leg::backward_up];
+    return {
+      wrap(forward), wrap(down), wrap(-down), wrap(up), wrap(forward - down), wrap(up - down)};
+  }
+  //! A pattern of the device above, and what leads to it.
+  struct source {
+    std::int64_t cost;
+    std::uint32_t number;
+    residues at;
+  };
+
+  //! The least of `cost` and `hop_cost` for each pattern of a device, and the pattern above that it
+  //! is from.
   [[nodiscard]] std::vector<std::int64_t>
   extend(int device, std::vector<std::int64_t> const& cost, std::uint32_t* from) const {
     // The cheapest first: no wait costs less than nothing, so the rest is out once one costs more.
-    std::vector<std::uint32_t> cheap(cost.size());
-    for (std::size_t i = 0; i < cheap.size(); ++i)
-      cheap[i] = static_cast<std::uint32_t>(i);
-    std::sort(cheap.begin(), cheap.end(), [&cost](std::uint32_t i, std::uint32_t k) {
-      return std::pair(cost[i], i) < std::pair(cost[k], k);
+    std::vector<source> cheap;
+    for (std::size_t i = 0; i < cost.size(); ++i)
+      cheap.push_back({cost[i], static_cast<std::uint32_t>(i), residues_of(patterns_[i])});
+    std::sort(cheap.begin(), cheap.end(), [](source const& a, source const& b) {
+      return std::pair(a.cost, a.number) < std::pair(b.cost, b.number);
     });
+    // What a wait costs whose residue is the sum of two, in the outer stages and in the others.
+    std::vector<std::int64_t> outer(2 * static_cast<std::size_t>(interval_));
+    std::vector<std::int64_t> inner(outer.size());
+    for (std::size_t i = 0; i < outer.size(); ++i) {
+      outer[i] = std::int64_t{device} * wrap(static_cast<int>(i));
+      inner[i] = (std::int64_t{2} * devices_ - device) * wrap(static_cast<int>(i));
+    }
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
     std::vector<std::int64_t> next(cost.size(), std::numeric_limits<std::int64_t>::max());
     for (std::size_t to = 0; to < next.size(); ++to) {
-      for (std::uint32_t const i : cheap) {
-        if (cost[i] >= next[to])
+      residues const here = residues_of(patterns_[to]);
+      std::int64_t const* const forward_up = &inner[index(-here.forward_up - 2 * forward)];
+      std::int64_t const* const backward_down =
+        &inner[index(here.backward_down + forward - backward)];
+      std::int64_t const* const backward_up = &outer[index(-here.backward_up - forward - backward)];
+      // The same where the wait of forward_down is the one that leaves backward_down none.
+      std::int64_t const* const forward_down =
+        &outer[index(here.before_backward + backward - forward)];
+      std::int64_t const* const forward_turn =
+        &inner[index(-here.forward_turn - forward - backward)];
+      std::int64_t const* const backward_turn = &outer[index(-here.backward_turn - 2 * backward)];
+      std::int64_t best = std::numeric_limits<std::int64_t>::max();
+      for (source const& one : cheap) {
+        if (one.cost >= best)
           break;
-        std::int64_t const sum = cost[i] + hop_cost(device, patterns_[i], patterns_[to]).first;
-        if (sum >= next[to])
+        std::int64_t const at_once = forward_up[one.at.forward_up] +
+                                     backward_down[one.at.before_backward] +
+                                     backward_up[one.at.backward_up];
+        std::int64_t const later = forward_down[one.at.backward_down] +
+                                   forward_turn[one.at.forward_turn] +
+                                   backward_turn[one.at.backward_turn];
+        std::int64_t const sum = one.cost + std::min(at_once, later);
+        if (sum >= best)
           continue;
-        next[to] = sum;
-        from[to] = i;
+        best = sum;
+        from[to] = one.number;
       }
-      next[to] += patterns_[to].weight_wait;
+      next[to] = best + patterns_[to].weight_wait;
     }
     return next;
+  }
+  [[nodiscard]] std::size_t index(int value) const noexcept {
+    return static_cast<std::size_t>(wrap(value));
   }
 
   //! Turns patterns and waits into starts.

@@ -92,18 +92,19 @@ private:
       return 0;
     std::vector<double> work(static_cast<std::size_t>(extents.devices));
     for (int stage = 0; stage < stages(extents); ++stage)
-      for (int chunk = 0; chunk < extents.chunks; ++chunk)
-        for (pass_kind const kind :
-             {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
-          pass const what = row_writer::make(kind, stage, 0, chunk);
-          pass const other = row_writer::make(pass_kind::backward_weight, stage, 0, chunk);
-          // Beside another pass it may take less.
-          work[static_cast<std::size_t>(device_of(over, stage))] +=
-            extents.microbatches *
-            std::min({double{costs.duration(what)},
-                      pair_duration(costs, what, what) / 2,
-                      pair_duration(costs, what, other) - costs.duration(other)});
-        }
+      for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch)
+        for (int chunk = 0; chunk < extents.chunks; ++chunk)
+          for (pass_kind const kind :
+               {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
+            pass const what = row_writer::make(kind, stage, microbatch, chunk);
+            pass const other =
+              row_writer::make(pass_kind::backward_weight, stage, microbatch, chunk);
+            // Beside another pass it may take less.
+            work[static_cast<std::size_t>(device_of(over, stage))] +=
+              std::min({double{costs.duration(what)},
+                        pair_duration(costs, what, what) / 2,
+                        pair_duration(costs, what, other) - costs.duration(other)});
+          }
     return *std::max_element(work.begin(), work.end());
   }
 

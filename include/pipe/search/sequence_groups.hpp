@@ -8,6 +8,7 @@
 #include <pipe/core/sort_stably.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -68,12 +69,22 @@ template <group_cost Cost>
 class group_search {
 public:
   //! @param order sequences, longest first. @param best what is to be improved.
+  //! @param devices of all groups.
   group_search(std::span<int const> lengths,
                std::span<int const> order,
+               int devices,
                Cost const& cost,
                double memory,
                sequence_groups& best)
-      : lengths_(lengths), order_(order), cost_(cost), memory_(memory * (1 + 1e-12)), best_(best) {}
+      : lengths_(lengths), order_(order), memory_(memory * (1 + 1e-12)), best_(best) {
+    for (int size = 1; size <= devices / 2; size *= 2)
+      ++doublings_;
+    for (int const tokens : lengths)
+      for (int level = 0; level <= doublings_; ++level) {
+        times_of_.push_back(cost.time(tokens, 1 << level));
+        bytes_of_.push_back(cost.bytes(tokens, 1 << level));
+      }
+  }
 
   //! Each sequence goes to the group that then ends first of those with room for it.
   void first_fit(std::vector<int> const& sizes) {
@@ -102,22 +113,27 @@ public:
 private:
   void begin(std::vector<int> const& sizes) {
     sizes_ = sizes;
+    levels_.clear();
+    for (int const size : sizes)
+      levels_.push_back(std::countr_zero(static_cast<unsigned>(size)));
     time_.assign(sizes.size(), 0);
     bytes_.assign(sizes.size(), 0);
     group_of_.assign(lengths_.size(), 0);
   }
-  [[nodiscard]] int length(int sequence) const {
-    return lengths_[static_cast<std::size_t>(sequence)];
+  //! Where a sequence on groups of the size of this one stands in the tables.
+  [[nodiscard]] std::size_t index(int sequence, std::size_t group) const {
+    return static_cast<std::size_t>(sequence) * (static_cast<std::size_t>(doublings_) + 1) +
+           static_cast<std::size_t>(levels_[group]);
   }
   [[nodiscard]] double time_of(int sequence, std::size_t group) const {
-    return cost_.time(length(sequence), sizes_[group]);
+    return times_of_[index(sequence, group)];
   }
   [[nodiscard]] bool fits(int sequence, std::size_t group) const {
-    return bytes_[group] + cost_.bytes(length(sequence), sizes_[group]) <= memory_;
+    return bytes_[group] + bytes_of_[index(sequence, group)] <= memory_;
   }
   void put(int sequence, std::size_t group) {
     time_[group] += time_of(sequence, group);
-    bytes_[group] += cost_.bytes(length(sequence), sizes_[group]);
+    bytes_[group] += bytes_of_[index(sequence, group)];
     group_of_[static_cast<std::size_t>(sequence)] = static_cast<int>(group);
   }
   void keep() {
@@ -157,14 +173,37 @@ private:
 
   std::span<int const> lengths_;
   std::span<int const> order_;
-  Cost const& cost_;
+  int doublings_ = 0;            // from a device alone to the largest group
+  std::vector<double> times_of_; // [sequences][doublings + 1]
+  std::vector<double> bytes_of_;
   double memory_;
   sequence_groups& best_;
   std::vector<int> sizes_;
+  std::vector<int> levels_; // of the sizes
   std::vector<double> time_;
   std::vector<double> bytes_;
   std::vector<int> group_of_;
 };
+
+//! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
+//! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
+template <class With>
+void each_plain_sum(int devices, std::int64_t most, With const& with) {
+  auto const give = [&](int count, int large, int small) {
+    int const rest = devices - count * large;
+    if (rest % small != 0 || most-- <= 0)
+      return;
+    std::vector<int> sizes(static_cast<std::size_t>(count), large);
+    sizes.insert(sizes.end(), static_cast<std::size_t>(rest / small), small);
+    with(sizes);
+  };
+  for (int size = 1; size <= devices; size *= 2)
+    give(0, size, size);
+  for (int small = 1; small <= devices; small *= 2)
+    for (int large = 2 * small; large <= devices; large *= 2)
+      for (int count = 1; count <= (devices - 1) / large; count *= 2)
+        give(count, large, small);
+}
 
 //! Calls `with` for the ways to write a number as a sum of powers of 2, largest first, at most
 //! `most` of them. @return whether these were all
@@ -200,10 +239,11 @@ bool each_sum_of_powers(int devices, std::int64_t most, With const& with) {
 //! @brief The groups of devices, each a power of 2 large and all devices in one, and the
 //! distribution of sequences over them whose slowest group is fastest.
 //!
-//! Tries all sums of powers of 2 where there are at most `most_steps`, distributes longest first,
-//! and then searches all distributions within `most_steps` steps: where these are enough the result
-//! is optimal, else `bound` says how far it may be. The bound: a sequence takes its time on the
-//! best size for it, and all of them the devices' time that they need at least.
+//! Tries all sums of powers of 2 where there are at most `most_steps`, else those of one or two
+//! sizes and as many others, distributes longest first, and then searches all distributions within
+//! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
+//! may be. The bound: a sequence takes its time on the best size for it, and all of them the
+//! devices' time that they need at least.
 //!
 //! @param lengths tokens of each sequence, at least one sequence. @param devices at least 1.
 //! @param memory bytes that a device may hold.
@@ -243,7 +283,9 @@ best_sequence_groups(std::span<int const> lengths,
     best.bound = std::max(best.bound, fastest);
   }
   best.bound = std::max(best.bound, area / devices);
-  detail::group_search<Cost> search(lengths, order, cost, memory, best);
+  detail::group_search<Cost> search(lengths, order, devices, cost, memory, best);
+  detail::each_plain_sum(
+    devices, most_steps, [&](std::vector<int> const& sizes) { search.first_fit(sizes); });
   std::vector<std::vector<int>> sums;
   bool complete = detail::each_sum_of_powers(
     devices, std::max<std::int64_t>(most_steps, 1), [&](std::vector<int> const& sizes) {

@@ -4,7 +4,9 @@
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -182,6 +184,19 @@ TEST_CASE("an evaluation runs the forward passes and keeps nothing") {
       CHECK(work.view().layout(device, pp::slot_class::received_gradient).count == 0);
     }
   }
+}
+
+TEST_CASE("stages that go back alone have no evaluation, and a sentence says so") {
+  std::string const sentence =
+    "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
+    "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "
+    "its gradients alone, or with a schedule whose stages go both ways";
+  for (pp::dynamic_timetable const& table :
+       {pp::make_timetable(pp::RoundPipe<0, 2>{}, {2, 4}),
+        pp::make_timetable(pp::RoundPipe<2, 6>{}, {4, 8}),
+        pp::make_timetable(pp::with_sharded_weights<pp::RoundPipe<1, 2>>{}, {2, 4})})
+    CHECK_THROWS_WITH_AS(
+      (void)pp::lower_evaluation(table), sentence.c_str(), std::invalid_argument);
 }
 
 TEST_CASE("an arena over the limit is refused, with the class and the pass of its peak") {

@@ -38,6 +38,7 @@ std::uint64_t own_input(int microbatch) {
 //! with the gradients.
 struct microbatch {
   std::vector<std::uint64_t>* result = nullptr;
+  std::vector<std::uint64_t>* outputs = nullptr;
 
   static std::uint64_t& word(pp::buffer const& memory) { return memory.as<std::uint64_t>()[0]; }
 
@@ -47,6 +48,8 @@ struct microbatch {
       word(where.state) = own_input(where.stage);
     word(where.activation) = word(where.state);
     word(where.state) *= weight;
+    if (outputs != nullptr && where.last_chunk())
+      (*outputs)[static_cast<std::size_t>(where.stage)] = word(where.state);
     if (out.slot >= 0)
       word(out) = weight;
   }
@@ -134,6 +137,33 @@ TEST_CASE("gradients that travel with their weights are those of one device") {
       runner.step();
       CHECK(got == on_one_device(devices, devices * rounds));
       CHECK(pp::verify(runner.trace()));
+    }
+}
+
+TEST_CASE("weights travel through an evaluation between steps, too") {
+  for (int devices = 2; devices <= 4; ++devices)
+    for (int rounds = 1; rounds <= 3; ++rounds) {
+      int const microbatches = devices * rounds;
+      auto const table = pp::make_timetable<pp::WeiPipe>({devices, microbatches});
+      pp::uniform_sizes const sizes{
+        .message = 16, .activation = 8, .sequence = 8, .sequence_gradient = 8};
+      std::vector<std::uint64_t> gradients(static_cast<std::size_t>(devices));
+      std::vector<std::uint64_t> outputs(static_cast<std::size_t>(microbatches));
+      std::vector<microbatch> model(outputs.size(), microbatch{&gradients, &outputs});
+      pp::thread_runner runner(pp::lower(table, sizes), model);
+      pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, sizes));
+      for (int turn = 0; turn < 2; ++turn) {
+        std::fill(outputs.begin(), outputs.end(), std::uint64_t{0});
+        runner.step(evaluation);
+        for (int m = 0; m < microbatches; ++m) {
+          std::uint64_t wanted = own_input(m);
+          for (int group = 0; group < devices; ++group)
+            wanted *= own_weight(group);
+          CHECK(outputs[static_cast<std::size_t>(m)] == wanted);
+        }
+        runner.step();
+        CHECK(gradients == on_one_device(devices, microbatches));
+      }
     }
 }
 

@@ -49,6 +49,38 @@ void each_cut(int layers, int stages, std::function<void(std::vector<int> const&
   go(go, layers, stages);
 }
 
+//! Layers whose microbatches take different times: the first is four times as long as the others.
+struct one_long_microbatch {
+  pp::layered_devices base;
+
+  struct times {
+    pp::cost_table table;
+
+    [[nodiscard]] double duration(pp::pass const& what) const {
+      return table.duration(what) * (what.microbatch == 0 ? 4 : 1);
+    }
+    [[nodiscard]] double latency() const { return table.latency(); }
+  };
+
+  [[nodiscard]] int layers() const { return base.layers(); }
+  [[nodiscard]] bool equal_devices() const { return true; }
+  //! The worst cut there is.
+  [[nodiscard]] std::vector<int> start(pp::pipeline const& over, std::vector<int> const&) const {
+    std::vector<int> cut(static_cast<std::size_t>(pp::stages(over.extents)), 1);
+    cut.back() += layers() - pp::stages(over.extents);
+    return cut;
+  }
+  [[nodiscard]] times costs(pp::pipeline const& over, pp::arrangement const& how) const {
+    return {base.costs(over, how)};
+  }
+  [[nodiscard]] double excess(pp::timetable_view table, pp::arrangement const& how) const {
+    return base.excess(table, how);
+  }
+  [[nodiscard]] double least_time(pp::pipeline const&) const { return 0; }
+};
+
+static_assert(pp::layered_model<one_long_microbatch>);
+
 //! Times of stages by hand, with a loop of its own.
 pp::cost_table costs_by_hand(pp::pipeline const& over,
                              std::vector<pp::layer_load> const& layers,
@@ -136,6 +168,21 @@ std::vector<pp::layer_load> some_layers(std::mt19937& random, int count) {
 }
 
 } // namespace
+
+TEST_CASE("microbatches that take different times are searched as well") {
+  one_long_microbatch const model{
+    pp::layered_devices(std::vector<pp::layer_load>(8), std::vector<pp::device_power>(2))};
+  pp::device_orders const start = pp::make_orders(pp::OneFOneB{}, {2, 6}, pp::uniform_cost{});
+  double least = HUGE_VAL;
+  each_cut(8, 2, [&](std::vector<int> const& cut) {
+    pp::arrangement const how{cut, {0, 1}};
+    least = std::min(least, pp::makespan(pp::simulate(start, model.costs(start.over(), how))));
+  });
+  pp::found_pipeline const found =
+    pp::search_pipeline(model, std::vector{start}, {.rounds = 0, .order_moves = 0});
+  CHECK(found.makespan == doctest::Approx(least));
+  CHECK(found.all_cuts);
+}
 
 TEST_CASE("the search ends with the proven cuts of uneven layers, and with better orders below") {
   for (std::string const& line : support::golden_lines("golden/search/uneven_layers.txt")) {

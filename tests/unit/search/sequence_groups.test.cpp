@@ -176,10 +176,22 @@ TEST_CASE("a bound that is met is enough, and memory may be filled to the last b
   // But where the bound is not met, sums and distributions that were not looked at may be better.
   std::vector<int> const one_long{100, 1, 1, 1};
   CHECK(!pp::best_sequence_groups(one_long, 2, pp::group_work{.exchange = 0.1}, 1e9, 2).optimal);
+  std::vector<int> const two{100, 1};
+  CHECK(!pp::best_sequence_groups(two, 4, pp::group_work{.exchange = 0.1}, 1e9, 1).optimal);
   std::vector<int> const one{100};
-  CHECK(!pp::best_sequence_groups(one, 4, pp::group_work{.exchange = 100}, 1e9, 1).optimal);
   // On one device alone nothing of it fits: the bound is of groups of two.
   CHECK(pp::best_sequence_groups(one, 4, work, 50, 2).bound <= 150);
+}
+
+TEST_CASE("a large group beside many small ones is found where sums are too many to try") {
+  // Of 256 there are 692,004 sums, and those with small groups come last.
+  std::vector<int> lengths(448, 1000);
+  lengths.push_back(64000);
+  pp::group_work const work{.linear = 1, .exchange = 0.5, .memory = 1};
+  pp::sequence_groups const found = pp::best_sequence_groups(lengths, 256, work, 2000, 1000);
+  // The long one takes 2000 and 968.75 on 32 devices, and less memory than that has no group.
+  CHECK(found.sizes.front() == 32);
+  CHECK(found.time == doctest::Approx(2968.75));
 }
 
 TEST_CASE("many sequences on many devices come near the bound") {
