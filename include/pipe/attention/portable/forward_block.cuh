@@ -29,9 +29,9 @@ struct forward_shape {
   static constexpr int queries = warps * row_tiles * 16; //!< of a block
   //! Keys of one step.
   static constexpr int keys = Dim == 256 ? 32 : Dim == 128 && roomy ? 48 : 64;
-  static constexpr int query_bytes = queries * Dim * 2;
-  static constexpr int key_bytes = keys * Dim * 2; //!< of keys, and of values
-  static constexpr int slot_bytes = 32;            //!< the block's work
+  static constexpr int query_bytes = queries * Dim * 2; //!< of queries
+  static constexpr int key_bytes = keys * Dim * 2;      //!< of keys, and of values
+  static constexpr int slot_bytes = 32;                 //!< the block's work
   //! Blocks on an SM: so many registers may a thread take. Not told, ptxas saves registers where
   //! products need them.
   static constexpr int blocks = 2;
