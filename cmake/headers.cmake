@@ -329,7 +329,9 @@ set(PIPELINING_CUDA_HEADERS
   attention/portable/backward_block.cuh
   attention/portable/backward_mma.cuh
   attention/portable/backward_weights.cuh
+  attention/portable/forward_block.cuh
   attention/portable/forward_mma.cuh
+  attention/portable/forward_softmax.cuh
   attention/portable/shared_tile.cuh
   cuda/device_board.cuh
   cuda/device_guards.cuh

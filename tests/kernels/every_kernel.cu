@@ -46,10 +46,11 @@ using window_of_document = at::both<at::sliding_window, at::document>;
   }
 #else
 #define KERNELS(name, mask)                                                                        \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<DIM>::threads)                    \
+  extern "C" __global__ void __launch_bounds__(at::forward_shape<DIM>::threads,                    \
+                                               at::forward_shape<DIM>::blocks)                     \
     JOIN(forward, DIM, TYPE, name)(                                                                \
       const __grid_constant__ at::forward_call<ELEMENT, mask, at::plain> call) {                   \
-    at::detail::forward_block<DIM>(call, at::no_key_splits{}, memory);                             \
+    at::detail::run_forward_block<DIM>(call, at::no_key_splits{}, memory);                         \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::backward_shape<DIM>::threads)                   \
     JOIN(backward, DIM, TYPE, name)(                                                               \

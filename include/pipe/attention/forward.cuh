@@ -29,11 +29,12 @@ using built_here = built_for<__CUDA_ARCH_LIST__>;
 namespace detail {
 
 template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
-PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads)
+PIPELINING_KERNEL void __launch_bounds__(forward_shape<Dim, Score>::threads,
+                                         forward_shape<Dim, Score>::blocks)
   forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call,
                      Splits const __grid_constant__ splits) {
   extern __shared__ __align__(1024) unsigned char attention_memory[];
-  forward_block<Dim>(call, splits, attention_memory);
+  run_forward_block<Dim>(call, splits, attention_memory);
 }
 
 //! Lets a kernel use as much shared memory as it needs.

@@ -15,15 +15,15 @@ import sys
 
 def forward(dim, tiles, keys):
     queries, threads = 64 * tiles, 128
-    return products(dim // 16, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 3 * keys, threads)
+    return products(dim // 16, tiles, keys) + across(dim, tiles, keys), copies(dim, queries + 4 * keys, threads)
 
 
 def backward(dim, tiles, warps, part=32):
     step, width, keys, held = 32 if dim == 256 else 64, min(dim, 128), 16 * tiles * warps, dim == 128
     of_part = products(dim // 16, tiles, part) * 2 + across(width, tiles, part) * 2
     of_query = across(32, 2, keys) + counts(0, keys // 16 * 2)  # and the left operand from shared memory
-    # Values that are held are loaded once, not for each part.
-    saved = counts(0, dim // 16 * (1 - step // part) if held else 0)
+    # Values that are held are loaded once, not for each part; so are keys where the parts are large.
+    saved = counts(0, dim // 16 * (1 - step // part) * (1 + (part == 32)) if held else 0)
     return of_part * (step // part) + of_query + saved, copies(dim, 2 * keys + 4 * step, 32 * warps) + 2
 
 

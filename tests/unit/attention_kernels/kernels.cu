@@ -17,9 +17,10 @@ extern __shared__ __align__(1024) unsigned char memory[];
 } // namespace
 
 #define FORWARD(name, dim, element, mask, score)                                                   \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads)             \
+  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads,             \
+                                               at::forward_shape<dim, score>::blocks)              \
     forward_##name(const __grid_constant__ at::forward_call<element, mask, score> call) {          \
-    at::detail::forward_block<dim>(call, at::no_key_splits{}, memory);                             \
+    at::detail::run_forward_block<dim>(call, at::no_key_splits{}, memory);                         \
   }
 
 using window_of_document = at::both<at::sliding_window, at::document>;
@@ -35,10 +36,11 @@ FORWARD(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
 
 // The same with the keys in parts, and their merge.
 #define FORWARD_SPLIT(name, dim, element, mask, score)                                             \
-  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads)             \
+  extern "C" __global__ void __launch_bounds__(at::forward_shape<dim, score>::threads,             \
+                                               at::forward_shape<dim, score>::blocks)              \
     forward_##name##_split(const __grid_constant__ at::forward_call<element, mask, score> call,    \
                            const __grid_constant__ at::key_splits splits) {                        \
-    at::detail::forward_block<dim>(call, splits, memory);                                          \
+    at::detail::run_forward_block<dim>(call, splits, memory);                                      \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)                          \
     merge_##name(const __grid_constant__ at::forward_call<element, mask, score> call,              \

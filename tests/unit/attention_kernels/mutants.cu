@@ -15,9 +15,9 @@ using backward_call = at::backward_call<__nv_bfloat16, at::causal, at::plain>;
 
 } // namespace
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 2)
   forward_64(const __grid_constant__ forward_call call) {
-  at::detail::forward_block<64>(call, at::no_key_splits{}, memory);
+  at::detail::run_forward_block<64>(call, at::no_key_splits{}, memory);
 }
 extern "C" __global__ void __launch_bounds__(128)
   start_sums_64(const __grid_constant__ backward_call call,

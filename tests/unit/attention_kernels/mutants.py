@@ -8,24 +8,30 @@ usage: mutants.py --names
 import pathlib
 import sys
 
-FORWARD, BACKWARD, TILE, SEARCH = "portable/forward_mma.cuh", "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
+FORWARD, WORK, SOFTMAX = "portable/forward_mma.cuh", "portable/forward_block.cuh", "portable/forward_softmax.cuh"
+BACKWARD, TILE, SEARCH = "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
 BLOCK, WEIGHTS, SUMS = "portable/backward_block.cuh", "portable/backward_weights.cuh", "kernel/query_sums.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
 MUTANTS = {
     "no_barrier_before_values": (FORWARD, 0, "__syncthreads();      // and everybody is done with the values", "// "),
     "no_barrier_before_keys": (FORWARD, 0, "__syncthreads();      // and everybody is done with the keys", "// "),
-    "waits_for_a_copy_too_few": (FORWARD, 0, "wait_for_copies<1>(); // values", "wait_for_copies<2>();"),
+    "no_wait_for_keys": (FORWARD, 0, "wait_for_copies<1>(); // keys", "wait_for_copies<2>();"),
+    "no_wait_for_values": (FORWARD, 0, "wait_for_copies<0>(); // values", "wait_for_copies<1>();"),
+    "values_copied_over_those_in_use": (FORWARD, 0, "block.copy_keys(next / 2, other_values)", "block.copy_keys(next / 2, values)"),
+    "work_read_before_it_is_told": (FORWARD, 0, "__syncthreads(); // the work is told", ""),
     "no_wait_without_keys": (FORWARD, 0, "wait_for_copies<0>(); // queries, where", "// "),
-    "no_warp_barrier_before_store": (FORWARD, 0, "__syncwarp();", ""),
-    "keys_beyond_the_end_count": (FORWARD, 0, "row < rows && column < columns && m.keep(at)", "row < rows && m.keep(at)"),
+    "no_warp_barrier_before_store": (SOFTMAX, 0, "__syncwarp();", ""),
+    "keys_beyond_the_end_count": (SOFTMAX, 0, "row < rows && column < columns && m.keep(here)", "row < rows && m.keep(here)"),
     "ragged_tiles_count_as_whole": (SEARCH, 0, "whole ? cover : tile_cover::partial", "(void(whole), cover)"),
-    "log_sum_exp_in_powers_of_two": (FORWARD, 0, "* factor * ln_of_2 +", "* factor +"),
-    "heads_take_turns_at_key_heads": (FORWARD, 0, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
-    "output_stored_dense": (FORWARD, 0, "c.t.output.length_stride,", "static_cast<std::int64_t>(Dim),"),
-    "sum_is_not_rescaled": (FORWARD, 0, "sum[r][half] * shrink + added", "sum[r][half] + added"),
-    "output_is_not_rescaled": (FORWARD, 0, "shrink != 1.0f", "shrink > 1.0f"),
-    "one_row_too_many": (TILE, 0, "begin + step < present", "begin + step <= present"),
+    "log_sum_exp_in_powers_of_two": (SOFTMAX, 0, "* factor * ln_of_2 +", "* factor +"),
+    "heads_take_turns_at_key_heads": (WORK, 0, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),
+    "output_stored_dense": (SOFTMAX, 0, "c.t.output.length_stride,", "static_cast<std::int64_t>(Dim),"),
+    "sum_is_not_rescaled": (SOFTMAX, 0, "sum[r][half] *= shrink[r][half];", ""),
+    "output_is_not_rescaled": (SOFTMAX, 0, "grows || top != most[r][half]", "false"),
+    "weights_in_units_of_the_tile_before": (SOFTMAX, 0, "0.0f : top * factor", "0.0f : most[r][half] * factor"),
+    "mask_of_the_first_rows_alone": (SOFTMAX, 0, "kept[half] >> (2 * n + e)", "kept[0] >> (2 * n + e)"),
+    "one_row_too_many": (TILE, 0, "step < present", "step <= present"),
     "half_a_swizzle": (TILE, 0, "piece ^ (row & 7)", "piece ^ (row & 3)"),
     "causal_without_itself": ("mask.hpp", 0, "at.key <= at.query;", "at.key < at.query;"),
     "no_barrier_between_steps": (BACKWARD, 0, "__syncthreads(); // the queries are there", "// "),

@@ -29,6 +29,8 @@ struct backward_shape {
   //! Queries whose weights are made at once.
   static constexpr int part = std::is_same_v<Score, plain> ? 32 : 16;
   static constexpr int parts = step / part; //!< of a step
+  //! Whether the logits of a step are made at once, so that keys are read from shared memory once.
+  static constexpr bool reads_keys_once = Dim == 128 && std::is_same_v<Score, plain>;
   //! Blocks that share the columns of a head.
   static constexpr int halves = query_sums::halves(kernel_family::portable, Dim);
   static constexpr int width = Dim / halves;         //!< columns of dQ, dK and dV in one block
@@ -189,22 +191,18 @@ struct backward_block {
   __forceinline__ __device__ void copy_own(std::uint32_t to,
                                            tensor_view<Element const> const& from) const {
     copy_tile<shape::keys, Dim, shape::threads>(
-      to,
-      from.row(batch(), first_key(), key_head()),
-      from.length_stride,
-      present_keys(),
-      static_cast<int>(static_cast<unsigned>(thread_anew()) % shape::threads));
+      to, from, batch(), key_head(), first_key(), static_cast<int>(c.p.key_length), thread_anew());
   }
   //! Starts to copy queries or dO of step n.
   __forceinline__ __device__ void
   copy_step(unsigned n, std::uint32_t to, tensor_view<Element const> const& from) const {
-    int const first = first_query(n);
-    copy_tile<shape::step, Dim, shape::threads>(
-      to,
-      from.row(batch(), first, head(n)),
-      from.length_stride,
-      static_cast<int>(c.p.query_length) - first,
-      static_cast<int>(static_cast<unsigned>(thread_anew()) % shape::threads));
+    copy_tile<shape::step, Dim, shape::threads>(to,
+                                                from,
+                                                batch(),
+                                                head(n),
+                                                first_query(n),
+                                                static_cast<int>(c.p.query_length),
+                                                thread_anew());
   }
   __forceinline__ __device__ void copy_queries(unsigned n) const {
     copy_step(n, memory.queries(n % 2u), c.t.query);

@@ -27,6 +27,12 @@ __device__ inline void add_one(float* to, float x) {
                : "memory");
 }
 
+//! Some columns of eight of a product of 16 rows.
+template <int Columns, int All>
+__device__ inline auto columns_of(float (&s)[1][All][4], int first) -> float (&)[1][Columns][4] {
+  return reinterpret_cast<float(&)[1][Columns][4]>(s[0][first]);
+}
+
 //! A block and its sums.
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
 struct gradient_sums {
@@ -39,15 +45,15 @@ struct gradient_sums {
   float of_value[tiles][shape::width / 8][4];
 
   //! Weights and gradients of a part of step n; adds to dV and dK.
-  __forceinline__ __device__ void visit_part(unsigned n, int part) {
+  //! @param s products of keys and queries
+  __forceinline__ __device__ void
+  visit_part(float (&s)[tiles][shape::part / 8][4], unsigned n, int part) {
     auto const& m = block.memory;
     auto const lane = block.lane;
     auto const first_byte = static_cast<std::uint32_t>(part * shape::part * Dim * 2);
     auto const queries = m.queries(n % 2u) + first_byte;
     auto const outputs = m.outputs() + first_byte;
-    float s[tiles][shape::part / 8][4] = {};
     float d[tiles][shape::part / 8][4] = {};
-    multiply_rows<Element, Dim, shape::part>(s, m.keys(), block.warp_row(), queries, lane());
     if constexpr (shape::holds_values) {
       multiply_held<Element, Dim, shape::part>(d, values, outputs, lane());
     } else {
@@ -79,6 +85,28 @@ struct gradient_sums {
       of_value, weights, outputs, block.first_piece(), lane());
     multiply_across<Element, Dim, shape::part, shape::width>(
       of_key, gradients, queries, block.first_piece(), lane());
+  }
+
+  //! The same of the whole step.
+  __forceinline__ __device__ void visit(unsigned n) {
+    auto const keys = block.memory.keys();
+    auto const queries = block.memory.queries(n % 2u);
+    if constexpr (shape::reads_keys_once) {
+      float s[1][shape::step / 8][4] = {};
+      multiply_rows<Element, Dim, shape::step>(s, keys, block.warp_row(), queries, block.lane());
+#pragma unroll
+      for (int part = 0; part < shape::parts; ++part) {
+        visit_part(columns_of<shape::part / 8>(s, part * shape::part / 8), n, part);
+      }
+    } else {
+#pragma unroll
+      for (int part = 0; part < shape::parts; ++part) {
+        float s[tiles][shape::part / 8][4] = {};
+        auto const first = queries + static_cast<std::uint32_t>(part * shape::part * Dim * 2);
+        multiply_rows<Element, Dim, shape::part>(s, keys, block.warp_row(), first, block.lane());
+        visit_part(s, n, part);
+      }
+    }
   }
 
   //! dQ of step n: 32 queries and 32 columns of this warp.
@@ -182,10 +210,7 @@ struct gradient_sums {
       if (block.warp() == 0) {
         block.find_next(n + 2);
       }
-#pragma unroll
-      for (int part = 0; part < shape::parts; ++part) {
-        visit_part(n, part);
-      }
+      visit(n);
       __syncthreads(); // the gradients are there, and everybody is done with dO
       if (block.told(n + 1) != no_more_tiles) {
         block.copy_outputs(n + 1);

@@ -8,6 +8,7 @@
 //! that eight rows of one column of pieces lie in eight different groups of banks.
 
 #include <pipe/attention/kernel/warp_matrix.cuh>
+#include <pipe/attention/parameters.hpp>
 
 #include <cstdint>
 
@@ -19,27 +20,34 @@ __device__ inline std::uint32_t piece_offset(int row, int piece) {
   return static_cast<std::uint32_t>(row * Dim * 2 + ((piece ^ (row & 7)) << 4));
 }
 
-//! Starts to copy a tile; rows from `present` on become zeros, whatever memory holds there.
-//! @param first row 0 of the tile in global memory. @param stride elements from row to row
-//! @param thread of the block
+//! Starts to copy rows [first, first + Rows) of a head to a tile; rows from `length` on become
+//! zeros, whatever memory holds there.
+//! @param number of the thread among Threads of the block
 template <int Rows, int Dim, int Threads, class Element>
-__device__ inline void
-copy_tile(std::uint32_t tile, Element const* first, std::int64_t stride, int present, int thread) {
+__device__ inline void copy_tile(std::uint32_t tile,
+                                 tensor_view<Element const> const& from,
+                                 int batch,
+                                 int head,
+                                 int first,
+                                 int length,
+                                 int number) {
   constexpr int pieces = Dim / 8;
   constexpr int rows_at_once = Threads / pieces;
   static_assert(Threads % pieces == 0 && Rows % rows_at_once == 0 && rows_at_once % 4 == 0);
-  int const piece = thread % pieces;
-  int const begin = thread / pieces;
-  Element const* from = first + begin * stride + piece * 8;
-  std::int64_t const onward = rows_at_once * stride; // one pointer that moves, not one per row
+  auto const thread = static_cast<unsigned>(number) % Threads;
+  int const piece = static_cast<int>(thread % pieces);
+  int const begin = static_cast<int>(thread / pieces);
+  int const present = length - first - begin;
+  // One pointer that moves, not one per row; nothing is read where it leaves the tensor.
+  Element const* row = from.row(batch, first + begin, head) + piece * 8;
+  std::int64_t const onward = rows_at_once * from.length_stride;
   auto to = tile + piece_offset<Dim>(begin, piece);
   asm volatile("" : "+r"(to)); // else every address leaves the loop over tiles, into registers
 #pragma unroll
   for (int step = 0; step < Rows; step += rows_at_once) {
-    bool const there = begin + step < present;
     // Rows that lie a multiple of 8 apart trade places alike; else the row's bit 2 has changed.
-    copy_16_bytes((to ^ (step % 8 << 4)) + step * Dim * 2, there ? from : first, there);
-    from += onward;
+    copy_16_bytes((to ^ (step % 8 << 4)) + step * Dim * 2, row, step < present);
+    row += onward;
   }
 }
 
@@ -111,18 +119,32 @@ __device__ inline void left_operand(std::uint32_t (&to)[4],
   }
 }
 
+//! What multiply_across does before a step, unless it is told.
+struct no_more_to_do {
+  __device__ void operator()(std::uint32_t) const {}
+};
+
 //! sum[Tiles 16 x Width] += left right over Inner, with left from registers, as sums or packed, and
 //! right the columns [8 first_piece, 8 first_piece + Width) of a tile [Inner, Dim].
-template <class Element, int Dim, int Inner, int Width, int Tiles, class Left>
+//! @param before called with the number of each step of 16 columns of left, which it may still make
+template <class Element,
+          int Dim,
+          int Inner,
+          int Width,
+          int Tiles,
+          class Left,
+          class Before = no_more_to_do>
 __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
                                        Left const& left,
                                        std::uint32_t right,
                                        int first_piece,
-                                       int lane) {
+                                       int lane,
+                                       Before const& before = {}) {
   constexpr std::uint32_t sixteen_rows = 16 * Dim * 2;
   auto const from = lane_address<Dim>(right, lane % 16, first_piece + lane / 16);
 #pragma unroll
   for (std::uint32_t step = 0; step < Inner / 16; ++step) {
+    before(step);
     std::uint32_t a[Tiles][4];
 #pragma unroll
     for (std::uint32_t r = 0; r < Tiles; ++r) {

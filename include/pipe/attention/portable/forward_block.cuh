@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Tile sizes, shared memory and work of the forward kernel for sm_80 and up.
+
+#include <pipe/attention/kernel/tile_search.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/portable/shared_tile.cuh>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace pipelining::inline v0_2::attention {
+
+//! @brief Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
+//! spills. Scores beside plain need some registers themselves.
+template <int Dim, score Score = plain>
+struct forward_shape {
+  static_assert(Dim == 64 || Dim == 128 || Dim == 256,
+                "attention::forward_shape: the head dim must be 64, 128 or 256, because tiles of "
+                "other widths are not laid out");
+  static constexpr int warps = 4;            //!< of a block
+  static constexpr int threads = 32 * warps; //!< of a block
+  //! Whether registers suffice for two tiles of queries in a warp.
+  static constexpr bool roomy = Dim == 64 || (Dim == 128 && std::is_same_v<Score, plain>);
+  static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp
+  static constexpr int queries = warps * row_tiles * 16; //!< of a block
+  //! Keys of one step.
+  static constexpr int keys = Dim == 256 ? 32 : Dim == 128 && roomy ? 48 : 64;
+  static constexpr int query_bytes = queries * Dim * 2; //!< of queries
+  static constexpr int key_bytes = keys * Dim * 2;      //!< of keys, and of values
+  static constexpr int slot_bytes = 32;                 //!< the block's work
+  //! Blocks on an SM: so many registers may a thread take. Not told, ptxas saves registers where
+  //! products need them.
+  static constexpr int blocks = 2;
+  //! Bytes of shared memory that a block takes: values are there twice.
+  static constexpr int shared_bytes = query_bytes + 3 * key_bytes + slot_bytes;
+};
+
+namespace detail {
+
+//! A block: its work, and how it finds and brings tiles of keys. Sums need the registers, so the
+//! work is read from shared memory each time.
+template <int Dim, class Element, mask Mask, score Score, class Splits>
+struct forward_block {
+  using shape = forward_shape<Dim, Score>;
+  static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
+
+  forward_call<Element, Mask, Score> const& c;
+  Splits const& splits;
+  unsigned char* memory; // queries [queries, Dim], keys [keys, Dim], two tiles of values, slots
+
+  __forceinline__ __device__ static int lane() { return thread_anew() & 31; }
+  //! First query of the warp within the block's.
+  __forceinline__ __device__ static int warp_row() {
+    return static_cast<int>(static_cast<unsigned>(thread_anew()) / 32) * (shape::row_tiles * 16);
+  }
+  __forceinline__ __device__ static lane_place place() {
+    return {warp_row() + lane() / 4, lane() % 4 * 2};
+  }
+
+  __forceinline__ __device__ std::uint32_t queries() const { return shared_address(memory); }
+  __forceinline__ __device__ std::uint32_t keys() const { return queries() + shape::query_bytes; }
+  __forceinline__ __device__ std::uint32_t values(int stage) const {
+    return keys() + (1 + stage) * shape::key_bytes;
+  }
+  __forceinline__ __device__ std::uint32_t slot(int n) const { return values(2) + 4 * n; }
+
+  __forceinline__ __device__ int batch() const { return read_slot(slot(0)); }
+  __forceinline__ __device__ int head() const { return read_slot(slot(1)); }
+  __forceinline__ __device__ int key_head() const { return read_slot(slot(2)); }
+  __forceinline__ __device__ int first() const { return read_slot(slot(3)); } //!< query
+  //! Queries that exist, from the first on.
+  __forceinline__ __device__ int rows() const {
+    return min(shape::queries, static_cast<int>(c.p.query_length) - first());
+  }
+  //! Which part of the keys, its first tile, and the key after its last.
+  __forceinline__ __device__ int part() const { return is_split ? read_slot(slot(4)) : 0; }
+  __forceinline__ __device__ int first_tile() const { return is_split ? read_slot(slot(5)) : 0; }
+  __forceinline__ __device__ int end_of_keys() const {
+    return is_split ? read_slot(slot(6)) : static_cast<int>(c.p.key_length);
+  }
+
+  //! Finds the block's work; to be called by one thread, before all meet. Parts of the keys of one
+  //! tile of queries are neighbours. Late queries see most keys where a mask is causal: they go
+  //! first.
+  __device__ void take_work() const {
+    auto const& p = c.p;
+    auto const heads = static_cast<unsigned>(p.heads);
+    auto const of_tile = heads * static_cast<unsigned>(p.batch);
+    auto const parts = static_cast<unsigned>(splits.count);
+    auto const part = blockIdx.x % parts;
+    auto const block = blockIdx.x / parts;
+    auto const head = static_cast<int>(block % heads);
+    write_slot(slot(0), static_cast<int>(block / heads % static_cast<unsigned>(p.batch)));
+    write_slot(slot(1), head);
+    write_slot(slot(2), head / static_cast<int>(p.group()));
+    write_slot(slot(3),
+               static_cast<int>(gridDim.x / parts / of_tile - 1 - block / of_tile) *
+                 shape::queries);
+    if constexpr (is_split) {
+      auto const count = (p.key_length + shape::keys - 1) / shape::keys;
+      write_slot(slot(4), static_cast<int>(part));
+      write_slot(slot(5), static_cast<int>(count * part / parts));
+      write_slot(slot(6),
+                 min(static_cast<int>(p.key_length),
+                     static_cast<int>(count * (part + 1) / parts) * shape::keys));
+    }
+  }
+
+  //! The first tile of keys at or after an index that the block sees: 2 * index, + 1 where every
+  //! pair has to be asked; or one beyond the end.
+  __forceinline__ __device__ int find_keys(int index) const {
+    int const begin = static_cast<int>(c.p.query_offset) + first();
+    tile_position const at{batch(), head(), begin, begin + rows(), 0, 0};
+    auto const found = find_key_tile<shape::keys>(c.p, c.m, at, index, end_of_keys());
+    return 2 * found.index + (found.cover == tile_cover::partial ? 1 : 0);
+  }
+  __forceinline__ __device__ bool is_tile(int told) const {
+    return told / 2 * shape::keys < end_of_keys();
+  }
+
+  //! The lane's first pair with a tile of keys.
+  __forceinline__ __device__ pair_position first_pair(int tile) const {
+    auto const here = place();
+    return {batch(),
+            head(),
+            static_cast<int>(c.p.query_offset) + first() + here.row,
+            static_cast<int>(c.p.key_offset) + tile * shape::keys + here.column};
+  }
+
+  //! Starts to copy the queries.
+  __forceinline__ __device__ void copy_queries() const {
+    copy_tile<shape::queries, Dim, shape::threads>(queries(),
+                                                   c.t.query,
+                                                   batch(),
+                                                   head(),
+                                                   first(),
+                                                   static_cast<int>(c.p.query_length),
+                                                   thread_anew());
+  }
+  //! Starts to copy a tile of keys, and its values to a place: a group of copies each. Zeros,
+  //! where the tile is beyond the end.
+  __forceinline__ __device__ void copy_keys(int tile, std::uint32_t to) const {
+    int const first = tile * shape::keys;
+    int const length = end_of_keys();
+    int const of_batch = batch();
+    int const of_head = key_head();
+    int const thread = thread_anew();
+    copy_tile<shape::keys, Dim, shape::threads>(
+      keys(), c.t.key, of_batch, of_head, first, length, thread);
+    end_copies();
+    copy_tile<shape::keys, Dim, shape::threads>(
+      to, c.t.value, of_batch, of_head, first, length, thread);
+    end_copies();
+  }
+};
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_2::attention
