@@ -320,6 +320,7 @@ set(PIPELINING_CUDA_HEADERS
   attention/hopper/softmax.cuh
   attention/hopper/tensor_map.cuh
   attention/hopper/wgmma.cuh
+  attention/kernel/kept_pairs.cuh
   attention/kernel/merge_splits.cuh
   attention/kernel/query_order.cuh
   attention/kernel/query_statistics.cuh

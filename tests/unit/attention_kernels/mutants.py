@@ -10,7 +10,8 @@ import sys
 
 FORWARD, WORK, SOFTMAX = "portable/forward_mma.cuh", "portable/forward_block.cuh", "portable/forward_softmax.cuh"
 BACKWARD, TILE, SEARCH = "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
-BLOCK, WEIGHTS, SUMS = "portable/backward_block.cuh", "portable/backward_weights.cuh", "kernel/query_sums.cuh"
+BLOCK, WEIGHTS = "portable/backward_block.cuh", "portable/backward_weights.cuh"
+KEPT, SUMS = "kernel/kept_pairs.cuh", "kernel/query_sums.cuh"
 
 # name: (header, which of the places that have the text, the text, what takes its place)
 MUTANTS = {
@@ -22,7 +23,7 @@ MUTANTS = {
     "work_read_before_it_is_told": (FORWARD, 0, "__syncthreads(); // the work is told", ""),
     "no_wait_without_keys": (FORWARD, 0, "wait_for_copies<0>(); // queries, where", "// "),
     "no_warp_barrier_before_store": (SOFTMAX, 0, "__syncwarp();", ""),
-    "keys_beyond_the_end_count": (SOFTMAX, 0, "row < rows && column < columns && m.keep(here)", "row < rows && m.keep(here)"),
+    "keys_beyond_the_end_count": (KEPT, 0, "row < rows && column < columns && m.keep(here)", "row < rows && m.keep(here)"),
     "ragged_tiles_count_as_whole": (SEARCH, 0, "whole ? cover : tile_cover::partial", "(void(whole), cover)"),
     "log_sum_exp_in_powers_of_two": (SOFTMAX, 0, "* factor * ln_of_2 +", "* factor +"),
     "heads_take_turns_at_key_heads": (WORK, 0, "head / static_cast<int>(p.group())", "head % static_cast<int>(p.key_heads)"),

@@ -7,6 +7,7 @@
 //! A lane holds two rows of a product, 8 apart: numbers 4 n and 4 n + 1 are columns 8 n and 8 n + 1
 //! of the first row, counted from the lane's own column, the next two those of the second.
 
+#include <pipe/attention/kernel/kept_pairs.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
@@ -17,30 +18,6 @@
 #include <type_traits>
 
 namespace pipelining::inline v0_2::attention::detail {
-
-//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its
-//! own, which takes few registers beside those of the products.
-//! @param at   of the lane's first row and column
-//! @param rows that exist, counted from there; columns likewise
-template <int Columns, mask Mask>
-__device__ __forceinline__ void
-ask_mask(std::uint32_t (&kept)[2], pair_position at, int rows, int columns, Mask const& m) {
-  static_assert(Columns <= 32);
-  kept[0] = 0;
-  kept[1] = 0;
-#pragma unroll 1
-  for (int n = 0; n < Columns; ++n) {
-    int const column = n / 2 * 8 + n % 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      int const row = half * 8;
-      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
-      if (row < rows && column < columns && m.keep(here)) {
-        kept[half] |= 1u << n;
-      }
-    }
-  }
-}
 
 //! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
 //! @param at   of the lane's first row and column

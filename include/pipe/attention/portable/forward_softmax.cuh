@@ -4,6 +4,7 @@
 //! @file
 //! @brief Logits and online softmax on the accumulators of mma.sync, and what becomes of them.
 
+#include <pipe/attention/kernel/kept_pairs.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/key_splits.hpp>
@@ -16,32 +17,6 @@
 #include <type_traits>
 
 namespace pipelining::inline v0_2::attention::detail {
-
-//! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its
-//! own, which takes few registers beside those of the sums.
-//! @param at   of the lane's first row and column
-//! @param rows that exist, counted from there; columns likewise
-template <int Columns, int Halves, mask Mask>
-__device__ inline void
-ask_mask(std::uint32_t (&kept)[Halves], pair_position at, int rows, int columns, Mask const& m) {
-  static_assert(Columns <= 32);
-#pragma unroll
-  for (int half = 0; half < Halves; ++half) {
-    kept[half] = 0;
-  }
-#pragma unroll 1
-  for (int n = 0; n < Columns; ++n) {
-    int const column = n / 2 * 8 + n % 2;
-#pragma unroll
-    for (int half = 0; half < Halves; ++half) {
-      int const row = half * 8;
-      pair_position const here{at.batch, at.head, at.query + row, at.key + column};
-      if (row < rows && column < columns && m.keep(here)) {
-        kept[half] |= 1u << n;
-      }
-    }
-  }
-}
 
 //! Products to logits.
 //! @param at of the lane's first row and column
