@@ -397,6 +397,36 @@ TEST_CASE("orders are as short as those of a brute force over all names and mome
   }
 }
 
+TEST_CASE("rules that go a little too far would lose these orders") {
+  // Least makespans by a search that decided on every copy and knew a state again only at equal
+  // times; a brute force takes too long.
+  struct {
+    int devices, microbatches, stages_per_device;
+    bool wave;
+    pp::uniform_cost cost;
+    int cap;
+    double copy, least;
+  } const cases[] = {
+    {2, 3, 2, true, {1, 2, 1, 1}, 2, 5, 42},   // a copy of which less is left serves for another
+    {4, 3, 1, false, {2, 3, 3}, 2, 4, 37},     // only of the same activation
+    {2, 3, 2, false, {2, 2, 3, 3}, 3, 5, 53},  // and where the same is on the host
+    {2, 3, 2, false, {1, 4, 3, 2}, 3, -1, 72}, // steps that end sooner, not a little later
+    {2, 3, 1, false, {2, 2, 1, 3}, 2, 6, 27}   // a copy out that runs need not begin again
+  };
+  for (auto const& c : cases) {
+    CAPTURE(c.least);
+    pp::shape const extents{.devices = c.devices,
+                            .microbatches = c.microbatches,
+                            .stages_per_device = c.stages_per_device,
+                            .where = c.wave ? pp::placement::wave : pp::placement::looped};
+    pp::exact_options const options{.memory_limit = c.cap, .copy = c.copy};
+    pp::exact_order const order = pp::shortest_order(extents, c.cost, options);
+    CHECK(order.optimal);
+    CHECK(order.makespan == c.least);
+    check_steps(extents, c.cost, options, order);
+  }
+}
+
 TEST_CASE("orders of pipelines drawn at random are as short as those of a brute force") {
   std::mt19937 random(2024);
   auto const draw = [&](int from, int to) {
