@@ -54,8 +54,8 @@ public:
       exact_engine const& engine = at.compute[d];
       lefts_.push_back(engine.left);
       if (engine.kind != exact_kind::none)
-        runs_[d] = static_cast<std::uint8_t>(1 + static_cast<int>(engine.kind) * most_exact_stages +
-                                             engine.stage);
+        runs_[d] = static_cast<std::uint16_t>(slot_of(
+          1 + static_cast<int>(engine.kind) * most_exact_stages + engine.stage, engine.label));
       ways_.insert(ways_.end(), at.ways[d].begin(), at.ways[d].end());
       ways_end_[d] = static_cast<int>(ways_.size());
     }
@@ -101,10 +101,10 @@ public:
 
 private:
   int least_ = 0;
-  std::array<std::uint8_t, most_exact_devices> runs_{}; //!< 0: nothing
-  std::array<std::uint8_t, most_exact_stages> bare_{};  //!< whose recomputation has not begun
-  std::vector<std::int16_t> lefts_;                     //!< until passes end and messages arrive
-  std::vector<exact_way> ways_;                         //!< by device
+  std::array<std::uint16_t, most_exact_devices> runs_{}; //!< kind, stage, label; 0: nothing
+  std::array<std::uint8_t, most_exact_stages> bare_{};   //!< whose recomputation has not begun
+  std::vector<std::int16_t> lefts_;                      //!< until passes end and messages arrive
+  std::vector<exact_way> ways_;                          //!< by device
   std::array<int, most_exact_devices> ways_end_{};
 };
 
