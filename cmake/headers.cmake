@@ -124,8 +124,10 @@ set(PIPELINING_HEADERS_SEARCH
   search/exact.hpp
   search/exact_bound.hpp
   search/exact_copies.hpp
+  search/exact_proofs.hpp
   search/exact_search.hpp
   search/exact_state.hpp
+  search/exact_ways.hpp
   search/found_pipeline.hpp
   search/frontier.hpp
   search/layer_partition.hpp

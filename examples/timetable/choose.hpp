@@ -160,10 +160,6 @@ void measure_time(choose_command const& asked,
                   any_cost const& cost,
                   candidate& one);
 
-//! The passes of the busiest device, which no order of them takes less than.
-//! @param hidden without exchanges, which another order may hide
-[[nodiscard]] double busiest_work(pipelining::timetable_view table, any_cost const& hidden);
-
 //! Fills in what it takes: time, memory, bounds.
 void measure(choose_command const& asked,
              pipelining::dynamic_timetable const& table,

@@ -333,17 +333,6 @@ void measure_time(choose_command const& asked,
   one.latency = cost.latency();
 }
 
-double busiest_work(pp::timetable_view table, any_cost const& hidden) {
-  double most = 0;
-  for (int row = 0; row < table.rows(); ++row) {
-    double work = 0;
-    for (pp::pass const& what : table.row(row))
-      work += hidden.duration(what);
-    most = std::max(most, work);
-  }
-  return most;
-}
-
 void measure(choose_command const& asked,
              pp::dynamic_timetable const& table,
              pp::cost_table const& cost,

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "choose.hpp"
+#include "make.hpp"
 
 namespace pp = pipelining;
 

@@ -168,10 +168,23 @@ pp::uniform_cost work_of_share(made_table const& made) {
   return part_of(made.cost, pieces, 1);
 }
 
+double busiest_work(pp::timetable_view table, any_cost const& hidden) {
+  double most = 0;
+  for (int row = 0; row < table.rows(); ++row) {
+    double work = 0;
+    for (pp::pass const& what : table.row(row))
+      work += hidden.duration(what);
+    most = std::max(most, work);
+  }
+  return most;
+}
+
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (pp::stages_go_one_way(*table.declared))
-    return {}; // nothing is known of them
+  if (pp::stages_go_one_way(*table.declared)) { // their paths are not known
+    pp::time_bound const busiest{.work = busiest_work(table, made.model)};
+    return {busiest, busiest};
+  }
   // What waits for an all-reduce in one order hides it in another.
   pp::uniform_cost hidden = made.cost;
   hidden.all_reduce = 0;

@@ -57,6 +57,10 @@ make_like(command const& asked, std::string const& name, pipelining::uniform_cos
 //! The times of a device's share of the model for a whole microbatch.
 [[nodiscard]] pipelining::uniform_cost work_of_share(made_table const& made);
 
+//! The passes of the busiest device, which no order of them takes less than.
+//! @param hidden without exchanges, which another order may hide
+[[nodiscard]] double busiest_work(pipelining::timetable_view table, any_cost const& hidden);
+
 //! What no order with this placement and memory can beat; 0 where nothing is known.
 [[nodiscard]] pipelining::time_bounds bounds_of(made_table const& made);
 

@@ -190,8 +190,10 @@
 #include <pipe/search/exact.hpp>
 #include <pipe/search/exact_bound.hpp>
 #include <pipe/search/exact_copies.hpp>
+#include <pipe/search/exact_proofs.hpp>
 #include <pipe/search/exact_search.hpp>
 #include <pipe/search/exact_state.hpp>
+#include <pipe/search/exact_ways.hpp>
 #include <pipe/search/found_pipeline.hpp>
 #include <pipe/search/frontier.hpp>
 #include <pipe/search/layer_partition.hpp>

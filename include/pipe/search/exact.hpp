@@ -39,8 +39,9 @@ struct exact_options {
   double copy = -1;
   //! Time of a recomputation over that of the forward pass; negative: there are none.
   double recompute = -1;
-  //! States that are kept at most, at about 130 bytes each; a search that needs more gives up.
-  std::size_t most_states = std::size_t{1} << 22;
+  //! States that are kept at most, at about 300 bytes each without copies and a kilobyte with them;
+  //! a search that needs more gives up.
+  std::size_t most_states = std::size_t{1} << 20;
 };
 
 //! @brief A step of an order: a pass, a recomputation or a copy, with its times.
@@ -198,9 +199,11 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
 //! @throws std::invalid_argument for a pipeline that is too large, times that are no multiples, or
 //! a memory limit under which nothing runs.
 //! @complexity exponential, bounded by `most_states`. Mostly milliseconds without copies; with them
-//! up to minutes where the limit is above one activation and below what the pipeline wants.
-//! @source own derivation: branch and bound over events with memory of what states have proven
-//! (iterative deepening on the makespan), active schedules, chains, work and rooms as bounds.
+//! up to half a minute for 4 devices and 5 microbatches, where the limit is above one activation and
+//! below what the pipeline wants.
+//! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
+//! ways of the copies side by side and memory of what states have proven (iterative deepening on
+//! the makespan), active schedules, chains, work and rooms as bounds.
 template <cost_model Cost>
 [[nodiscard]] exact_order
 shortest_order(shape const& extents, Cost const& cost, exact_options const& options = {}) {
@@ -213,7 +216,7 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
   // Deepens until the rest fits the budget. False: out of states; the budget is a proven bound.
   auto const deepen = [](detail::exact_search& search, int& budget) {
     for (;;) {
-      int const rest = search.rest({}, 0, budget);
+      int const rest = search.rest(budget);
       if (rest >= detail::exact_never)
         return false;
       if (rest <= budget && !search.stopped())
@@ -224,9 +227,8 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
     }
   };
 
-  world.labelled = world.copy >= 0 || world.recomputes;
   detail::exact_search search(world, options.most_states);
-  int budget = detail::least_rest(world, {});
+  int budget = 0;
   bool const found = deepen(search, budget);
   result.bound = to_time(budget);
   result.states = search.states();

@@ -6,6 +6,7 @@
 //! pipelining::detail::least_rest.
 
 #include <pipe/search/exact_state.hpp>
+#include <pipe/search/exact_ways.hpp>
 
 #include <algorithm>
 #include <array>
@@ -30,14 +31,24 @@ next_arrival(exact_arrivals const& list, int begun, int come, int otherwise) noe
   return list.count > 0 ? list.left[0] : otherwise;
 }
 
-//! When a device that holds all it may has room for one more activation of this stage.
+//! When a device has room for so many units more, if not now.
 [[nodiscard]] inline int room_comes(exact_world const& world,
                                     exact_state const& at,
                                     int device,
+                                    int units,
                                     int soonest_input) noexcept {
   auto const d = static_cast<std::size_t>(device);
   exact_engine const& engine = at.compute[d];
+  int const over = held(world, at, device) + units - world.cap;
   int soonest = exact_never;
+  for (exact_way const& way : at.ways[d]) {
+    if (over <= hosted(world, way))
+      return 0;
+    if (way.kind == exact_kind::copy_out)
+      soonest = std::min(soonest, static_cast<int>(way.left));
+    else if (world.copy >= 0)
+      soonest = std::min(soonest, way.left + world.copy);
+  }
   for (int stage = 0; stage < world.stages; ++stage) {
     auto const s = static_cast<std::size_t>(stage);
     if (world.device[s] != device)
@@ -49,12 +60,7 @@ next_arrival(exact_arrivals const& list, int begun, int come, int otherwise) noe
       soonest = std::min(soonest, engine.left + world.weight[s]);
     soonest = std::min(soonest, soonest_input + world.input[s] + world.weight[s]);
   }
-  if (world.copy < 0)
-    return soonest;
-  exact_engine const& lane = at.lane[d];
-  if (lane.kind == exact_kind::copy_out)
-    return std::min(soonest, static_cast<int>(lane.left));
-  return std::min(soonest, lane.left + world.copy);
+  return soonest;
 }
 
 //! When an activation that is away or bare can be whole and there again.
@@ -62,29 +68,32 @@ next_arrival(exact_arrivals const& list, int begun, int come, int otherwise) noe
 stands_again(exact_world const& world, exact_state const& at, int stage, int label) noexcept {
   auto const s = static_cast<std::size_t>(stage);
   auto const d = static_cast<std::size_t>(world.device[s]);
-  exact_stage const& here = at.stage[s];
-  if ((here.bare >> label & 1) != 0) {
+  if ((at.stage[s].bare >> label & 1) != 0) {
     exact_engine const& engine = at.compute[d];
     bool const now = engine_runs(engine, exact_kind::recompute, stage) > 0 && engine.label == label;
     return engine.left + (now ? 0 : world.again[s]);
   }
-  if ((here.away >> label & 1) == 0)
-    return 0;
-  exact_engine const& lane = at.lane[d];
-  bool const now = engine_runs(lane, exact_kind::copy_in, stage) > 0 && lane.label == label;
-  return lane.left + (now ? 0 : world.copy);
+  int soonest = exact_never;
+  int const slot = slot_of(stage, label);
+  for (exact_way const& way : at.ways[d]) {
+    if ((way.away() & bit_of(slot)) == 0)
+      return 0;
+    bool const now = way.kind == exact_kind::copy_in && way.slot == slot;
+    soonest = std::min(soonest, way.left + (now ? 0 : world.copy));
+  }
+  return soonest;
 }
 
-//! The time that all activations of a device have yet to be in its memory, for one copy out and in
-//! at most each. @param cap a device with room for several can hold that many at a time.
+//! The time that all activations of a stage have yet to be in its memory, for one copy out and in
+//! at most each, if copies have gone this way.
 [[nodiscard]] inline int presence(exact_world const& world,
                                   exact_state const& at,
                                   exact_outlook const& out,
-                                  int stage) noexcept {
+                                  int stage,
+                                  exact_way const& way) noexcept {
   auto const s = static_cast<std::size_t>(stage);
   exact_stage const& here = at.stage[s];
   exact_engine const& compute = at.compute[static_cast<std::size_t>(world.device[s])];
-  exact_engine const& lane = at.lane[static_cast<std::size_t>(world.device[s])];
   int const behind = world.input[s] + world.weight[s];
   int sum = 0;
   for (int k = 0; k < world.microbatches; ++k) {
@@ -101,17 +110,16 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
                 : 0);
     } else {
       int const stays = out.input[s] + (k - here.input) * world.input[s];
-      bool const copied = (here.copied >> k & 1) != 0;
-      bool const away = (here.away >> k & 1) != 0;
-      bool const now = lane.stage == stage && lane.label == k;
-      if (!copied)
+      int const slot = slot_of(stage, k);
+      bool const now = way.kind != exact_kind::none && way.slot == slot;
+      if ((way.copied & bit_of(slot)) == 0)
         sum += std::min(stays, 2 * world.copy) + behind;
-      else if (!away)
+      else if ((way.away() & bit_of(slot)) == 0)
         sum += stays + behind;
-      else if (now && lane.kind == exact_kind::copy_out)
-        sum += lane.left + world.copy + behind;
-      else if (now && lane.kind == exact_kind::copy_in)
-        sum += std::max(stays, static_cast<int>(lane.left)) + behind;
+      else if (now && way.kind == exact_kind::copy_out)
+        sum += way.left + world.copy + behind;
+      else if (now)
+        sum += std::max(stays, static_cast<int>(way.left)) + behind;
       else
         sum += world.copy + behind;
     }
@@ -142,9 +150,8 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
       out.last_forward[s] = -exact_never; // its last message is on its way or has come
       continue;
     }
-    if (held(world, at, world.device[s]) + (world.recomputes ? world.kept : world.whole) >
-        world.cap)
-      out.forward[s] = std::max(out.forward[s], room_comes(world, at, world.device[s], free));
+    int const units = world.recomputes ? world.kept : world.whole;
+    out.forward[s] = std::max(out.forward[s], room_comes(world, at, world.device[s], units, free));
     // What has to be freed before the last forward pass has room.
     int const freed_first = fixed ? std::max(0, all - room) : 0;
     int const forced = std::max(0, freed_first - here.input) * world.input[s] +
@@ -178,7 +185,7 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
       out.last_input[s] = -exact_never;
       continue;
     }
-    if (world.labelled)
+    if (world.copy >= 0 || world.recomputes)
       ready = std::max(ready, stands_again(world, at, stage, here.input));
     out.input[s] = std::max(free, ready);
     int ends = out.input[s] + left * world.input[s];
@@ -261,15 +268,18 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
       bound = std::max(bound, first[d] + work[d]);
     if (world.copy < 0 || world.recomputes)
       continue;
-    int sum = 0;
+    int sum = exact_never;
     bool fresh = true; // nothing has begun
-    for (int stage = 0; stage < world.stages; ++stage) {
-      auto const s = static_cast<std::size_t>(stage);
-      if (world.device[s] != device)
-        continue;
-      sum += presence(world, at, out, stage);
-      fresh = fresh && at.stage[s].forward == 0;
+    for (exact_way const& way : at.ways[d]) {
+      int present = 0;
+      for (int stage = 0; stage < world.stages; ++stage)
+        if (world.device[static_cast<std::size_t>(stage)] == device)
+          present += presence(world, at, out, stage, way);
+      sum = std::min(sum, present);
     }
+    for (int stage = 0; stage < world.stages; ++stage)
+      fresh = fresh && (world.device[static_cast<std::size_t>(stage)] != device ||
+                        at.stage[static_cast<std::size_t>(stage)].forward == 0);
     int const room = world.cap / world.whole;
     bound = std::max(bound, (fresh ? first[d] : 0) + (sum + room - 1) / room);
   }

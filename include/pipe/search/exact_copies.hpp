@@ -6,10 +6,14 @@
 //! for pipelining::detail::least_rest_of_each.
 
 #include <pipe/search/exact_state.hpp>
+#include <pipe/search/exact_ways.hpp>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace pipelining::inline v0_2 {
 namespace detail {
@@ -40,9 +44,9 @@ public:
           find_input(stage, k);
           bound = std::max(bound, input_[s] + (all - k) * (world_.input[s] + world_.weight[s]));
         }
-        if (k >= at_.stage[s].weight - runs(stage, exact_kind::backward_weight)) {
+        if (k >= first_weight(stage)) {
           find_weight(stage, k);
-          bound = std::max(bound, weight_end_[s]);
+          bound = std::max(bound, weight_end_[s][static_cast<std::size_t>(k)]);
         }
       }
     }
@@ -53,8 +57,9 @@ private:
   [[nodiscard]] exact_engine const& compute(int stage) const noexcept {
     return at_.compute[static_cast<std::size_t>(world_.device[static_cast<std::size_t>(stage)])];
   }
-  [[nodiscard]] exact_engine const& lane(int stage) const noexcept {
-    return at_.lane[static_cast<std::size_t>(world_.device[static_cast<std::size_t>(stage)])];
+  //! The ways in which copies beside a stage may have gone.
+  [[nodiscard]] std::vector<exact_way> const& ways(int stage) const noexcept {
+    return at_.ways[static_cast<std::size_t>(world_.device[static_cast<std::size_t>(stage)])];
   }
   [[nodiscard]] int runs(int stage, exact_kind kind) const noexcept {
     return engine_runs(compute(stage), kind, stage);
@@ -84,32 +89,39 @@ private:
     forward_[s] = std::max(start, room(stage, k, before));
   }
 
-  //! When the activation of microbatch k has room: as many have to leave as are then too many, over
-  //! the copy lane or for good.
+  //! When the activation of microbatch k has room.
   [[nodiscard]] int room(int stage, int k, int before) const noexcept {
-    auto const s = static_cast<std::size_t>(stage);
-    int const device = world_.device[s];
     if (world_.recomputes || world_.stages > world_.devices)
       return 0;
+    int soonest = exact_never;
+    for (exact_way const& way : ways(stage))
+      soonest = std::min(soonest, room(stage, k, before, way));
+    return soonest;
+  }
+  //! As many activations have to leave as are then too many, over the copy lane or for good.
+  [[nodiscard]] int room(int stage, int k, int before, exact_way const& way) const noexcept {
+    auto const s = static_cast<std::size_t>(stage);
     exact_stage const& here = at_.stage[s];
-    int const wanted =
-      held(world_, at_, device) / world_.whole + k - here.forward + 1 - world_.cap / world_.whole;
+    int const there = (held(world_, at_, world_.device[s]) - hosted(world_, way)) / world_.whole;
+    int const wanted = there + k - here.forward + 1 - world_.cap / world_.whole;
     if (wanted <= 0)
       return 0;
-    int const out_now = lane(stage).kind == exact_kind::copy_out ? 1 : 0;
+    int const out_now = way.kind == exact_kind::copy_out ? 1 : 0;
     int const free = compute(stage).left;
-    int soonest = exact_never;
-    for (int leave = 0; leave <= std::min(wanted, leaving_[s]); ++leave) {
+    int soonest = way.left + (wanted - out_now) * world_.copy;
+    int leave = 0;
+    for (int label = first_weight(stage); label < k && leave < wanted; ++label) {
+      // What is away leaves nothing behind that was there: it has to come back first.
+      if ((way.away() & bit_of(slot_of(stage, label))) != 0)
+        continue;
+      ++leave;
+      int const inputs = std::max(0, label + 1 - here.input);
+      int const weights = std::max(0, label + 1 - here.weight);
       int const copied = wanted - leave;
-      int time = copied == 0 ? 0 : lane(stage).left + (copied - out_now) * world_.copy;
-      if (leave > 0) {
-        int const label = label_[s][static_cast<std::size_t>(leave - 1)];
-        int const inputs = std::max(0, label + 1 - here.input);
-        int const weights = std::max(0, label + 1 - here.weight);
-        time = std::max({time,
-                         leaves_[s][static_cast<std::size_t>(leave - 1)],
-                         free + before + inputs * world_.input[s] + weights * world_.weight[s]});
-      }
+      int const time =
+        std::max({copied == 0 ? 0 : way.left + (copied - out_now) * world_.copy,
+                  weight_end_[s][static_cast<std::size_t>(label)],
+                  free + before + inputs * world_.input[s] + weights * world_.weight[s]});
       soonest = std::min(soonest, time);
     }
     return soonest;
@@ -136,36 +148,35 @@ private:
 
   //! When all activations that are away up to microbatch k can be back: one copy after the other.
   [[nodiscard]] int comes_back(int stage, int k) const noexcept {
-    auto const s = static_cast<std::size_t>(stage);
-    exact_engine const& copies = lane(stage);
-    int count = 0;
-    bool any = false;
-    for (int label = at_.stage[s].input; label <= k; ++label) {
-      if ((at_.stage[s].away >> label & 1) == 0)
-        continue;
-      any = true;
-      count += engine_runs(copies, exact_kind::copy_in, stage) > 0 && copies.label == label ? 0 : 1;
+    int soonest = exact_never;
+    int const first = at_.stage[static_cast<std::size_t>(stage)].input;
+    std::uint64_t const wanted = (bit_of(k - first + 1) - 1)
+                                 << slot_of(stage, first); // of microbatches first to k
+    for (exact_way const& way : ways(stage)) {
+      std::uint64_t const away = way.away() & wanted;
+      int const now = way.kind == exact_kind::copy_in && (away & bit_of(way.slot)) != 0 ? 1 : 0;
+      soonest =
+        std::min(soonest, away == 0 ? 0 : way.left + (std::popcount(away) - now) * world_.copy);
     }
-    return any ? copies.left + count * world_.copy : 0;
+    return soonest;
+  }
+
+  [[nodiscard]] int first_weight(int stage) const noexcept {
+    return at_.stage[static_cast<std::size_t>(stage)].weight -
+           runs(stage, exact_kind::backward_weight);
   }
 
   void find_weight(int stage, int k) noexcept {
     auto const s = static_cast<std::size_t>(stage);
     exact_stage const& here = at_.stage[s];
-    int const first = here.weight - runs(stage, exact_kind::backward_weight);
-    int end = k == first ? compute(stage).left : weight_end_[s];
+    int end = k == first_weight(stage) ? compute(stage).left
+                                       : weight_end_[s][static_cast<std::size_t>(k - 1)];
     if (k >= here.weight) {
       if (k >= here.input)
         end = std::max(end, input_[s] + world_.input[s]);
       end += world_.weight[s];
     }
-    weight_end_[s] = end;
-    // What is away leaves nothing behind that was there: it has to come back first.
-    if ((here.away >> k & 1) != 0)
-      return;
-    auto const next = static_cast<std::size_t>(leaving_[s]++);
-    leaves_[s][next] = end;
-    label_[s][next] = k;
+    weight_end_[s][static_cast<std::size_t>(k)] = end;
   }
 
   exact_world const& world_;
@@ -173,11 +184,8 @@ private:
   // Of the microbatch that is looked at, or the one before.
   std::array<int, most_exact_stages> forward_{};
   std::array<int, most_exact_stages> input_{};
-  std::array<int, most_exact_stages> weight_end_{};
-  // Activations that are there and leave for good, in order: when, and of which microbatch.
-  std::array<int, most_exact_stages> leaving_{};
-  std::array<std::array<int, most_exact_microbatches>, most_exact_stages> leaves_{};
-  std::array<std::array<int, most_exact_microbatches>, most_exact_stages> label_{};
+  //! Of every microbatch up to that.
+  std::array<std::array<int, most_exact_microbatches>, most_exact_stages> weight_end_{};
 };
 
 } // namespace detail
