@@ -21,6 +21,7 @@ COPIES = "hopper/backward_copies.cuh"
 STEPS = "hopper/backward_steps.cuh"
 WIDE = "hopper/backward_wide.cuh"
 WEIGHTS = "hopper/backward_weights.cuh"
+KEPT = "kernel/kept_pairs.cuh"
 SUMS = "kernel/query_sums.cuh"
 
 # name: header, text that must be there, text in its place
@@ -55,7 +56,7 @@ FORWARD = {
     "one_arrival_too_few": (KERNEL, "begin_barrier(memory.key_empty(stage), 4 * shape::consumers)",
                             "begin_barrier(memory.key_empty(stage), 4 * shape::consumers - 1)"),
     "lanes_do_not_wait_for_each_other": (INSTRUCTIONS, "__syncwarp();", ""),
-    "keys_beyond_the_end": (SOFTMAX, "column < columns && ", ""),
+    "keys_beyond_the_end": (KEPT, "column < columns && ", ""),
     "last_tile_counts_as_whole": (BLOCK, "key_end == (tile + 1) * Keys &&", "true &&"),
     "rows_beyond_the_end": (KERNEL, "if (column() == 0 && r < rows)", "if (column() == 0)"),
     "offset_of_keys_forgotten": (KERNEL, "static_cast<int>(c.p.key_offset) + column_of_tile", "column_of_tile"),
@@ -132,7 +133,7 @@ WIDE_FORWARD = {
     "wide_halves_of_the_values_alike": (PRODUCTS, "first / panel_width * rows * panel_row_bytes + n", "n"),
     "wide_sums_of_the_halves_alike": (PRODUCTS, "sum[first / 2]", "sum[0]"),
     "wide_panels_of_keys_too_close": (PRODUCTS, "n / 4 * RightRows * panel_row_bytes", "n / 4 * 64 * panel_row_bytes"),
-    "wide_mask_of_the_next_column": (SOFTMAX, "n / 2 * 8 + n % 2", "n / 2 * 8 + n % 2 + 1"),
+    "wide_mask_of_the_next_column": (KEPT, "n / 2 * 8 + n % 2", "n / 2 * 8 + n % 2 + 1"),
     "wide_mask_of_the_other_row": (SOFTMAX, "kept[i % 4 / 2] >> ", "kept[1 - i % 4 / 2] >> "),
 }
 WIDE_BACKWARD = {
