@@ -245,7 +245,7 @@ private:
   [[nodiscard]] bool pass_time(exact_state& at, int time) const {
     for (int device = 0; device < world_.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
-      detail::pass_time(at.ways[d], time);
+      advance_ways(at.ways[d], time);
       if (at.ways[d].empty())
         return false;
       exact_engine& engine = at.compute[d];

@@ -197,7 +197,7 @@ inline void begin_copies(exact_world const& world,
 }
 
 //! Lets time pass on every way of a device; those that had to begin something by then are lost.
-inline void pass_time(std::vector<exact_way>& ways, int time) {
+inline void advance_ways(std::vector<exact_way>& ways, int time) {
   std::vector<exact_way> const before = std::move(ways);
   ways.clear();
   for (exact_way way : before) {
