@@ -67,8 +67,8 @@ struct grouped_gpus {
   [[nodiscard]] constexpr double gather_seconds() const noexcept {
     double const all = (2 * 2 + 4) * static_cast<double>(parameters(model));
     double const sharing = static_cast<double>(gpus) * data;
-    double const near = std::min<double>(sharing, on.gpus_per_machine);
-    return seconds_of(all * (near - 1) / near, all * (sharing - near) / sharing / near);
+    double const nearby = std::min<double>(sharing, on.gpus_per_machine);
+    return seconds_of(all * (nearby - 1) / nearby, all * (sharing - nearby) / sharing / nearby);
   }
 
 private:
@@ -77,8 +77,8 @@ private:
     double const width = static_cast<double>(detail::query_width(model)) / model.heads;
     double const heads = 2.0 * model.heads + 2.0 * std::max(model.kv_heads, size);
     double const to_each = 2.0 * tokens * heads * width / size / size;
-    int const near = std::min(size, on.gpus_per_machine);
-    return seconds_of(to_each * (near - 1), to_each * (size - near));
+    int const nearby = std::min(size, on.gpus_per_machine);
+    return seconds_of(to_each * (nearby - 1), to_each * (size - nearby));
   }
   [[nodiscard]] constexpr double seconds_of(double in_machine, double to_others) const noexcept {
     return std::max(in_machine / on.link_gb_per_s, to_others / on.network_gb_per_s) / 1e9;

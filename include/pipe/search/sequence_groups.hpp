@@ -189,20 +189,20 @@ private:
 //! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
 template <class With>
 void each_plain_sum(int devices, std::int64_t most, With const& with) {
-  auto const give = [&](int count, int large, int small) {
-    int const rest = devices - count * large;
-    if (rest % small != 0 || most-- <= 0)
+  auto const give = [&](int count, int larger, int smaller) {
+    int const rest = devices - count * larger;
+    if (rest % smaller != 0 || most-- <= 0)
       return;
-    std::vector<int> sizes(static_cast<std::size_t>(count), large);
-    sizes.insert(sizes.end(), static_cast<std::size_t>(rest / small), small);
+    std::vector<int> sizes(static_cast<std::size_t>(count), larger);
+    sizes.insert(sizes.end(), static_cast<std::size_t>(rest / smaller), smaller);
     with(sizes);
   };
   for (int size = 1; size <= devices; size *= 2)
     give(0, size, size);
-  for (int small = 1; small <= devices; small *= 2)
-    for (int large = 2 * small; large <= devices; large *= 2)
-      for (int count = 1; count <= (devices - 1) / large; count *= 2)
-        give(count, large, small);
+  for (int smaller = 1; smaller <= devices; smaller *= 2)
+    for (int larger = 2 * smaller; larger <= devices; larger *= 2)
+      for (int count = 1; count <= (devices - 1) / larger; count *= 2)
+        give(count, larger, smaller);
 }
 
 //! Calls `with` for the ways to write a number as a sum of powers of 2, largest first, at most
