@@ -31,7 +31,7 @@ public:
   }
   [[nodiscard]] bool time_left() const { return passed() < seconds_; }
   //! From the first time on: on a terminal a line that the next one overwrites, elsewhere a line
-  //! from time to time.
+  //! every two seconds.
   void say(std::string what) {
     std::lock_guard const lock(mutex_);
     what_ = std::move(what);
@@ -59,7 +59,7 @@ private:
   void write() {
     bool const terminal = isatty(STDERR_FILENO) != 0;
     std::unique_lock lock(mutex_);
-    for (double next = first_;; next = terminal ? passed() + 0.2 : next * 2) {
+    for (double next = first_;; next = passed() + (terminal ? 0.2 : 2)) {
       auto const when =
         start_ + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(next));
       if (ended_.wait_until(lock, when, [this] { return stop_; }))
