@@ -7,6 +7,7 @@
 #include <pipe/core/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
 #include <pipe/plan/prove/messages.hpp>
 
 #include <cstddef>
@@ -33,7 +34,8 @@ groups_meet(plan_view work, int device, int first, int peer, int at_peer) noexce
     int& next = wanted == operation::send ? sent : received;
     while (next < their_end && theirs[static_cast<std::size_t>(next)].what != wanted)
       ++next;
-    if (next == their_end || !are_ends(step, device, theirs[static_cast<std::size_t>(next)], peer))
+    if (next == their_end ||
+        misfit(step, device, theirs[static_cast<std::size_t>(next)], peer) != plan_rule::none)
       return false;
     ++next;
   }

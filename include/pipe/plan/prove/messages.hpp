@@ -194,16 +194,19 @@ constexpr proof check_sequences(plan_view work, int device, int* next) noexcept 
   return {};
 }
 
-//! True when two items of two devices are the ends of one message, which has the same size, the
-//! same place in the line of its edge, and the same exchange at both.
-[[nodiscard]] constexpr bool
-are_ends(item const& step, int device, item const& other, int peer) noexcept {
+//! What keeps two items of two devices from being the ends of one message, which has the same size,
+//! the same place in the line of its edge, and the same exchange at both; none where they are.
+[[nodiscard]] constexpr plan_rule
+misfit(item const& step, int device, item const& other, int peer) noexcept {
   bool const sends = step.what == operation::send;
-  return step.peer == peer && other.peer == device &&
-         other.what == (sends ? operation::receive : operation::send) &&
-         same_message(step, other) && other.sequence == step.sequence &&
-         other.exchange == step.exchange &&
-         (sends ? step.in_bytes == other.out_bytes : step.out_bytes == other.in_bytes);
+  if (step.peer != peer || other.peer != device ||
+      other.what != (sends ? operation::receive : operation::send) || !same_message(other, step))
+    return plan_rule::unmatched;
+  if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
+    return plan_rule::sizes_differ;
+  if (other.sequence != step.sequence)
+    return plan_rule::fifo_differs;
+  return other.exchange == step.exchange ? plan_rule::none : plan_rule::bad_group;
 }
 
 //! What does not fit of the messages of a device. Every message has its other end at the peer, with
@@ -225,17 +228,14 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
       return {plan_rule::unmatched, device, index};
     item const& other = theirs[static_cast<std::size_t>(twin)];
-    if (other.peer != device || other.what != (sends ? operation::receive : operation::send) ||
-        !same_message(other, step))
-      return {plan_rule::unmatched, device, index};
-    if ((sends ? step.in_bytes : step.out_bytes) != (sends ? other.out_bytes : other.in_bytes))
-      return {plan_rule::sizes_differ, device, index, step.peer, twin};
-    if (other.sequence != step.sequence)
-      return {plan_rule::fifo_differs, device, index, step.peer, twin};
+    plan_rule const broken = misfit(step, device, other, step.peer);
+    if (broken == plan_rule::unmatched)
+      return {broken, device, index};
+    if (broken != plan_rule::none)
+      return {broken, device, index, step.peer, twin};
     bool const joins = i > 0 && steps[i - 1].what != operation::run &&
                        steps[i - 1].group == step.group && steps[i - 1].peer == step.peer;
-    if (other.exchange != step.exchange ||
-        (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group))
+    if (joins && theirs[static_cast<std::size_t>(before_twin)].group != other.group)
       return {plan_rule::bad_group, device, index, step.peer, twin};
     before_twin = twin;
   }
