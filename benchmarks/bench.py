@@ -199,12 +199,12 @@ Processor time of a file that makes and verifies one timetable as a constant (`b
 def render_section(found):
     small = named(found["making"]["32 256"]["ours"])["1f1b"]
     ratios = [peer / own for size, _, own, peer in making_ratios(found) if size == "32 256"]
-    reality_ratios = [row["ratio"] for row in found["reality"]["ours"]]
+    reality_ratios = [f"{row['ratio']:.3f}" for row in found["reality"]["ours"]]
     largest = max(found["scale"], key=lambda row: row["passes"])
     memory = f" and {largest['passes'] * largest['table_bytes'] / 1e9:.1f} GB" if "table_bytes" in largest else ""
     overheads = [row for row in found["overhead"] if row["devices"] == 2]
     least = min(row["least"] for row in overheads if row["runner"] == "threads")
-    slowest = [f"{row['runner']} {row['least'] / least:.0f} times as long" for row in overheads
+    slowest = [f"{row['runner']}: {row['least'] / least:.0f} times as long" for row in overheads
                if row["runner"].startswith("PyTorch")]
     text = f"""- Order, times, verification, plan and proof of 1F1B on 32 devices with 256 microbatches: {seconds_text(small['seconds'])} of one core"""
     if ratios:
@@ -212,7 +212,7 @@ def render_section(found):
   PyTorch takes {min(ratios):.0f} to {max(ratios):.0f} times as long for the orders that both make, without verification and proof"""
     text += f""".
 - {largest['passes'] / 1e6:.0f} million passes ({largest['schedule']}, 8,192 devices) are ordered, timed and verified in {largest['seconds']:.0f} s{memory}.
-- Of two devices, a pass on threads costs {least:.1f} us beside its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {min(reality_ratios):.3f} to {max(reality_ratios):.3f} of what is planned.
+- Of two devices, a pass on threads costs {least:.1f} us beside its work{''.join(f" ({one})" for one in slowest)}; steps of stages that wait take {" to ".join(sorted({min(reality_ratios), max(reality_ratios)}))} of what is planned.
 
 Measured on {found['machine']['date']} by `scripts/bench`; [all figures](docs/performance.md).
 """
