@@ -24,18 +24,22 @@ namespace gpt::on_gpu {
 //! Puts tensors of several types one behind the other. Without memory it only counts.
 class placing {
 public:
-  explicit placing(std::byte* memory = nullptr) : memory_(memory) {}
+  //! @param multiple of bytes at which tensors begin; 1: without gaps, as messages are
+  explicit placing(std::byte* memory = nullptr, std::int64_t multiple = 256)
+      : memory_(memory), multiple_(multiple) {}
 
   template <class T>
   [[nodiscard]] T* take(std::int64_t count) {
     std::byte* const at = memory_ == nullptr ? nullptr : memory_ + bytes_;
-    bytes_ += (count * static_cast<std::int64_t>(sizeof(T)) + 255) / 256 * 256;
+    auto const bytes = count * static_cast<std::int64_t>(sizeof(T));
+    bytes_ += (bytes + multiple_ - 1) / multiple_ * multiple_;
     return reinterpret_cast<T*>(at);
   }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; } //!< taken so far
 
 private:
   std::byte* memory_;
+  std::int64_t multiple_;
   std::int64_t bytes_ = 0;
 };
 

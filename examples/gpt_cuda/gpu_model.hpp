@@ -52,7 +52,8 @@ struct gpu_slots {
             how.shard,
             size,
             cut_for(table, lengths),
-            cut_layers(size.layers, pp::stages(table.extents)),
+            how.barriers ? cut_layers(size.layers, pp::stages(table.extents))
+                         : cut_model(size, table.extents),
             totals_bytes,
             std::move(around)};
   }
@@ -238,9 +239,11 @@ private:
       one.how = how.clip;
     }
     std::vector<Called> called(from.front().size(), one);
+    bool const one_copy = extents.where == pp::placement::custom;
     for (auto const& way : from) {
       for (std::size_t s = 0; s < way.size(); ++s) {
-        called[s].of.push_back(way[s].get());
+        bool const elsewhere = one_copy && way[s] == nullptr;
+        called[s].of.push_back((elsewhere ? from.front() : way)[s].get());
       }
     }
     return called;

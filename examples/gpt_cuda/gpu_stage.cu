@@ -16,6 +16,7 @@
 #include "../gpt/stage_shard.hpp"
 #include "../gpt/vocabulary_cut.hpp"
 #include "gpu_stage.hpp"
+#include "helix_stage.cuh"
 #include "sharded_stage.cuh"
 #include "stage.cuh"
 
@@ -42,10 +43,20 @@ struct stage_at_work {
   on_gpu::stage<Element> stage;
 };
 template <class Element>
+struct helix_at_work {
+  shared_work<Element> work;
+  on_gpu::helix_stage<Element> stage;
+};
+template <class Element>
 struct piece_at_work {
   shared_work<Element> work;
   on_gpu::sharded_stage<Element> stage;
 };
+
+//! Whether layers are cut at their attention, which some microbatches have on other devices.
+bool cuts_layers(std::vector<layer_range> const& stages) {
+  return stages.front().part != layer_part::whole;
+}
 
 void check(model_size const& size, pp::timetable_view table) {
   on_gpu::with_head_dim(size.head_dim(), [](auto) {});
@@ -55,9 +66,6 @@ void check(model_size const& size, pp::timetable_view table) {
       "; choose a schedule of whole layers, whose passes are forward and backward, with "
       "recomputation and offload");
   };
-  if (pp::routes(table.extents) > 1 && table.extents.where == pp::placement::custom) {
-    refuse("every stage at home, but this schedule takes microbatches different ways");
-  }
   for (int i = 0; i < table.size(); ++i) {
     auto const& kind = (*table.declared)[table.passes[i].kind];
     if (kind.calls > pp::stage_call::copy) {
@@ -71,6 +79,8 @@ void check(model_size const& size, pp::timetable_view table) {
 struct gpu_stage::either {
   std::variant<stage_at_work<float>,
                stage_at_work<__nv_bfloat16>,
+               helix_at_work<float>,
+               helix_at_work<__nv_bfloat16>,
                piece_at_work<float>,
                piece_at_work<__nv_bfloat16>>
     of;
@@ -176,6 +186,42 @@ gpu_stages make_stages(model_size const& size,
   return made;
 }
 
+//! Layers cut at their attention. The stages of the first way have all weights, those of others are
+//! further places of attention.
+template <class Element>
+gpu_stages make_cut_layers(model_size const& size,
+                           pp::timetable_view table,
+                           step_cut const& cut,
+                           std::uint64_t seed,
+                           gpu_run const& how,
+                           std::optional<int> only) {
+  auto const held = cut_model(size, table.extents);
+  on_gpu::helix_slot_sizes<Element> const slots{size, cut, held};
+  work_of_devices<Element> works(size, table, cut, slots, how);
+  gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
+  device_memory<float> on_host;
+  for (std::size_t way = 0; way < made.size(); ++way) {
+    for (auto const& layers : held) {
+      auto const number = static_cast<int>(made[way].size());
+      int const device = pp::device_of(table, number, static_cast<int>(way));
+      bool const again = way > 0 && layers.part != layer_part::attention;
+      if (again || device != only.value_or(device)) {
+        made[way].push_back(nullptr);
+        continue;
+      }
+      stage<float> host(size, layers, cut, seed, on_host);
+      auto const& work = works.of(device);
+      made[way].push_back(put_to_work(
+        helix_at_work<Element>{
+          work,
+          on_gpu::helix_stage<Element>(
+            host, size, layers, cut, how.replicas, *work[0], work[1].get())},
+        how));
+    }
+  }
+  return made;
+}
+
 //! With the vocabulary in shards.
 template <class Element>
 gpu_stages make_pieces(model_size const& size,
@@ -221,15 +267,24 @@ gpu_stages make_gpu_stages(model_size const& size,
     return bf16 ? make_pieces<__nv_bfloat16>(size, table, seed, how, only)
                 : make_pieces<float>(size, table, seed, how, only);
   }
+  if (cuts_layers(cut_model(size, table.extents))) {
+    return bf16 ? make_cut_layers<__nv_bfloat16>(size, table, cut, seed, how, only)
+                : make_cut_layers<float>(size, table, cut, seed, how, only);
+  }
   return bf16 ? make_stages<__nv_bfloat16>(size, table, cut, seed, how, only)
               : make_stages<float>(size, table, cut, seed, how, only);
 }
 
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   auto const with = [&]<class Element>(Element) {
-    return around ? on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker)
-                  : on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}
-                      .bytes(of, maker);
+    if (around) {
+      return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
+    }
+    if (cuts_layers(stages)) {
+      return on_gpu::helix_slot_sizes<Element>{size, cut, stages}.bytes(of, maker);
+    }
+    return on_gpu::slot_sizes<Element>{size, size_of_shard(size, shard), cut, stages}.bytes(of,
+                                                                                            maker);
   };
   return numbers == operands::bf16 ? with(__nv_bfloat16{}) : with(0.0F);
 }

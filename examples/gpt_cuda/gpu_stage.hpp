@@ -85,8 +85,9 @@ private:
   sum_over_gpus over_replicas_;
 };
 
-//! [ways, stages]: two ways where pipelines enter at both ends, with a copy of every stage each.
-//! Null where a stage is of another process.
+//! [ways, stages]: two ways where pipelines enter at both ends, with a copy of every stage each; or
+//! all ways where attention is on other devices than its layer, whose other stages are on the first
+//! one alone. Null where a stage is not on a way, or of another process.
 using gpu_stages = std::vector<std::vector<std::unique_ptr<gpu_stage>>>;
 
 //! Adds up what two copies of a stage have: both have the sum then.

@@ -88,6 +88,9 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   // the last microbatch comes first.
   std::map<std::tuple<int, bool, bool>, first_step> first;
   std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
+  if (adds_from_last(timetable_of(c, name_of(c)))) {
+    names.emplace_back("breadth-first"); // of whole layers
+  }
   if (std::find(names.begin(), names.end(), name_of(c)) == names.end()) {
     names.push_back(name_of(c));
   }

@@ -182,7 +182,8 @@ template <class Read>
 [[nodiscard]] std::vector<float>
 gradients_of_device(pp::timetable_view table, int device, Read read) {
   std::vector<float> mine;
-  for (std::size_t way = 0; static_cast<int>(way) < pp::routes(table.extents); ++way) {
+  std::size_t const copies = table.extents.where == pp::placement::bidirectional ? 2 : 1;
+  for (std::size_t way = 0; way < copies; ++way) {
     for (int s = 0; s < pp::stages(table.extents); ++s) {
       if (pp::device_of(table, s, first_of_way(table.extents, way)) == device) {
         std::vector<float> const some = read(way, s);

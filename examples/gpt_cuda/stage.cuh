@@ -166,19 +166,13 @@ public:
     auto const kept = kept_of(p);
     float* const x = held_.ends ? p.work->scratch().residual : floats(out);
     if (held_.embeds) {
-      embedding_forward(x,
-                        weights_[0].value(),
-                        weights_[1].value() + p.chunk.begin * size_.width,
-                        text_of(p),
-                        p.tokens,
-                        size_.width,
-                        p.stream);
+      embed(p, x);
     } else {
       copy(x, floats(in), p.tokens * size_.width, p.stream);
     }
     layers_forward(p, kept, x);
     if (held_.ends) {
-      at_head(p, kept).forward(losses() + p.of.microbatch * size_.sequence + p.chunk.begin, x);
+      at_head(p, kept.head).forward(losses_of(p), x);
     }
   }
   void backward_input(pp::context const& where, pp::input in, pp::output out, int half = 0) {
@@ -307,19 +301,13 @@ protected:
     auto const kept = kept_of(p);
     float* const dx = held_.embeds ? p.work->scratch().residual : floats(out);
     if (held_.ends) {
-      at_head(p, kept).backward_input(dx, made.logits, share());
+      at_head(p, kept.head).backward_input(dx, made.logits, share());
     } else {
       copy(dx, floats(in), p.tokens * size_.width, p.stream);
     }
     layers_backward_input(p, kept, dx, made);
     if (held_.embeds) {
-      embedding_backward(weights_[0].gradient(),
-                         weights_[1].gradient() + p.chunk.begin * size_.width,
-                         dx,
-                         text_of(p),
-                         p.tokens,
-                         size_.width,
-                         p.stream);
+      embed_backward(p, dx);
     }
   }
   void weight_half(pass const& p, stage_gradients<Element> const& made) {
@@ -328,7 +316,7 @@ protected:
     }
     auto const kept = kept_of(p);
     if (held_.ends) {
-      at_head(p, kept).backward_weight(made.logits);
+      at_head(p, kept.head).backward_weight(made.logits);
     }
     for (std::size_t i = kept.layers.size(); i-- > 0;) {
       at_layer(i, p, kept).backward_weight(made.layers[i]);
@@ -373,16 +361,40 @@ protected:
             *p.work,
             p.stream};
   }
-  [[nodiscard]] head_pass<Element> at_head(pass const& p, stage_kept<Element> const& kept) {
+  [[nodiscard]] head_pass<Element> at_head(pass const& p, normalised kept) {
     auto const last = weights_.size();
     return {size_,
             weights_[last - 2],
             weights_[last - 1],
             text_of(p) + 1,
             p.tokens,
-            kept.head,
+            kept,
             *p.work,
             p.stream};
+  }
+  [[nodiscard]] float* losses_of(pass const& p) const {
+    return losses() + p.of.microbatch * size_.sequence + p.chunk.begin;
+  }
+
+  //! x [tokens, width] = what the bytes of the chunk are embedded as.
+  void embed(pass const& p, float* x) {
+    embedding_forward(x,
+                      weights_[0].value(),
+                      weights_[1].value() + p.chunk.begin * size_.width,
+                      text_of(p),
+                      p.tokens,
+                      size_.width,
+                      p.stream);
+  }
+  //! Adds to the gradients of the embedding.
+  void embed_backward(pass const& p, float const* dx) {
+    embedding_backward(weights_[0].gradient(),
+                       weights_[1].gradient() + p.chunk.begin * size_.width,
+                       dx,
+                       text_of(p),
+                       p.tokens,
+                       size_.width,
+                       p.stream);
   }
 
   //! Of a token in the mean loss.

@@ -86,6 +86,16 @@ def check_copies():
     assert clipped(report)[0] == "1", report
 
 
+def check_helix():
+    """Attention on other devices than its layer, clipped: the bits of whole layers, and on both backends the same weights."""
+    chosen = ["helix", "--steps", "2", "--clip", "6"]
+    alone, ranks = (train(backend, *chosen, *graph, passes=2 * 9 * 2) for backend, *graph in (["cuda"], ["nccl", "--graph"]))
+    rows = re.findall(r"^  (breadth-first|helix) +1 .* %  (.*)$", alone, re.MULTILINE)
+    assert rows == [("breadth-first", "(the first)"), ("helix", "0")], alone
+    assert re.search(r"of helix over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", ranks), ranks
+    assert losses(alone) == losses(ranks) and clipped(alone) == clipped(ranks) and int(clipped(alone)[0]) > 0, (alone, ranks)
+
+
 def check_clipping():
     """Clipped steps: the same weights on both backends, as a graph, and where steps are validated in the next iteration."""
     chosen = ["--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
@@ -191,6 +201,7 @@ check_reports()
 check_checkpoints()
 check_clipping()
 check_copies()
+check_helix()
 check_sizes()
 check_replicas()
 check_shards()
