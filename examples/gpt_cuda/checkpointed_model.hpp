@@ -78,6 +78,7 @@ struct checkpointed_model {
     model.use(table, lengths);
   }
   [[nodiscard]] auto const& plans() const { return model.plans(); }
+  [[nodiscard]] auto const& plan_in_use() const { return model.plan_in_use(); }
   //! Between steps, when the times of the last one have been read.
   void begin_step() {
     if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {

@@ -55,12 +55,24 @@ struct gpu_slots {
             how.barriers ? cut_layers(size.layers, pp::stages(table.extents))
                          : cut_model(size, table.extents),
             totals_bytes,
-            std::move(around)};
+            std::move(around),
+            gathered_slots_of(size, table, how)};
   }
 };
 
 //! For each way that microbatches take, the copy of a stage that is there.
 struct gpu_copies : copies_of<gpu_stage> {
+  void gather_weights(pp::context const& where, pp::output out) {
+    at(where).gather_weights(where, out);
+  }
+  void use_weights(pp::context const& where, pp::input in) { at(where).use_weights(where, in); }
+  void collect_gradients(pp::context const& where, pp::output out) {
+    at(where).collect_gradients(where, out);
+  }
+  void scatter_gradients(pp::context const& where, pp::input in) {
+    at(where).scatter_gradients(where, in);
+  }
+
   //! Two passes of the device at once, so that one has something to do while the shards of the
   //! other make a sum. Those that add to the gradients of one stage follow each other.
   void braid(pp::pass_kind kind,
@@ -147,6 +159,8 @@ public:
     tokens_ = cut.tokens();
     for_each_stage([&](gpu_stage& each) { each.set_cut(cut); });
   }
+  //! The plan of the last step, and the sizes that it was made of.
+  [[nodiscard]] auto const& plan_in_use() const { return plans_.now(); }
   //! What was made and used again of plans.
   [[nodiscard]] auto const& plans() const { return plans_.plans(); }
 
@@ -208,6 +222,15 @@ public:
   template <class Visit>
   void for_each_gradient(Visit visit) const {
     for_each_stage([&](gpu_stage const& each) { each.for_each_gradient(visit); });
+  }
+  //! The same without what replicas have added up when it was scattered.
+  template <class Visit>
+  void for_each_own_gradient(Visit visit) const {
+    for_each_stage([&](gpu_stage const& each) {
+      if (!each.is_gathered()) {
+        each.for_each_gradient(visit);
+      }
+    });
   }
   //! All gradients become zero, without a step of the optimizer.
   void clear_gradients() {

@@ -26,10 +26,10 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below --with has recompute, offload and vocabulary-.... --tensor N wants "
-  "nccl with N\n"
-  "times as many ranks as --devices; more are replicas of the pipeline with --microbatches "
-  "each.\n\n"
+  "itself. Of the options below --with has all but attention-exchange. --tensor N wants nccl with "
+  "N\n"
+  "times as many ranks as --devices; more are replicas of the pipeline with --microbatches each,\n"
+  "which share the weights that --with sharded-weights or gathered-once gathers.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
   "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
@@ -83,16 +83,14 @@ struct gpu_options {
   }
   auto const& named = examples::find_schedule(chosen.common.schedule);
   if (named.weights_travel || named.stages_go_one_way) {
-    throw std::invalid_argument("the backends on GPUs keep weights where they are; --backend "
-                                "threads has " +
+    throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
+                                "--backend threads has " +
                                 chosen.common.schedule);
   }
   auto const with = chosen.common.adapted;
-  if (with != examples::adapter::none && with != examples::adapter::recompute &&
-      with != examples::adapter::offload && !examples::has_shards(with)) {
+  if (with == examples::adapter::attention_exchange) {
     throw std::invalid_argument(
-      "the backends on GPUs have no shards of weights and no exchange of attention; --backend "
-      "threads has them");
+      "the backends on GPUs have no exchange of attention; --backend threads has it");
   }
   return chosen;
 }

@@ -24,6 +24,7 @@
 #include "../gpt/training.hpp"
 #include "../gpt/vocabulary.hpp"
 #include "../gpt/vocabulary_report.hpp"
+#include "gathered_report.hpp"
 #include "gpu_options.hpp"
 
 namespace gpt {
@@ -102,6 +103,7 @@ int report_run(gpu_options const& chosen,
                 own,
                 share_cores(table, cost, gpus),
                 {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+    report_gathered(o, model.plan_in_use(), result.traces.back());
     write_files(o, text, result, table, about, own, cost);
   }
   bool const good = check();

@@ -24,6 +24,22 @@ template <class Number>
 using sum_of = std::function<void(Number*, std::int64_t, cudaStream_t)>;
 using sum_over_gpus = sum_of<float>;
 
+//! Where the weights of stages lie whose schedule gathers them, see gathered_stage.cuh.
+enum class weights_home : std::uint8_t {
+  shards, //!< in pieces on the GPUs of a group; here, where it is one GPU
+  host    //!< with their optimizer
+};
+//! Those that have a piece of every such weight each: the replicas of the pipeline.
+struct weight_group {
+  int number = 0; //!< of this one
+  int of = 1;     //!< one: all pieces are here
+  //! gather(mine, all, bytes of mine): one piece behind the other.
+  std::function<void(void const*, void*, std::int64_t, cudaStream_t)> gather{};
+  //! scatter(all, mine, numbers of mine): its piece of the sum over the group.
+  std::function<void(float const*, float*, std::int64_t, cudaStream_t)> scatter{};
+  sum_over_gpus sum{}; //!< over the group; of weights on the host, which all have
+};
+
 //! How a model runs on a GPU.
 struct gpu_run {
   operands numbers = operands::float32;
@@ -43,6 +59,8 @@ struct gpu_run {
   bool any_chunks = false;        //!< iterations may have other chunks than the first
   //! The vocabulary is in shards, with so many barriers; see with_vocabulary.
   std::optional<int> barriers{};
+  weights_home home = weights_home::shards; //!< of gathered weights
+  weight_group weights{};
 };
 
 } // namespace gpt

@@ -15,6 +15,7 @@
 #include "../gpt/slot_sizes.hpp"
 #include "../gpt/stage_shard.hpp"
 #include "../gpt/vocabulary_cut.hpp"
+#include "gathered_stage.cuh"
 #include "gpu_stage.hpp"
 #include "helix_stage.cuh"
 #include "sharded_stage.cuh"
@@ -52,6 +53,15 @@ struct piece_at_work {
   shared_work<Element> work;
   on_gpu::sharded_stage<Element> stage;
 };
+template <class Element, class Home>
+struct gathered_at_work {
+  shared_work<Element> work;
+  on_gpu::gathered_stage<Element, Home> stage;
+};
+template <class Element>
+using pieces_at_work = gathered_at_work<Element, on_gpu::weights_in_pieces<Element>>;
+template <class Element>
+using hosted_at_work = gathered_at_work<Element, on_gpu::weights_on_host<Element>>;
 
 //! Whether layers are cut at their attention, which some microbatches have on other devices.
 bool cuts_layers(std::vector<layer_range> const& stages) {
@@ -64,11 +74,11 @@ void check(model_size const& size, pp::timetable_view table) {
     throw std::invalid_argument(
       "the example on GPUs has " + what +
       "; choose a schedule of whole layers, whose passes are forward and backward, with "
-      "recomputation and offload");
+      "recomputation, offload and gathered weights");
   };
   for (int i = 0; i < table.size(); ++i) {
     auto const& kind = (*table.declared)[table.passes[i].kind];
-    if (kind.calls > pp::stage_call::copy) {
+    if (kind.calls > pp::stage_call::scatter_gradients) {
       refuse(std::string("no pass that is called ") + kind.word.c_str());
     }
   }
@@ -82,7 +92,11 @@ struct gpu_stage::either {
                helix_at_work<float>,
                helix_at_work<__nv_bfloat16>,
                piece_at_work<float>,
-               piece_at_work<__nv_bfloat16>>
+               piece_at_work<__nv_bfloat16>,
+               pieces_at_work<float>,
+               pieces_at_work<__nv_bfloat16>,
+               hosted_at_work<float>,
+               hosted_at_work<__nv_bfloat16>>
     of;
 
   template <class Visit>
@@ -167,6 +181,14 @@ gpu_stages make_stages(model_size const& size,
           host, size, own, layers, seen, how.replicas, *work[0], work[1].get(), before)},
       how);
   };
+  auto const make_gathered =
+    [&]<class AtWork>(int device, layer_range const& layers, step_cut const& seen) {
+      stage<float> host(size, layers, cut, seed, on_host);
+      auto const& work = works.of(device);
+      std::size_t const before = layers.embeds ? 2 : 0;
+      return put_to_work(
+        AtWork{work, {host, size, layers, seen, how, *work[0], work[1].get(), before}}, how);
+    };
   for (std::size_t way = 0; way < made.size(); ++way) {
     int const first = first_of_way(table.extents, way);
     auto const seen = cut.seen(first, first_of_way(table.extents, way + 1));
@@ -174,6 +196,11 @@ gpu_stages make_stages(model_size const& size,
       int const device = pp::device_of(table, static_cast<int>(made[way].size()), first);
       if (device != only.value_or(device)) {
         made[way].push_back(nullptr);
+      } else if (gathers_weights_of(table, static_cast<int>(made[way].size()))) {
+        made[way].push_back(
+          how.home == weights_home::host
+            ? make_gathered.template operator()<hosted_at_work<Element>>(device, layers, seen)
+            : make_gathered.template operator()<pieces_at_work<Element>>(device, layers, seen));
       } else if (how.shard.of > 1) {
         stage_shard host(size, layers, cut.microbatches(), seed, how.shard, on_host);
         made[way].push_back(make(host, device, layers, seen));
@@ -275,7 +302,30 @@ gpu_stages make_gpu_stages(model_size const& size,
               : make_stages<float>(size, table, cut, seed, how, only);
 }
 
+gathered_slots gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
+  gathered_slots found;
+  if (!table.declared->scatters) {
+    return found;
+  }
+  auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
+  auto const pieces = how.home == weights_home::host ? 1 : group;
+  for (layer_range const& held : cut_layers(size.layers, pp::stages(table.extents))) {
+    on_gpu::gathered_bytes bytes;
+    if (gathers_weights_of(table, static_cast<int>(found.weights.size()))) {
+      bytes = how.numbers == operands::bf16
+                ? on_gpu::bytes_of_gathered<__nv_bfloat16>(size, held, pieces)
+                : on_gpu::bytes_of_gathered<float>(size, held, pieces);
+    }
+    found.weights.push_back(bytes.weights);
+    found.gradients.push_back(bytes.gradients);
+  }
+  return found;
+}
+
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
+  if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients) {
+    return (of == pp::slot_class::weights ? gathered.weights : gathered.gradients)[maker.stage];
+  }
   auto const with = [&]<class Element>(Element) {
     if (around) {
       return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
@@ -308,6 +358,34 @@ void gpu_stage::backward_input(pp::context const& where, pp::input in, pp::outpu
 }
 void gpu_stage::backward_weight(pp::context const& where) {
   of_->visit([&](auto& stage) { stage.backward_weight(where); });
+}
+namespace {
+//! Calls visit(stage) of one whose weights are gathered; the library asks no other.
+template <class Either, class Visit>
+void visit_gathered(Either& of, Visit visit) {
+  of.visit([&](auto& stage) {
+    if constexpr (requires { stage.all_gradients(); }) {
+      visit(stage);
+    }
+  });
+}
+} // namespace
+void gpu_stage::gather_weights(pp::context const& where, pp::output out) {
+  visit_gathered(*of_, [&](auto& stage) { stage.gather_weights(where, out); });
+}
+void gpu_stage::use_weights(pp::context const& where, pp::input in) {
+  visit_gathered(*of_, [&](auto& stage) { stage.use_weights(where, in); });
+}
+void gpu_stage::collect_gradients(pp::context const& where, pp::output out) {
+  visit_gathered(*of_, [&](auto& stage) { stage.collect_gradients(where, out); });
+}
+void gpu_stage::scatter_gradients(pp::context const& where, pp::input in) {
+  visit_gathered(*of_, [&](auto& stage) { stage.scatter_gradients(where, in); });
+}
+bool gpu_stage::is_gathered() const {
+  bool found = false;
+  visit_gathered(*of_, [&](auto&) { found = true; });
+  return found;
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
   of_->visit([&](auto& stage) {
@@ -399,12 +477,20 @@ std::vector<float> fetch_all(Stage const& stage, Tensor tensor) {
 
 std::vector<float> gpu_stage::gradients() const {
   return of_->visit([](auto& stage) {
-    return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
+    if constexpr (requires { stage.all_gradients(); }) {
+      return stage.all_gradients();
+    } else {
+      return fetch_all(stage, [](auto const& weight) { return weight.gradient(); });
+    }
   });
 }
 std::vector<float> gpu_stage::values() const {
   return of_->visit([](auto& stage) {
-    return fetch_all(stage, [](auto const& weight) { return weight.value(); });
+    if constexpr (requires { stage.all_values(); }) {
+      return stage.all_values();
+    } else {
+      return fetch_all(stage, [](auto const& weight) { return weight.value(); });
+    }
   });
 }
 

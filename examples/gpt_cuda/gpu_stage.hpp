@@ -49,6 +49,14 @@ public:
   //! One half of a composite pass on the stream of its context, with memory of its own.
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half);
 
+  // With weights that are gathered.
+  void gather_weights(pp::context const& where, pp::output out);
+  void use_weights(pp::context const& where, pp::input in);
+  void collect_gradients(pp::context const& where, pp::output out);
+  void scatter_gradients(pp::context const& where, pp::input in);
+  //! Whether they are, and its gradients of all replicas added up when they are scattered.
+  [[nodiscard]] bool is_gathered() const;
+
   //! Before a step: the bytes to learn from.
   void set_text(batch const& pieces, cudaStream_t stream);
   //! Before a step: how its work is cut.
@@ -69,14 +77,16 @@ public:
   //! One step of the optimizer between iterations.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream);
 
-  //! Calls visit(gradient, count) for every trained tensor, in the order of the layers.
+  //! Calls visit(gradient, count) for every trained tensor, in the order of the layers; where they
+  //! are gathered, for the pieces that lie on the GPU between steps.
   void for_each_gradient(std::function<void(float*, std::int64_t)> const& visit) const;
   //! Calls visit(numbers, count) for all that two copies of a stage add up: gradients, and the
   //! losses of tokens, which are 0 where the other copy has the microbatch.
   void for_each_sum(std::function<void(float*, std::int64_t)> const& visit) const;
   //! The sum of the losses of all tokens; 0 but on the last stage. @pre the step has ended
   [[nodiscard]] double loss_sum() const;
-  //! All gradients and all values, in the order of the layers. @pre nobody writes them
+  //! All gradients and all values, in the order of the layers; of gathered ones collective in their
+  //! group. @pre nobody writes them
   [[nodiscard]] std::vector<float> gradients() const;
   [[nodiscard]] std::vector<float> values() const;
 
@@ -105,6 +115,14 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);
                                          gpu_run const& how,
                                          std::optional<int> only = {});
 
+//! Bytes of the slots with whole weights and gradients, by stage; none where none are gathered.
+struct gathered_slots {
+  std::vector<std::int64_t> weights{};
+  std::vector<std::int64_t> gradients{};
+};
+[[nodiscard]] gathered_slots
+gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how);
+
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
 struct gpu_slot_sizes {
   operands numbers;
@@ -114,6 +132,7 @@ struct gpu_slot_sizes {
   std::vector<layer_range> stages; //!< what each holds
   std::int64_t totals_bytes = 0;   //!< of a stage's row
   std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
+  gathered_slots gathered{};
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
 };

@@ -33,6 +33,7 @@
 #include "../gpt/text.hpp"
 #include "../gpt/training.hpp"
 #include "checkpointed_model.hpp"
+#include "gathered_report.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_report.hpp"
@@ -46,11 +47,12 @@ inline constexpr int skipped = 77; //!< exit status
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
-  auto model = on_virtual_devices<Clock>(c.size,
-                                         table,
-                                         cut_for(table, c.lengths),
-                                         o.seed(),
-                                         {.numbers = o.numbers, .barriers = barriers_in(c)});
+  auto model = on_virtual_devices<Clock>(
+    c.size,
+    table,
+    cut_for(table, c.lengths),
+    o.seed(),
+    {.numbers = o.numbers, .barriers = barriers_in(c), .home = home_of(c)});
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -145,18 +147,22 @@ bool compare_sizes(gpu_options const& o,
   }
   auto const& c = o.common;
   auto const& first = sizes.front();
-  auto model = on_virtual_devices<Clock>(c.size,
-                                         first.table,
-                                         cut_for(first.table, first.lengths),
-                                         o.seed(),
-                                         {.numbers = o.numbers, .any_chunks = true});
+  auto model =
+    on_virtual_devices<Clock>(c.size,
+                              first.table,
+                              cut_for(first.table, first.lengths),
+                              o.seed(),
+                              {.numbers = o.numbers, .any_chunks = true, .home = home_of(c)});
   std::size_t different = 0;
   for (int round = 0; round < 2; ++round) {
     for (auto const& now : sizes) {
       model.use(now.table, now.lengths);
       model.step(pieces);
-      auto alone = on_virtual_devices<Clock>(
-        c.size, now.table, cut_for(now.table, now.lengths), o.seed(), {.numbers = o.numbers});
+      auto alone = on_virtual_devices<Clock>(c.size,
+                                             now.table,
+                                             cut_for(now.table, now.lengths),
+                                             o.seed(),
+                                             {.numbers = o.numbers, .home = home_of(c)});
       alone.step(pieces);
       different += differences(model.gradients(), alone.gradients());
       model.clear_gradients();
@@ -186,7 +192,8 @@ int train_on_virtual_devices(gpu_options const& o,
                                                   .timed = true,
                                                   .clip = c.clip != 0 ? &how : nullptr,
                                                   .any_chunks = sizes.size() > 1,
-                                                  .barriers = barriers_in(c)});
+                                                  .barriers = barriers_in(c),
+                                                  .home = home_of(c)});
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
@@ -247,6 +254,7 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
       (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
     }
   }
+  check_gathered(c, table, 1);
   auto const sizes = tables_of_sizes(c, table);
   return clips_in_plan(c, table)
            ? train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes)

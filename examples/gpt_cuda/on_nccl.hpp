@@ -36,6 +36,7 @@
 #include "../gpt/training.hpp"
 #include "../support/termination.hpp"
 #include "checkpointed_model.hpp"
+#include "gathered_report.hpp"
 #include "gpu_model.hpp"
 #include "gpu_options.hpp"
 #include "gpu_rank.hpp"
@@ -57,7 +58,7 @@ double step_of_replica(Model& model,
                        rank_sums const& replicas) {
   double const loss = model.step(share_of(pieces, replica, microbatches));
   if (replicas.has_others() && !Model::clips) { // else before the clipping, in the plan
-    model.for_each_gradient([&](float* gradient, std::int64_t count) {
+    model.for_each_own_gradient([&](float* gradient, std::int64_t count) {
       replicas.add_up(gradient, count, model.runner().origin());
     });
   }
@@ -249,12 +250,14 @@ bool compare_with_one_gpu(gpu_options const& o,
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone = on_virtual_devices<Clock>(
-      c.size,
-      table,
-      cut_for(table, of.lengths),
-      o.seed(),
-      {.numbers = o.numbers, .replicas = here.layout.replicas, .barriers = barriers_in(c)});
+    auto alone = on_virtual_devices<Clock>(c.size,
+                                           table,
+                                           cut_for(table, of.lengths),
+                                           o.seed(),
+                                           {.numbers = o.numbers,
+                                            .replicas = here.layout.replicas,
+                                            .barriers = barriers_in(c),
+                                            .home = home_of(c)});
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -430,6 +433,7 @@ int train_on_rank(gpu_options o,
   unclipped.clip = 0;
   auto const table = shards > 1 ? tensor_system::plan(unclipped) : chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
+  check_gathered(c, table, layout.replicas);
   auto const sizes = tables_of_sizes(c, table);
   int visible = 0; // some launchers show each process its own GPU only
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
@@ -461,6 +465,8 @@ int train_on_rank(gpu_options o,
   sums.tell(here.over);
   here.how.shard = {here.place.shard, shards};
   here.how.barriers = barriers_in(c);
+  here.how.home = home_of(c);
+  here.how.weights = sums.replicas.weights(here.place.replica, layout.replicas);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();

@@ -78,6 +78,28 @@ public:
       add_up(numbers, count, stream);
     };
   }
+  //! The weights of stages in pieces, of which each rank of the group has one. This must outlive
+  //! it.
+  //! @param number of this rank. @param of ranks
+  [[nodiscard]] weight_group weights(int number, int of) const {
+    weight_group all{.number = number, .of = of};
+    if (has_others()) {
+      all.gather = [this](void const* mine, void* to, std::int64_t bytes, cudaStream_t stream) {
+        auto const size = static_cast<std::size_t>(bytes);
+        pp::cuda::check(ncclAllGather(mine, to, size, ncclUint8, communicator_, stream),
+                        "ncclAllGather");
+      };
+      all.scatter =
+        [this](float const* from, float* mine, std::int64_t count, cudaStream_t stream) {
+          auto const size = static_cast<std::size_t>(count);
+          pp::cuda::check(
+            ncclReduceScatter(from, mine, size, ncclFloat, ncclSum, communicator_, stream),
+            "ncclReduceScatter");
+        };
+      all.sum = function();
+    }
+    return all;
+  }
   //! What runners must know of: kernels of theirs wait beside those of this group.
   void tell(pp::cuda::nccl_ranks& over) const {
     if (has_others()) {

@@ -99,10 +99,28 @@ public:
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
 
-  [[nodiscard]] float* value() const { return floats(0); }
-  [[nodiscard]] float* gradient() const { return floats(1); }
+  //! One that has no memory: passes read and write where they are told to.
+  trained(std::int64_t count, bool decays) : count_(count), decays_(decays), memory_(0) {}
+  //! Where what passes read lies from now on. @pre made without memory
+  //! @param value null where products alone read the tensor. @param operand null where none does
+  void read_at(float* value, Element const* operand) {
+    value_elsewhere_ = value;
+    operand_elsewhere_ = operand;
+  }
+  //! Where passes add their gradients. @pre made without memory
+  void add_at(float* gradient) { gradient_elsewhere_ = gradient; }
+
+  [[nodiscard]] float* value() const {
+    return memory_.data() == nullptr ? value_elsewhere_ : floats(0);
+  }
+  [[nodiscard]] float* gradient() const {
+    return memory_.data() == nullptr ? gradient_elsewhere_ : floats(1);
+  }
   //! What products read.
   [[nodiscard]] Element const* operand() const {
+    if (memory_.data() == nullptr) {
+      return operand_elsewhere_;
+    }
     if constexpr (rounds) {
       return reinterpret_cast<Element const*>(floats(4));
     } else {
@@ -110,6 +128,7 @@ public:
     }
   }
   [[nodiscard]] std::int64_t count() const { return count_; }
+  [[nodiscard]] bool decays() const { return decays_; } //!< as matrices do
 
   //! One step of the optimizer: the value moves, the gradient becomes zero.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
@@ -175,6 +194,9 @@ private:
   std::int64_t count_;
   bool decays_;
   cuda::device_memory memory_;
+  float* value_elsewhere_ = nullptr; // of one without memory
+  Element const* operand_elsewhere_ = nullptr;
+  float* gradient_elsewhere_ = nullptr;
   std::optional<cuda::device_memory> copy_; // from before the last step, where it may be undone
 };
 

@@ -254,14 +254,18 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
     bool with_graph; //!< on the stand-in: as a graph, not eagerly
     bool in_bf16;    //!< on the stand-in, too
   };
+  // Gradients that are scattered once have the bits of one sum.
+  pp::with_sharded_weights<pp::Interleaved<2>> const in_shards{{}, {.scatter_once = true}};
   // One device runs fused passes; others split them, or have several stages on a device.
-  std::vector<choice> const all{{"1F1B, one device", table(pp::OneFOneB{}, 1), false, true},
-                                {"1F1B", table(pp::OneFOneB{}, 2), true, true},
-                                {"interleaved", table(pp::Interleaved<2>{}, 2), false, false},
-                                {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true, false},
-                                {"V-Half", table(pp::SweptVHalf{}, 2), false, false},
-                                {"recompute", table(pp::with_recompute<pp::OneFOneB>{}, 2), true, false},
-                                {"offload", table(pp::with_offload<pp::OneFOneB>{}, 2), true, false}};
+  std::vector<choice> const all{
+    {"1F1B, one device", table(pp::OneFOneB{}, 1), false, true},
+    {"1F1B", table(pp::OneFOneB{}, 2), true, true},
+    {"interleaved", table(pp::Interleaved<2>{}, 2), false, false},
+    {"ZB-H1", table(pp::ZeroBubbleH1{}, 2), true, false},
+    {"V-Half", table(pp::SweptVHalf{}, 2), false, false},
+    {"recompute", table(pp::with_recompute<pp::OneFOneB>{}, 2), true, false},
+    {"offload", table(pp::with_offload<pp::OneFOneB>{}, 2), true, false},
+    {"sharded weights", table(in_shards, 2), true, true}};
   auto const host = train_on_host();
   for (bool const bf16 : {false, true}) {
     training_result first;
@@ -285,6 +289,32 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
     CAPTURE(bf16);
     check_close(first, host, bf16);
   }
+}
+
+TEST_CASE(
+  "weights on the host give the gradients of those on GPUs, and step on the host as there") {
+  auto const step = [](pp::timetable_view table, gpt::weights_home home) {
+    machine::begin();
+    gpt::gpu_run how{.numbers = gpt::operands::bf16, .guarded = true, .home = home};
+    if (machine::on_model())
+      how.workspace_bytes = 256;
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+    training_result result{{model.step(random_pieces())}, model.gradients()};
+    model.update({}, 0);
+    result.values = model.values();
+    CHECK(machine::findings() == "");
+    return result;
+  };
+  using on_host = pp::with_sharded_weights<pp::Interleaved<2>, pp::weights_on_host>;
+  auto const kept = step(table(pp::OneFOneB{}, 2), gpt::weights_home::shards);
+  auto const loaded = step(table(on_host{}, 2), gpt::weights_home::host);
+  CHECK(loaded.losses == kept.losses);
+  CHECK(gpt::differences(loaded.gradients, kept.gradients) == 0);
+  REQUIRE(loaded.values.size() == kept.values.size());
+  double most = 0; // the host rounds otherwise
+  for (std::size_t i = 0; i < kept.values.size(); ++i)
+    most = std::max(most, static_cast<double>(std::abs(loaded.values[i] - kept.values[i])));
+  CHECK(most < 1e-7); // where a step is 4e-4
 }
 
 TEST_CASE("chunks of sequences give those gradients too, whatever the schedule") {
@@ -493,7 +523,7 @@ TEST_CASE("two copies of a stage add up what both halves of the batch give on th
 
 TEST_CASE("what the stages lack is refused in one sentence") {
   machine::begin();
-  auto const sentence_of = [](pp::dynamic_timetable const& table, gpt::model_size const& of) {
+  auto const sentence_of = [](pp::timetable_view table, gpt::model_size const& of) {
     try {
       auto const model = gpt::on_virtual_devices<machine::clock>(of, table, cut(table), seed);
     } catch (std::invalid_argument const& refused) {
@@ -507,8 +537,13 @@ TEST_CASE("what the stages lack is refused in one sentence") {
     sentence_of(table(pp::OneFOneB{}, 1), thin)
       .find("a head of this model has 32 elements, but the kernels of the example are built for "
             "64 and 128") != std::string::npos);
-  CHECK(sentence_of(table(pp::with_sharded_weights<pp::OneFOneB>{}, 2), size())
-          .find("has no pass that is called use_weights; choose a schedule of whole layers, whose "
-                "passes are forward and backward, with recomputation and offload") !=
-        std::string::npos);
+  auto const plain = table(pp::OneFOneB{}, 2);
+  pp::timetable_view strange = plain;
+  pp::flow own = *strange.declared;
+  own.kinds[pp::index_of(pp::pass_kind::forward)].calls = pp::stage_call::perform;
+  strange.declared = &own;
+  CHECK(sentence_of(strange, size())
+          .find("has no pass that is called forward; choose a schedule of whole layers, whose "
+                "passes are forward and backward, with recomputation, offload and gathered "
+                "weights") != std::string::npos);
 }

@@ -175,6 +175,17 @@ def check_vocabulary():
             assert len(pairs) == 2 and all(abs(float(a) - float(b)) < 0.01 for a, b in pairs), (report, threads)
 
 
+def check_gathered():
+    """Weights that are gathered, from replicas or from the host: the bits of virtual devices, and as many bytes as planned."""
+    for schedule, chosen, ranks, passes in [
+            ("1f1b", ["sharded-weights", "--layers", "2", "--sequence", "2", "--bf16", "--steps", "1"], 4, 2 * (2 * 2 + 5)),
+            ("interleaved", ["weights-on-host", "--graph", "--steps", "2"], 2, 2 * (2 * 2 * 2 + 6))]:
+        report = train("nccl", schedule, "--with", *chosen, passes=passes, ranks=ranks)
+        assert re.search(rf"over NCCL: {ranks} ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", report), report
+        pools = re.findall(r"^    (weights|gradients), (planned|measured) +(.*)$", report, re.MULTILINE)
+        assert len(pools) == 4 and pools[0][2] == pools[1][2] and pools[2][2] == pools[3][2], report
+
+
 def check_replicas():
     """Two pipelines whose gradients are added up: the bits of both shares on one GPU, one after the other."""
     report = train("nccl", "1f1b", "--steps", "2", "--graph", passes=2 * 2 * 2, ranks=4)
@@ -185,8 +196,9 @@ def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
             (["--backend", "cuda", "--schedule", "dualpipe", "--clip", "1", "--post-validation"], 2, "wants one copy of every stage and no shards"),
-            (["--backend", "cuda", "--with", "sharded-weights"], 2, "no shards of weights and no exchange of attention"),
-            (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "the backends on GPUs keep weights where they are; --backend threads has wei-pipe"),
+            (["--backend", "cuda", "--schedule", "helix", "--with", "attention-exchange"], 2, "the backends on GPUs have no exchange of attention"),
+            (["--backend", "cuda", "--with", "weights-on-host", "--clip", "1"], 2, "with weights-on-host the host steps on what lies there"),
+            (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "on GPUs every stage has a device, where it goes forward and back; --backend threads has wei-pipe"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
@@ -204,5 +216,6 @@ check_copies()
 check_helix()
 check_sizes()
 check_replicas()
+check_gathered()
 check_shards()
 check_vocabulary()
