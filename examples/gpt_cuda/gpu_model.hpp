@@ -52,10 +52,12 @@ struct gpu_slots {
             how.shard,
             size,
             cut_for(table, lengths),
-            how.barriers ? cut_layers(size.layers, pp::stages(table.extents))
-                         : cut_model(size, table.extents),
+            how.barriers || how.exchange ? cut_layers(size.layers, pp::stages(table.extents))
+                                         : cut_model(size, table.extents),
             totals_bytes,
-            std::move(around)};
+            std::move(around),
+            how.exchange,
+            table.extents};
   }
 };
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "../gpt/clipped_stage.hpp"
+#include "../gpt/exchange_schedule.hpp"
 #include "../gpt/shard_layers.hpp"
 
 namespace gpt {
@@ -43,6 +44,8 @@ struct gpu_run {
   bool any_chunks = false;        //!< iterations may have other chunks than the first
   //! The vocabulary is in shards, with so many barriers; see with_vocabulary.
   std::optional<int> barriers{};
+  //! Devices take over attention of each other; clips not.
+  std::optional<exchange_schedule> exchange{};
 };
 
 } // namespace gpt

@@ -249,12 +249,14 @@ bool compare_with_one_gpu(gpu_options const& o,
   std::vector<float> all;
   double expected = 0; // of the first
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    auto alone = on_virtual_devices<Clock>(
-      c.size,
-      table,
-      cut_for(table, of.lengths),
-      o.seed(),
-      {.numbers = o.numbers, .replicas = here.layout.replicas, .barriers = barriers_in(c)});
+    auto alone = on_virtual_devices<Clock>(c.size,
+                                           table,
+                                           cut_for(table, of.lengths),
+                                           o.seed(),
+                                           {.numbers = o.numbers,
+                                            .replicas = here.layout.replicas,
+                                            .barriers = barriers_in(c),
+                                            .exchange = exchange_in(c)});
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -461,6 +463,7 @@ int train_on_rank(gpu_options o,
   sums.tell(here.over);
   here.how.shard = {here.place.shard, shards};
   here.how.barriers = barriers_in(c);
+  here.how.exchange = exchange_in(c);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();
