@@ -6,10 +6,9 @@
 //! schedules with each other bit by bit and with the model on the host.
 //!
 //! What to read, in this order: layer_parts.cuh and layer.cuh (a layer as products, rows and
-//! attention), stage.cuh
-//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
-//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
-//! each.
+//! attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
+//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
+//! layers, one function each.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/run/rank_layout.hpp>
