@@ -57,12 +57,13 @@ struct exchange_system {
   static exchanged_pipeline<> pipeline(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), table, seed_of(o)};
   }
-  static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
+  //! The stages of a timetable on its first device, with the microbatches of o.lengths.
+  static pp::dynamic_timetable on_one_device(options const& o, pp::timetable_view table) {
     examples::exchange_on_one_device<exchange_schedule> const alone{schedule(o)};
-    return {o.size,
-            schedule(o),
-            pp::make_timetable(alone, {table.extents.devices, table.extents.microbatches}),
-            seed_of(o)};
+    return pp::make_timetable(alone, {table.extents.devices, static_cast<int>(o.lengths.size())});
+  }
+  static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
+    return {o.size, schedule(o), on_one_device(o, table), seed_of(o)};
   }
   static void report(options const& o, pp::timetable_view, exchanged_pipeline<> const& model) {
     static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation}};

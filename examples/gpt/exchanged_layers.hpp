@@ -11,7 +11,6 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 
 #include "adamw.hpp"
 #include "embedding.hpp"
+#include "exchange_schedule.hpp"
 #include "layer_parts.hpp"
 #include "memory.hpp"
 #include "model.hpp"
@@ -32,8 +32,6 @@
 namespace gpt {
 
 namespace pp = pipelining;
-
-using exchange_schedule = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
 
 //! A layer on the device that has its weights, with the keys and values of its sequences. The first
 //! has the embedding, too, and the last the head.

@@ -36,10 +36,15 @@ void with_head_dim(std::int64_t dim, Call call) {
 }
 
 //! A chunk of a sequence in one layer. Queries are [tokens, heads, head dim] of the chunk, keys and
-//! values [sequence, 2, key heads, head dim] of the whole sequence, filled up to the chunk's end.
+//! values [sequence, 2, key heads, head dim] of the whole sequence, filled up to the chunk's end; or
+//! some of these.
 class attention_call {
 public:
-  attention_call(model_size const& size, chunk_range chunk) : size_(size), chunk_(chunk) {}
+  attention_call(model_size const& size, chunk_range chunk)
+      : attention_call(size, chunk, {0, chunk.end}) {}
+  //! @param seen the tokens whose keys and values are given
+  attention_call(model_size const& size, chunk_range chunk, chunk_range seen)
+      : size_(size), chunk_(chunk), seen_(seen) {}
 
   //! Floats of scratch that backward needs.
   [[nodiscard]] std::int64_t scratch_floats() const {
@@ -64,8 +69,8 @@ public:
     });
   }
 
-  //! Writes the gradient of the query, and adds to those of all keys and values up to the chunk's
-  //! end, which are final for the chunk's own if later chunks have come before.
+  //! Writes the gradient of the query, and adds to those of all keys and values that are seen, which
+  //! are final for the chunk's own if later chunks have come before.
   //! @param key_value_gradient shaped as key_value
   //! @param scratch [scratch_floats]
   void backward(bfloat16* query_gradient,
@@ -101,7 +106,8 @@ private:
     attention::parameters p;
     p.query_length = chunk_.count();
     p.query_offset = chunk_.begin;
-    p.key_length = chunk_.end;
+    p.key_length = seen_.count();
+    p.key_offset = seen_.begin;
     p.heads = size_.heads;
     p.key_heads = size_.key_heads;
     p.head_dim = size_.head_dim();
@@ -113,7 +119,7 @@ private:
   }
   template <class T>
   [[nodiscard]] attention::tensor_view<T> keys(T* data) const {
-    auto view = attention::dense_tensor(data, 1, chunk_.end, size_.key_heads, size_.head_dim());
+    auto view = attention::dense_tensor(data, 1, seen_.count(), size_.key_heads, size_.head_dim());
     view.length_stride = 2 * size_.key_width();
     return view;
   }
@@ -128,6 +134,7 @@ private:
 
   model_size size_;
   chunk_range chunk_;
+  chunk_range seen_;
 };
 
 } // namespace gpt::on_gpu

@@ -52,11 +52,13 @@ struct gpu_slots {
             how.shard,
             size,
             cut_for(table, lengths),
-            how.barriers ? cut_layers(size.layers, pp::stages(table.extents))
-                         : cut_model(size, table.extents),
+            how.barriers || how.exchange ? cut_layers(size.layers, pp::stages(table.extents))
+                                         : cut_model(size, table.extents),
             totals_bytes,
             std::move(around),
-            gathered_slots_of(size, table, how)};
+            gathered_slots_of(size, table, how),
+            how.exchange,
+            table.extents};
   }
 };
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../gpt/exchange_report.hpp"
 #include "../gpt/options.hpp"
 #include "../gpt/stage.hpp"
 #include "../gpt/vocabulary_report.hpp"
@@ -26,9 +27,8 @@ inline constexpr char const* gpu_usage =
   "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
   "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
   "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
-  "itself. Of the options below --with has all but attention-exchange. --tensor N wants nccl with "
-  "N\n"
-  "times as many ranks as --devices; more are replicas of the pipeline with --microbatches each,\n"
+  "itself. All options of --with are there. --tensor N wants nccl with N times as many ranks as\n"
+  "--devices; more are replicas of the pipeline with --microbatches each,\n"
   "which share the weights that --with sharded-weights or gathered-once gathers.\n\n"
   "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
   "  --graph            every step but the first is one CUDA graph\n"
@@ -87,17 +87,24 @@ struct gpu_options {
                                 "--backend threads has " +
                                 chosen.common.schedule);
   }
-  auto const with = chosen.common.adapted;
-  if (with == examples::adapter::attention_exchange) {
-    throw std::invalid_argument(
-      "the backends on GPUs have no exchange of attention; --backend threads has it");
-  }
   return chosen;
 }
 
 //! Those of with_vocabulary, where the vocabulary is in shards.
 [[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
   return examples::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+}
+
+//! The schedule whose devices take over attention of each other, where that is chosen.
+[[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
+  return o.adapted == examples::adapter::attention_exchange
+           ? std::optional(exchange_system::schedule(o))
+           : std::nullopt;
+}
+//! Whether stages are more than layers of a schedule: they have no costs, nor other schedules
+//! beside them.
+[[nodiscard]] inline bool is_system(options const& o) {
+  return barriers_in(o) || exchange_in(o);
 }
 
 //! What schedules may lie from the host: attention rounds to bf16, and products may.

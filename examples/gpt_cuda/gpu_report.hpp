@@ -92,7 +92,7 @@ int report_run(gpu_options const& chosen,
     report_clipping(
       o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   }
-  if (barriers_in(o)) { // shards have no costs of stages
+  if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run(o, text, result, table, about, result.traces.back());
   } else {
@@ -137,6 +137,11 @@ struct first_step {
 [[nodiscard]] inline first_step
 step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
   auto const barriers = barriers_in(o);
+  if (exchange_in(o)) {
+    auto device = exchange_system::one_device(o, table);
+    double const loss = device.step(pieces);
+    return {loss, all_gradients_of(device)};
+  }
   if (!barriers) {
     single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
     double const loss = device.step(pieces);
@@ -150,9 +155,11 @@ step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
   return {loss, all_gradients_of(device)};
 }
 
-//! The timetable of the chosen schedule, of stages or of pieces around them.
+//! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.
 [[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
-  return barriers_in(o) ? vocabulary_system::plan(o) : timetable_of(o, name_of(o));
+  return barriers_in(o)   ? vocabulary_system::plan(o)
+         : exchange_in(o) ? exchange_system::plan(o)
+                          : timetable_of(o, name_of(o));
 }
 
 } // namespace gpt

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "../gpt/clipped_stage.hpp"
+#include "../gpt/exchange_schedule.hpp"
 #include "../gpt/shard_layers.hpp"
 
 namespace gpt {
@@ -61,6 +62,8 @@ struct gpu_run {
   std::optional<int> barriers{};
   weights_home home = weights_home::shards; //!< of gathered weights
   weight_group weights{};
+  //! Devices take over attention of each other; clips not.
+  std::optional<exchange_schedule> exchange{};
 };
 
 } // namespace gpt

@@ -15,6 +15,7 @@
 #include "../gpt/slot_sizes.hpp"
 #include "../gpt/stage_shard.hpp"
 #include "../gpt/vocabulary_cut.hpp"
+#include "exchanged_stage.cuh"
 #include "gathered_stage.cuh"
 #include "gpu_stage.hpp"
 #include "helix_stage.cuh"
@@ -47,6 +48,11 @@ template <class Element>
 struct helix_at_work {
   shared_work<Element> work;
   on_gpu::helix_stage<Element> stage;
+};
+template <class Element>
+struct exchanged_at_work {
+  shared_work<Element> work;
+  on_gpu::exchanged_stage<Element> stage;
 };
 template <class Element>
 struct piece_at_work {
@@ -91,6 +97,8 @@ struct gpu_stage::either {
                stage_at_work<__nv_bfloat16>,
                helix_at_work<float>,
                helix_at_work<__nv_bfloat16>,
+               exchanged_at_work<float>,
+               exchanged_at_work<__nv_bfloat16>,
                piece_at_work<float>,
                piece_at_work<__nv_bfloat16>,
                pieces_at_work<float>,
@@ -249,6 +257,53 @@ gpu_stages make_cut_layers(model_size const& size,
   return made;
 }
 
+template <class Element>
+[[nodiscard]] on_gpu::exchanged_slot_sizes<Element> exchanged_sizes_of(
+  model_size const& size, exchange_schedule const& schedule, pp::shape const& extents) {
+  return {size, schedule, extents, cut_sequence(size.sequence, schedule.inner.chunks)};
+}
+
+//! Parts of layers, where devices take over attention of each other.
+template <class Element>
+gpu_stages make_exchanged(model_size const& size,
+                          pp::timetable_view table,
+                          std::uint64_t seed,
+                          gpu_run const& how,
+                          std::optional<int> only) {
+  auto const slots = exchanged_sizes_of<Element>(size, *how.exchange, table.extents);
+  step_cut const cut(table.extents.microbatches, slots.chunks);
+  step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
+  work_of_devices<Element> works(size, table, largest, slots, how);
+  gpu_stages made(1);
+  device_memory<float> on_host;
+  std::vector<std::shared_ptr<on_gpu::exchanged_layer<Element>>> layers(
+    static_cast<std::size_t>(size.layers));
+  for (int number = 0; number < pp::stages(table.extents); ++number) {
+    int const device = pp::device_of(table, number);
+    if (device != only.value_or(device)) {
+      made.front().push_back(nullptr);
+      continue;
+    }
+    auto const what = slots.stage(number);
+    auto const& work = works.of(device);
+    bool const wants_layer = what.part != pp::layer_part::taken_attention;
+    auto& layer = layers[static_cast<std::size_t>(what.layer)];
+    if (wants_layer && layer == nullptr) {
+      layer_range const held{
+        what.layer, what.layer + 1, what.layer == 0, what.layer + 1 == size.layers};
+      stage<float> host(size, held, cut, seed, on_host);
+      layer = std::make_shared<on_gpu::exchanged_layer<Element>>(
+        host, size, held, cut, how.replicas, *work[0]);
+    }
+    made.front().push_back(
+      put_to_work(exchanged_at_work<Element>{work,
+                                             on_gpu::exchanged_stage<Element>(
+                                               slots, number, wants_layer ? layer : nullptr, *work[0])},
+                  how));
+  }
+  return made;
+}
+
 //! With the vocabulary in shards.
 template <class Element>
 gpu_stages make_pieces(model_size const& size,
@@ -294,6 +349,10 @@ gpu_stages make_gpu_stages(model_size const& size,
     return bf16 ? make_pieces<__nv_bfloat16>(size, table, seed, how, only)
                 : make_pieces<float>(size, table, seed, how, only);
   }
+  if (how.exchange) {
+    return bf16 ? make_exchanged<__nv_bfloat16>(size, table, seed, how, only)
+                : make_exchanged<float>(size, table, seed, how, only);
+  }
   if (cuts_layers(cut_model(size, table.extents))) {
     return bf16 ? make_cut_layers<__nv_bfloat16>(size, table, cut, seed, how, only)
                 : make_cut_layers<float>(size, table, cut, seed, how, only);
@@ -322,6 +381,15 @@ gathered_slots gathered_slots_of(model_size const& size, pp::timetable_view tabl
   return found;
 }
 
+std::int64_t
+gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+  if (!exchange) {
+    return bytes(of, maker);
+  }
+  return numbers == operands::bf16
+           ? exchanged_sizes_of<__nv_bfloat16>(size, *exchange, extents).bytes(of, maker, reader)
+           : exchanged_sizes_of<float>(size, *exchange, extents).bytes(of, maker, reader);
+}
 std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
   if (of == pp::slot_class::weights || of == pp::slot_class::full_gradients) {
     return (of == pp::slot_class::weights ? gathered.weights : gathered.gradients)[maker.stage];
@@ -329,6 +397,9 @@ std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) con
   auto const with = [&]<class Element>(Element) {
     if (around) {
       return on_gpu::sharded_slot_sizes<Element>{size, *around}.bytes(of, maker);
+    }
+    if (exchange) {
+      return exchanged_sizes_of<Element>(size, *exchange, extents).bytes(of, maker);
     }
     if (cuts_layers(stages)) {
       return on_gpu::helix_slot_sizes<Element>{size, cut, stages}.bytes(of, maker);

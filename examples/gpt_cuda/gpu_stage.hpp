@@ -133,8 +133,12 @@ struct gpu_slot_sizes {
   std::int64_t totals_bytes = 0;   //!< of a stage's row
   std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
   gathered_slots gathered{};
+  std::optional<exchange_schedule> exchange{}; //!< where devices take over attention
+  pp::shape extents{};                         //!< of that
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
+  //! @param reader the stage that reads it
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const;
 };
 
 } // namespace gpt

@@ -26,6 +26,11 @@
 
 namespace gpt::on_gpu {
 
+//! A message that has come, which is read alone.
+[[nodiscard]] inline std::byte* read_alone(pp::input const& in) {
+  return const_cast<std::byte*>(in.data);
+}
+
 //! What goes to attention, with T = bfloat16; or the gradients of that, as products read them.
 template <class T>
 struct message_to_attention {
@@ -173,10 +178,9 @@ private:
   using from_attention = message_from_attention;
 
   [[nodiscard]] bool attends() const { return this->held_.part == layer_part::attention; }
-  //! A message that has come, which is read alone.
   template <class Message>
   [[nodiscard]] Message message(pass const& p, pp::input const& in) const {
-    return {const_cast<std::byte*>(in.data), this->size_, p.tokens};
+    return {read_alone(in), this->size_, p.tokens};
   }
   template <class Message>
   [[nodiscard]] Message message(pass const& p, pp::output const& out) const {

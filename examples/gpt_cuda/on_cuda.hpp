@@ -5,10 +5,10 @@
 //! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
 //! schedules with each other bit by bit and with the model on the host.
 //!
-//! What to read, in this order: layer.cuh (a layer as products, rows and attention), stage.cuh
-//! (what a stage does in each pass and where it keeps what), gpu_model.hpp (how the library runs
-//! the stages), then this file. The host's model in examples/gpt has the same layers, one function
-//! each.
+//! What to read, in this order: layer_parts.cuh and layer.cuh (a layer as products, rows and
+//! attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
+//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
+//! layers, one function each.
 
 #include <pipe/core/shape.hpp>
 #include <pipe/run/rank_layout.hpp>
@@ -47,12 +47,14 @@ inline constexpr int skipped = 77; //!< exit status
 template <class Clock>
 first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
-  auto model = on_virtual_devices<Clock>(
-    c.size,
-    table,
-    cut_for(table, c.lengths),
-    o.seed(),
-    {.numbers = o.numbers, .barriers = barriers_in(c), .home = home_of(c)});
+  auto model = on_virtual_devices<Clock>(c.size,
+                                         table,
+                                         cut_for(table, c.lengths),
+                                         o.seed(),
+                                         {.numbers = o.numbers,
+                                          .barriers = barriers_in(c),
+                                          .home = home_of(c),
+                                          .exchange = exchange_in(c)});
   double const loss = model.step(pieces);
   return {loss, model.gradients()};
 }
@@ -136,6 +138,29 @@ bool compare_shards(gpu_options const& o, pp::timetable_view table, batch const&
   return std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
 }
 
+//! Holds devices that take over attention of each other bit by bit against one that splits
+//! attention alike, and against that on the host.
+template <class Clock>
+bool compare_exchange(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = step_on_host(c, table, pieces);
+  auto const found = step_of<Clock>(o, table, pieces);
+  auto const alone = step_of<Clock>(o, exchange_system::on_one_device(c, table), pieces);
+  auto const different = differences(found.gradients, alone.gradients);
+  double const error = relative_error(found.gradients, host.gradients);
+  std::printf("\nOne step of %s: %lld virtual devices, held against one that splits attention "
+              "alike: %zu of %zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: "
+              "%.3f %%\n",
+              name_of(c).c_str(),
+              static_cast<long long>(c.devices),
+              different,
+              host.gradients.size(),
+              found.loss,
+              alone.loss,
+              100 * error);
+  return different == 0 && found.loss == alone.loss && error < allowed_error(o.numbers);
+}
+
 //! Runs iterations of all sizes on one model, from the first weights, and each on a model of its
 //! own. Returns false where a gradient differs.
 template <class Clock>
@@ -193,7 +218,8 @@ int train_on_virtual_devices(gpu_options const& o,
                                                   .clip = c.clip != 0 ? &how : nullptr,
                                                   .any_chunks = sizes.size() > 1,
                                                   .barriers = barriers_in(c),
-                                                  .home = home_of(c)});
+                                                  .home = home_of(c),
+                                                  .exchange = exchange_in(c)});
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
     model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
@@ -222,8 +248,9 @@ int train_on_virtual_devices(gpu_options const& o,
     [&] {
       std::mt19937_64 random(o.seed() + 1);
       auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
-      return barriers_in(c)
-               ? compare_shards<Clock>(o, first.table, pieces)
+      return barriers_in(c) ? compare_shards<Clock>(o, first.table, pieces)
+             : exchange_in(c)
+               ? compare_exchange<Clock>(o, first.table, pieces)
                : compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
     });
 }
@@ -250,7 +277,7 @@ int train_on_cuda(std::vector<std::string_view> const& words) {
   auto const table = chosen_timetable(c);
   c.lengths = lengths_of(c.size, table);
   for (auto const* name : compared_schedules) {
-    if (!barriers_in(c)) {
+    if (!is_system(c)) {
       (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
     }
   }

@@ -257,7 +257,8 @@ bool compare_with_one_gpu(gpu_options const& o,
                                            {.numbers = o.numbers,
                                             .replicas = here.layout.replicas,
                                             .barriers = barriers_in(c),
-                                            .home = home_of(c)});
+                                            .home = home_of(c),
+                                            .exchange = exchange_in(c)});
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
@@ -467,6 +468,7 @@ int train_on_rank(gpu_options o,
   here.how.barriers = barriers_in(c);
   here.how.home = home_of(c);
   here.how.weights = sums.replicas.weights(here.place.replica, layout.replicas);
+  here.how.exchange = exchange_in(c);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
   here.how.over_rows = sums.rows.function<double>();

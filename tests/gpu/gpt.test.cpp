@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <examples/gpt/clipped_device.hpp>
 #include <examples/gpt/embedding.hpp>
+#include <examples/gpt/exchange_schedule.hpp>
 #include <examples/gpt/layers.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <examples/gpt/system.hpp>
@@ -29,6 +30,7 @@
 #include <examples/gpt/vocabulary.hpp>
 #include <examples/gpt_cuda/gpu_model.hpp>
 #include <examples/gpt_cuda/relative_error.hpp>
+#include <examples/support/exchange_on_one_device.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -372,6 +374,43 @@ TEST_CASE("layers cut at their attention give the bits of whole layers, on one d
     CHECK(gpt::differences(result.gradients, whole.gradients) == 0);
     CHECK(gpt::differences(result.values, whole.values) == 0);
     check_close(result, host, each.bf16);
+  }
+}
+
+TEST_CASE("devices that take over attention of each other give the bits of one device that splits "
+          "it alike") {
+  auto const host = train_on_host();
+  for (int const devices : {2, 4}) {
+    if (machine::on_model() && devices == 4)
+      continue;
+    gpt::exchange_schedule const exchange{{4, 4 / devices}, {}};
+    auto const several = table(exchange, devices);
+    auto const alone =
+      table(examples::exchange_on_one_device<gpt::exchange_schedule>{exchange}, devices);
+    for (bool const bf16 : {false, true}) {
+      if (machine::on_model() && bf16)
+        continue;
+      training_result first;
+      for (auto const* each : {&alone, &several})
+        for (bool const graph : {false, true}) {
+          if (machine::on_model() && graph != (each == &several))
+            continue;
+          CAPTURE(devices);
+          CAPTURE(bf16);
+          CAPTURE(graph);
+          auto const result = train(*each,
+                                    {.numbers = bf16 ? gpt::operands::bf16 : gpt::operands::float32,
+                                     .graph = graph,
+                                     .guarded = true,
+                                     .exchange = exchange});
+          if (first.values.empty())
+            first = result;
+          CHECK(result.losses == first.losses);
+          CHECK(gpt::differences(result.gradients, first.gradients) == 0);
+          CHECK(gpt::differences(result.values, first.values) == 0);
+        }
+      check_close(first, host, bf16);
+    }
   }
 }
 

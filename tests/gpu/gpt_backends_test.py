@@ -96,6 +96,16 @@ def check_helix():
     assert losses(alone) == losses(ranks) and clipped(alone) == clipped(ranks) and int(clipped(alone)[0]) > 0, (alone, ranks)
 
 
+def check_exchange():
+    """Devices that take over attention of each other: the bits of one that splits it alike, and the same losses on both backends."""
+    chosen = ["slimpipe", "--with", "attention-exchange", "--layers", "2", "--chunks", "4", "--steps", "2"]
+    alone, ranks = (train(backend, *chosen, *graph, passes=4 * 4 * 2 * 2 * 2, page=False)
+                    for backend, *graph in (["cuda"], ["nccl", "--graph"]))
+    assert re.search(r"2 virtual devices, held against one that splits attention alike: 0 of \d+ gradients differ", alone), alone
+    assert re.search(r"attention-exchange over NCCL: 2 ranks, held against virtual devices on one GPU: 0 of \d+ gradients differ", ranks), ranks
+    assert len(losses(alone)) == 2 and losses(alone) == losses(ranks), (alone, ranks)
+
+
 def check_clipping():
     """Clipped steps: the same weights on both backends, as a graph, and where steps are validated in the next iteration."""
     chosen = ["--clip", "6", "--steps", "2"]  # more than the norm of the first stage alone
@@ -196,9 +206,9 @@ def check_refusals():
     for words, status, sentence in [
             (["--backend", "cuda", "--clip", "1", "--post-validation", "--graph"], 2, "leave out --graph"),
             (["--backend", "cuda", "--schedule", "dualpipe", "--clip", "1", "--post-validation"], 2, "wants one copy of every stage and no shards"),
-            (["--backend", "cuda", "--schedule", "helix", "--with", "attention-exchange"], 2, "the backends on GPUs have no exchange of attention"),
             (["--backend", "cuda", "--with", "weights-on-host", "--clip", "1"], 2, "with weights-on-host the host steps on what lies there"),
             (["--backend", "nccl", "--schedule", "wei-pipe"], 2, "on GPUs every stage has a device, where it goes forward and back; --backend threads has wei-pipe"),
+            (["--backend", "cuda", "--schedule", "slimpipe", "--with", "attention-exchange", "--clip", "1"], 2, "goes with none of --clip"),
             (["--backend", "cuda", "--tensor", "2"], 2, "shards of a stage want a GPU each: --backend nccl has --tensor"),
             (["--backend", "mpi"], 2, "this gpt was built without the backend mpi; it has it where CMake finds MPI"),
             (["--backend", "tpu"], 2, "--backend wants threads, mpi, cuda or nccl, not 'tpu'"),
@@ -213,6 +223,7 @@ check_reports()
 check_checkpoints()
 check_clipping()
 check_copies()
+check_exchange()
 check_helix()
 check_sizes()
 check_replicas()
