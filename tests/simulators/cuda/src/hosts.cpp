@@ -502,8 +502,9 @@ using namespace detail;
 
 namespace {
 
-//! Keeps this thread, and those that the kernel switches to, on the processor where it runs. Only one of them runs
-//! at any moment, and handing the turn to another processor costs more than most turns.
+//! Keeps this thread, and those that the kernel switches to, on the processor where it runs. Only
+//! one of them runs at any moment, and handing the turn to another processor costs more than most
+//! turns.
 class one_processor {
 public:
   one_processor() {
