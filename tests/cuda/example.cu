@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <arpa/inet.h>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
 #include <tests/simulators/cuda/standin.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,11 +43,13 @@ struct ending_clock : standin::clock {
   static inline int port = 0;
   static inline int rank = -1;                   //!< may die
   static inline int sigterm_at = -1; //!< so many launches
+  static inline bool ending = false; //!< SIGTERM has come
 
   static time_point now() {
     if (sigterm_at >= 0 &&
         standin::calls_of("cudaLaunchKernel") >= static_cast<std::uint64_t>(sigterm_at)) {
       sigterm_at = -1;
+      ending = true;
       (void)std::raise(SIGTERM);
     }
     if (rank >= 0 && standin::has_died(rank)) {
@@ -53,6 +57,13 @@ struct ending_clock : standin::clock {
       rank = -1;
     }
     return standin::clock::now();
+  }
+  //! The store's server, which tells the others of it, is a thread of the machine, and needs
+  //! time of the machine's.
+  static void sleep_for(duration length) {
+    if (ending)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    standin::clock::sleep_for(length);
   }
 };
 
@@ -112,6 +123,7 @@ example_result run_example(example_case const& what) {
   if (what.sigterm_at >= 0)
     kept.emplace();
   ending_clock::sigterm_at = what.sigterm_at;
+  ending_clock::ending = false;
   (void)standin::run_ranks(what.ranks, [&](int rank) {
     // One after the other, so that connections have the order of the ranks: one that uses CUDA has
     // been let in.

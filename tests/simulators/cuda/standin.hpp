@@ -11,10 +11,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -174,7 +175,8 @@ struct outcome {
   bool died = false;  //!< by an injected death
   std::string what{}; //!< of the exception
 };
-//! @brief Runs body(rank) on one host thread per rank; only one of them runs at any moment.
+//! @brief Runs body(rank) on one host thread per rank; only one of them runs at any moment, and it
+//! must not wait for another one but through the model.
 std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body);
 
 //! @brief Lets the others run until the condition holds. For test code that waits for another rank.
@@ -197,13 +199,15 @@ struct clock {
   class thread {
   public:
     void join();
-    void detach() { real_.detach(); }
-    [[nodiscard]] bool joinable() const noexcept { return real_.joinable(); }
+    void detach() { (void)host_.release(); }
+    [[nodiscard]] bool joinable() const noexcept { return host_ != nullptr; }
 
   private:
     friend struct clock;
-    std::thread real_{};
-    void* host_ = nullptr;
+    struct neither_joined_nor_detached {
+      void operator()(void*) const noexcept { std::terminate(); }
+    };
+    std::unique_ptr<void, neither_joined_nor_detached> host_{};
   };
   static thread start(std::function<void()> work);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <map>
 #include <sched.h>
-#include <thread>
 
 #include "model.hpp"
 
@@ -35,8 +34,10 @@ host& model::self() {
   return *place().who;
 }
 
-host& model::add_host(int rank) {
+host& model::add_host(int rank, std::shared_ptr<turn_bell> bell, fiber* runs_on) {
   auto fresh = std::make_unique<host>();
+  fresh->bell = std::move(bell);
+  fresh->runs_on = runs_on;
   fresh->id = static_cast<int>(hosts.size());
   fresh->rank = rank;
   fresh->agent = next_agent++;
@@ -49,7 +50,7 @@ void model::enter(std::unique_lock<std::mutex>& held) {
   held_lock = &held;
   thread_place& here = place();
   if (!here.who || here.epoch != epoch) {
-    here.who = &add_host(-1);
+    here.who = &add_host(-1, std::make_shared<turn_bell>(), &fiber::current());
     here.epoch = epoch;
   }
   host& me = *here.who;
@@ -60,9 +61,13 @@ void model::enter(std::unique_lock<std::mutex>& held) {
       turn = &me;
       break;
     }
+    if (is_here(turn, me)) {
+      resume(*turn);
+      continue;
+    }
     std::uint64_t const before = total_calls;
-    bool const came =
-      wait_for_bell(me, patience, [&] { return turn == &me || !turn || total_calls != before; });
+    bool const came = wait_for_bell(
+      me, patience, [&] { return !turn || is_here(turn, me) || total_calls != before; });
     if (!came) {
       ++counts.stolen_turns;
       turn = &me;
@@ -79,7 +84,7 @@ void model::leave() {
 
 // Returns when the condition holds, or false when nobody has rung for so long and it still does not.
 bool model::wait_for_bell(host& me, nanoseconds length, std::function<bool()> const& condition) {
-  std::shared_ptr<turn_bell> const bell = me.turn_came;
+  std::shared_ptr<turn_bell> const bell = me.bell;
   while (!condition()) {
     held_lock->unlock();
     bool const rung = bell->wait_for(length);
@@ -90,14 +95,40 @@ bool model::wait_for_bell(host& me, nanoseconds length, std::function<bool()> co
   return true;
 }
 
-// What a thread that the model has started begins with.
-void model::wait_for_first_turn(host& me, std::unique_lock<std::mutex>& held) {
-  held_lock = &held;
-  place().who = &me;
-  place().epoch = epoch;
-  while (turn != &me)
-    wait_for_bell(me, patience, [&] { return turn == &me; });
-  me.wants_turn = false;
+bool model::is_here(host const* who, host const& me) const {
+  return who && who->bell == me.bell;
+}
+
+// Another one of the same kernel thread runs, until one of them resumes this one.
+void model::resume(host& other) {
+  std::unique_lock<std::mutex>& held = *held_lock;
+  held.unlock();
+  other.runs_on->resume();
+  held.lock();
+}
+
+// A thread that runs the work when it first has the turn.
+host& model::start_host(int rank, std::function<void(host&)> work) {
+  host& fresh = add_host(rank, self().bell, nullptr);
+  fresh.wants_turn = true;
+  fresh.own_fiber.reset(&fiber::make([this, &fresh, work = std::move(work)]() -> fiber& {
+    {
+      std::unique_lock held(lock);
+      held_lock = &held;
+      place().who = &fresh;
+      place().epoch = epoch;
+      await_turn(fresh);
+    }
+    work(fresh);
+    std::unique_lock held(lock);
+    enter(held);
+    end_host();
+    while (!is_here(turn, fresh))
+      wait_for_bell(fresh, patience, [&] { return is_here(turn, fresh); });
+    return *turn->runs_on;
+  }));
+  fresh.runs_on = fresh.own_fiber.get();
+  return fresh;
 }
 
 bool model::can_run(host const& h) const {
@@ -138,22 +169,29 @@ bool model::hand_to_someone(host& me) {
   return other != nullptr;
 }
 
-// Returns when the turn has come back.
+// Returns when the turn has come back, or at once in a thread that has ended.
 void model::hand_to(host& me, host& other) {
   turn = &other;
-  std::shared_ptr<turn_bell> const bell = other.turn_came;
-  if (me.state == host_state::ended) {
+  if (me.state != host_state::ended)
+    me.wants_turn = true;
+  if (!is_here(&other, me)) {
+    std::shared_ptr<turn_bell> const bell = other.bell;
     bell->ring();
-    return;
   }
-  me.wants_turn = true;
-  held_lock->unlock();
-  bell->ring();
-  held_lock->lock();
+  if (me.state != host_state::ended)
+    await_turn(me);
+}
+
+// Returns when it has the turn. Others of its kernel thread run meanwhile.
+void model::await_turn(host& me) {
   while (turn != &me) {
+    if (is_here(turn, me)) {
+      resume(*turn);
+      continue;
+    }
     std::uint64_t const before = total_calls + progress;
-    if (wait_for_bell(me, patience, [&] { return turn == &me; }))
-      break;
+    if (wait_for_bell(me, patience, [&] { return is_here(turn, me); }))
+      continue;
     if (total_calls + progress != before)
       continue;
     ++counts.stolen_turns;
@@ -328,14 +366,14 @@ void model::sleep_until(nanoseconds when) {
     me.now = when;
 }
 
-// For a thread that goes on outside of the model.
+// For a thread that is not to keep the others from unwinding.
 void model::give_up_turn() {
-  host const& me = self();
-  if (turn != &me)
+  host& me = self();
+  if (turn != &me || hand_to_someone(me))
     return;
-  turn = choose_other(me);
+  turn = nullptr;
   for (auto const& h : hosts)
-    h->turn_came->ring();
+    h->bell->ring();
 }
 
 // Ends a sleep before its time.
@@ -446,6 +484,9 @@ void model::start_ranks(std::vector<host*> const& ranks) {
     h->abandoned = h->helper && h->state != host_state::ended;
   wait("the end of all threads of ranks", [this] { return all_helpers_ended(); });
   me.joining = false;
+  for (auto const& h : hosts)
+    if (h->own_fiber && h->state == host_state::ended && is_here(h.get(), me))
+      h->own_fiber.reset();
   for (host* rank : ranks) {
     me.clock.join(rank->clock);
     if (!rank->dead)
@@ -461,8 +502,9 @@ using namespace detail;
 
 namespace {
 
-//! Keeps this thread and those that it makes on the processor where it runs. Only one of them runs
-//! at any moment, and handing the turn to another processor costs more than most turns.
+//! Keeps this thread, and those that the kernel switches to, on the processor where it runs. Only
+//! one of them runs at any moment, and handing the turn to another processor costs more than most
+//! turns.
 class one_processor {
 public:
   one_processor() {
@@ -489,42 +531,27 @@ private:
 } // namespace
 
 std::vector<outcome> run_ranks(int ranks, std::function<void(int)> body) {
-  one_processor const pinned;
+  std::optional<one_processor> pinned;
+  if (!fiber::switch_without_kernel())
+    pinned.emplace();
   model& m = model::instance();
   std::unique_lock held(m.lock);
   m.enter(held);
   std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
   std::vector<host*> members;
   for (int rank = 0; rank < ranks; ++rank)
-    members.push_back(&m.add_host(rank));
-  for (host* member : members)
-    member->wants_turn = true;
-  auto run_one = [&](int rank) {
-    host* me = members[static_cast<std::size_t>(rank)];
-    outcome& result = outcomes[static_cast<std::size_t>(rank)];
-    {
-      std::unique_lock mine(m.lock);
-      m.wait_for_first_turn(*me, mine);
-    }
-    try {
-      body(rank);
-    } catch (std::exception const& problem) {
-      result.threw = true;
-      result.what = problem.what();
-    }
-    std::unique_lock mine(m.lock);
-    m.enter(mine);
-    result.died = me->dead;
-    m.end_host();
-  };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back(run_one, rank);
+    members.push_back(&m.start_host(rank, [&](host const& me) {
+      outcome& result = outcomes[static_cast<std::size_t>(me.rank)];
+      try {
+        body(me.rank);
+      } catch (std::exception const& problem) {
+        result.threw = true;
+        result.what = problem.what();
+      }
+      result.died = me.dead;
+    }));
   m.start_ranks(members);
   m.leave();
-  held.unlock();
-  for (std::thread& thread : threads)
-    thread.join();
   return outcomes;
 }
 
@@ -572,42 +599,31 @@ clock::thread clock::start(std::function<void()> work) {
   m.enter(held);
   m.park_if_dead();
   host& me = m.self();
-  host& helper = m.add_host(me.rank);
+  host& helper = m.start_host(me.rank, [work = std::move(work)](host const&) { work(); });
   helper.helper = true;
   helper.dead = helper.unwinding = me.dead;
   helper.now = me.now;
   helper.clock.join(me.clock);
   helper.current_device = 0;
   me.clock.advance(me.agent);
-  helper.wants_turn = true;
   thread made;
-  made.host_ = &helper;
-  made.real_ = std::thread([&m, &helper, work = std::move(work)] {
-    {
-      std::unique_lock mine(m.lock);
-      m.wait_for_first_turn(helper, mine);
-    }
-    work();
-    std::unique_lock mine(m.lock);
-    m.enter(mine);
-    m.end_host();
-  });
+  made.host_.reset(&helper);
   m.leave();
   return made;
 }
 
 void clock::thread::join() {
   model& m = model::instance();
-  {
-    std::unique_lock held(m.lock);
-    m.enter(held);
-    host const& helper = *static_cast<host const*>(host_);
-    if (m.wait("the end of a thread", [&] { return helper.state == host_state::ended; }))
-      m.leave();
-    else
-      m.give_up_turn(); // it unwinds
+  std::unique_lock held(m.lock);
+  m.enter(held);
+  host const& helper = *static_cast<host const*>(host_.release());
+  auto const ended = [&] { return helper.state == host_state::ended; };
+  if (!m.wait("the end of a thread", ended)) {
+    m.self().joining = true; // it unwinds
+    m.wait("the end of a thread", ended);
+    m.self().joining = false;
   }
-  real_.join();
+  m.leave();
 }
 
 namespace {

@@ -19,6 +19,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "fiber.hpp"
 #include "shadow.hpp"
 
 namespace standin::detail {
@@ -95,7 +96,7 @@ struct operation {
   std::vector<part> parts{};
 };
 
-//! @brief Where one host thread waits until another one rings. Rung without the lock of the model,
+//! @brief Where a kernel thread waits until another one rings. Rung without the lock of the model,
 //! so that the thread that wakes finds it free.
 class turn_bell {
 public:
@@ -137,10 +138,13 @@ struct host {
   bool dead = false;       //!< with all threads of its rank
   bool unwinding = false;  //!< dead, and let go on so that it can end
   bool abandoned = false;  //!< a helper whose rank has ended: what it waits for fails
-  bool joining = false;    //!< waits for all ranks to end
+  bool joining = false;    //!< waits for others to end, whatever happens
   nanoseconds now{}, wake{};
-  //! Rung when it has the turn. Shared, since who rings may come to it when its owner is gone.
-  std::shared_ptr<turn_bell> turn_came = std::make_shared<turn_bell>();
+  //! Of its kernel thread: rung when a host thread there has the turn. Shared, since who rings may
+  //! come to it when its owner is gone.
+  std::shared_ptr<turn_bell> bell{};
+  fiber* runs_on = nullptr;
+  fiber_ptr own_fiber{}; //!< of one that the model has started
   vector_clock clock{};
   std::uint64_t issued = 0; //!< operations enqueued
   std::uint64_t seen = 0;   //!< hash of what calls told it
@@ -299,7 +303,8 @@ public:
 
   // ---- hosts.cpp: whose turn it is
   host& self();
-  host& add_host(int rank);
+  host& add_host(int rank, std::shared_ptr<turn_bell> bell, fiber* runs_on);
+  host& start_host(int rank, std::function<void(host&)> work);
   void enter(std::unique_lock<std::mutex>& held);
   void leave();
   bool
@@ -311,7 +316,6 @@ public:
   void wake(host& sleeper);
   void give_up_turn();
   bool wait_for_bell(host& me, nanoseconds length, std::function<bool()> const& condition);
-  void wait_for_first_turn(host& me, std::unique_lock<std::mutex>& held);
   void kill(host& who);
   void end_host();
   void start_ranks(std::vector<host*> const& ranks);
@@ -428,6 +432,9 @@ private:
   host* choose_other(host const& me);
   bool hand_to_someone(host& me);
   void hand_to(host& me, host& other);
+  void await_turn(host& me);
+  [[nodiscard]] bool is_here(host const* who, host const& me) const;
+  void resume(host& other);
   [[nodiscard]] bool can_run(host const& h) const;
   host* earliest_sleeper();
   host* earliest_able_before(nanoseconds when);
