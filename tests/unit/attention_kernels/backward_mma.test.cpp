@@ -156,6 +156,16 @@ TEST_CASE("backward: masks and scores, also a user's own") {
     12);
 }
 
+TEST_CASE("backward: scores know where they are also in tiles of which every pair is kept") {
+  table<float> const slopes(the_machine().where, {0.5f, 0.0625f});
+  check_backward<__nv_bfloat16>(
+    "256_alibi",
+    {.queries = 70, .query_offset = 60, .keys = 130, .heads = 2, .dim = 256},
+    at::causal{},
+    at::alibi{slopes.data()},
+    17);
+}
+
 namespace {
 
 //! All gradients of one call, and the sums before dQ was rounded, by a kernel, blocks one after the

@@ -42,7 +42,7 @@ MUTANTS = {
     "queries_of_the_other_stage": (BACKWARD, 0, "m.queries(n % 2u)", "m.queries(1 - n % 2u)"),
     "mean_is_forgotten": (WEIGHTS, 0, "y = x * (y - mean[e])", "y = x * y"),
     "keys_beyond_the_end_weigh": (WEIGHTS, 0, "row < rows && column < columns && c.m.keep(at)", "column < columns && c.m.keep(at)"),
-    "mask_asked_the_wrong_way": (WEIGHTS, 0, "origin.query + column, origin.key + row", "origin.query + row, origin.key + column"),
+    "mask_asked_the_wrong_way": (WEIGHTS, 0, "first.query + column, first.key + row", "first.query + row, first.key + column"),
     "ragged_keys_count_as_whole": (BLOCK, 0, "found.cover == tile_cover::full && rows == shape::keys", "found.cover == tile_cover::full"),
     "running_gradient_is_lost": (BACKWARD, 0, "before.x += factor", "before.x = factor"),
     "dk_without_scale": (BACKWARD, 0, "of_key, block.c.scale)", "of_key, 1.0f)"),

@@ -17,6 +17,7 @@
 #include <pipe/attention/portable/shared_tile.cuh>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_2::attention::detail {
 
@@ -44,6 +45,16 @@ struct gradient_sums {
   float of_key[tiles][shape::width / 8][4]; // not yet times scale
   float of_value[tiles][shape::width / 8][4];
 
+  //! Where the lane's first pair of a part of step n lies.
+  __forceinline__ __device__ pair_position first_pair(unsigned n, int part) const {
+    auto const here = block.place();
+    return {block.batch(),
+            block.head(n),
+            static_cast<int>(block.c.p.query_offset) + block.first_query(n) + part * shape::part +
+              here.column,
+            static_cast<int>(block.c.p.key_offset) + block.first_key() + here.row};
+  }
+
   //! Weights and gradients of a part of step n; adds to dV and dK.
   //! @param s products of keys and queries
   __forceinline__ __device__ void
@@ -61,16 +72,18 @@ struct gradient_sums {
     }
     auto const* const numbers = m.numbers(n % 2u) + (part * shape::part + block.place().column) * 8;
     if (block.told(n) % 2 == 0) {
-      make_gradients<true>(s, d, {}, 0, 0, {}, block.c, numbers);
+      auto const at = std::is_same_v<Score, plain> ? pair_position{} : first_pair(n, part);
+      make_gradients<true>(s, d, at, 0, 0, block.c, numbers);
     } else {
-      int const first = block.first_query(n) + part * shape::part;
-      pair_position const at{block.batch(),
-                             block.head(n),
-                             static_cast<int>(block.c.p.query_offset) + first,
-                             static_cast<int>(block.c.p.key_offset) + block.first_key()};
-      int const columns = static_cast<int>(block.c.p.query_length) - first;
-      make_gradients<false>(
-        s, d, block.place(), block.present_keys(), columns, at, block.c, numbers);
+      auto const here = block.place();
+      int const first = block.first_query(n) + part * shape::part + here.column;
+      make_gradients<false>(s,
+                            d,
+                            first_pair(n, part),
+                            block.present_keys() - here.row,
+                            static_cast<int>(block.c.p.query_length) - first,
+                            block.c,
+                            numbers);
     }
     std::uint32_t weights[tiles][shape::part / 8][2];
     std::uint32_t gradients[tiles][shape::part / 8][2];

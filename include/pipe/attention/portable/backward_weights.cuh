@@ -17,15 +17,16 @@ namespace pipelining::inline v0_2::attention::detail {
 //! Products to weights (in s) and to gradients of the products (in d, which comes with dO . V).
 //! Rows are keys and columns queries.
 //! @tparam Whole  every pair of the tile exists and is kept
+//! @param first   of the lane's pairs
+//! @param rows    that exist, counted from there; columns likewise
 //! @param numbers shared memory with two floats of the query of each column, from the lane's first
 //! on
 template <bool Whole, int Tiles, int Columns, class Call>
 __device__ inline void make_gradients(float (&s)[Tiles][Columns][4],
                                       float (&d)[Tiles][Columns][4],
-                                      lane_place lane,
+                                      pair_position first,
                                       int rows,
                                       int columns,
-                                      pair_position origin,
                                       Call const& c,
                                       unsigned char const* numbers) {
   constexpr bool is_plain = std::is_same_v<std::remove_cvref_t<decltype(c.f)>, plain>;
@@ -37,13 +38,13 @@ __device__ inline void make_gradients(float (&s)[Tiles][Columns][4],
     float const mean[2] = {four.y, four.w};
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      int const column = lane.column + n * 8 + e;
+      int const column = n * 8 + e;
 #pragma unroll
       for (int half = 0; half < 2 * Tiles; ++half) {
-        int const row = lane.row + half * 8;
+        int const row = half * 8;
         float& x = s[half / 2][n][half % 2 * 2 + e];
         float& y = d[half / 2][n][half % 2 * 2 + e];
-        pair_position const at{origin.batch, origin.head, origin.query + column, origin.key + row};
+        pair_position const at{first.batch, first.head, first.query + column, first.key + row};
         if (Whole || (row < rows && column < columns && c.m.keep(at))) {
           float const product = x * c.scale;
           float logit = x;
