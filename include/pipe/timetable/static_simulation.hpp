@@ -224,8 +224,9 @@ struct static_simulation {
   }();
   //! The verdict on all times.
   [[nodiscard]] static constexpr report verdict() {
+    auto const verdicts = each<parts>([](auto number) { return checked<number.value>; });
     report first;
-    for (report const& found : each<parts>([](auto number) { return checked<number.value>; }).of)
+    for (report const& found : verdicts.of)
       if (!found && (first || found.device < first.device))
         first = found;
     return first;
