@@ -50,6 +50,7 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/round_pipe.hpp
   schedule/requirements.hpp
   schedule/schedule.hpp
+  schedule/schedule_tables.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp

@@ -158,6 +158,7 @@
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/schedule_tables.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slice_v.hpp>

@@ -53,8 +53,8 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
   kind_of_pass const& kind = (*work.declared)[step.work.kind];
   for (int i = 0; i < kind.effect_count; ++i) {
     effect const& one = kind.effects[i];
-    bool const first = one.what == does::makes ||
-                       (one.what == does::adds_to && opens(work.over(), one.order, step.work));
+    bool const first =
+      brings(work.over(), one.what == does::makes, one.what == does::adds_to, one.order, step.work);
     datum const& made = work.declared->data[one.of];
     if (made.lives != residence::device) // weight gradients are in no pool of ours
       continue;

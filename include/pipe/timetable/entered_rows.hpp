@@ -85,10 +85,16 @@ private:
   int first_ = 0;
 };
 
-//! What is wrong with a row by itself.
+//! What is wrong with rows by themselves.
 struct row_findings {
   report first;
-  int entered; //!< wanted lines that passes of this row make, where nothing is wrong
+  int entered = 0; //!< wanted lines that passes of these rows make, where nothing is wrong
+
+  constexpr void add(row_findings const& next) noexcept {
+    if (first)
+      first = next.first;
+    entered += next.entered;
+  }
 };
 
 //! True when an overlapped entry is the second half of a composite pass.
@@ -330,7 +336,6 @@ public:
       lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * unit_count;
     }
     map_ = {over, holders_, lines_};
-    int entered = 0;
     for (int row = 0; row < row_total; ++row) {
       int const first = offsets[row];
       input_line* const others = engines ? others_ + first : nullptr;
@@ -340,15 +345,10 @@ public:
                     static_cast<entry_number>(offsets[row + 1] - first)};
       if (row > 0 && row % over.extents.devices == 0)
         rules = entry_rules(over, row / over.extents.devices);
-      row_findings const found =
+      found_.add(
         plain ? enter_row<true>(map_, rules, rows_[row], row, lines_, inputs_ + first, others)
-              : enter_row<false>(map_, rules, rows_[row], row, lines_, inputs_ + first, others);
-      entered += found.entered;
-      if (first_)
-        first_ = found.first;
+              : enter_row<false>(map_, rules, rows_[row], row, lines_, inputs_ + first, others));
     }
-    if (first_ && entered != wanted_lines(over))
-      first_ = find_missing(map_);
   }
   constexpr ~entered_rows() {
     delete[] holders_;
@@ -363,8 +363,7 @@ public:
 
   [[nodiscard]] constexpr place_map const& map() const noexcept { return map_; }
   [[nodiscard]] constexpr place_row const* rows() const noexcept { return rows_; }
-  //! What is wrong with the order, whatever the times are.
-  [[nodiscard]] constexpr report const& first() const noexcept { return first_; }
+  [[nodiscard]] constexpr row_findings const& found() const noexcept { return found_; }
 
 private:
   int* holders_;
@@ -374,7 +373,7 @@ private:
   input_line* others_;
   place_row* rows_;
   place_map map_;
-  report first_;
+  row_findings found_;
 };
 
 } // namespace detail

@@ -10,6 +10,7 @@
 #include <pipe/core/training.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/schedule_tables.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -18,7 +19,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <stdexcept>
 #include <utility>
@@ -58,27 +58,11 @@ template <class Schedule>
 //! @throws std::invalid_argument for a device, a number of chunks or an edge that cannot be.
 template <class Schedule>
 [[nodiscard]] pipeline_tables tables_of(Schedule const& plan, shape const& extents) {
-  using placing = adapted_type<Schedule>;
-  placing const& placed = adapted(plan);
   pipeline_tables result{flow_of<Schedule>(), {}, {}, edges_by(plan, extents)};
-  if constexpr (places_stages<placing>) {
-    for (int route = 0; route < routes(extents); ++route)
-      for (int stage = 0; stage < stages(extents); ++stage) {
-        int const device = placed.device_of(extents, stage, route);
-        check_holder(extents, stage, device);
-        result.holders.push_back(static_cast<std::uint16_t>(device));
-      }
-  } else {
-    check_named_placement(extents);
-  }
-  if constexpr (counts_chunks<placing>) {
-    result.first_units.push_back(0);
-    for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
-      int const chunks = placed.chunks_of(extents, microbatch);
-      check_chunk_count(extents, microbatch, chunks);
-      result.first_units.push_back(result.first_units.back() + chunks);
-    }
-  }
+  result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
+  result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
+  write_holders(plan, extents, result.holders.data());
+  write_first_units(plan, extents, result.first_units.data());
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <pipe/core/pipeline.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/schedule_tables.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -37,7 +38,7 @@ template <class Schedule>
     return false;
 }
 
-//! The order of passes, made by the compiler: one constant per device for closed forms.
+//! The order of passes, made by the compiler: a constant for each row.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct static_order {
   static_assert(
@@ -45,45 +46,23 @@ struct static_order {
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
   static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
-  using placing = adapted_type<Schedule>;
-  static constexpr bool places = places_stages<placing>;
-  static constexpr bool counts = counts_chunks<placing>;
+  static constexpr int holder_total = holder_count<Schedule>(extents);
+  static constexpr int unit_total = first_unit_count<Schedule>(extents);
 
-  //! The tables of a placement or of numbers of chunks of the schedule's own.
-  struct holder_table {
-    array_of<std::uint16_t, places ? stages(extents) * routes(extents) : 1> of;
+  struct own_tables {
+    array_of<std::uint16_t, holder_total + 1> holders;
+    array_of<int, unit_total + 1> first_units;
   };
-  static constexpr holder_table holders = [] {
-    holder_table result{};
-    if constexpr (places) {
-      for (int i = 0; i < stages(extents) * routes(extents); ++i) {
-        int const stage = i % stages(extents);
-        int const device = placing{}.device_of(extents, stage, i / stages(extents));
-        check_holder(extents, stage, device);
-        result.of[i] = static_cast<std::uint16_t>(device);
-      }
-    } else {
-      check_named_placement(extents);
-    }
-    return result;
-  }();
-  struct unit_table {
-    array_of<int, counts ? Microbatches + 1 : 1> of;
-  };
-  static constexpr unit_table first_units = [] {
-    unit_table result{};
-    if constexpr (counts)
-      for (int microbatch = 0; microbatch < Microbatches; ++microbatch) {
-        int const chunks = placing{}.chunks_of(extents, microbatch);
-        check_chunk_count(extents, microbatch, chunks);
-        result.of[microbatch + 1] = result.of[microbatch] + chunks;
-      }
+  static constexpr own_tables tables = [] {
+    own_tables result{};
+    write_holders(Schedule{}, extents, result.holders);
+    write_first_units(Schedule{}, extents, result.first_units);
     return result;
   }();
   static constexpr pipeline over{extents,
                                  flow_pointer<Schedule>,
-                                 places ? holders.of : nullptr,
-                                 counts ? first_units.of : nullptr};
+                                 holder_total > 0 ? tables.holders : nullptr,
+                                 unit_total > 0 ? tables.first_units : nullptr};
   static constexpr int capacity = row_capacity(over);
   static constexpr int row_total = row_count(over);
 
@@ -91,54 +70,42 @@ struct static_order {
     array_of<pass, capacity> passes;
     int count;
   };
-  template <int Device>
-  static constexpr row closed_form = [] {
-    row result{};
-    row_writer out{result.passes, capacity};
-    if constexpr (Device < Devices) // further engines have no passes
-      Schedule{}.order(extents, Device, out);
-    result.count = out.count;
-    return result;
-  }();
-
-  using row_list = list_of<row, row_total>;
-  [[nodiscard]] static constexpr row_list generate() {
-    row_list result{};
+  //! All rows at once. A template, so that only schedules that need it have it.
+  template <class Generated>
+  static constexpr auto generated = [] {
+    list_of<row, row_total> result{};
     array_of<row_writer, row_total> writers{};
     for (int number = 0; number < row_total; ++number)
       writers[number] = {result.of[number].passes, capacity};
-    Schedule{}.generate(extents, Cost::value, writers);
+    Generated{}.generate(extents, Cost::value, writers);
     for (int number = 0; number < row_total; ++number)
       result.of[number].count = writers[number].count;
     return result;
-  }
-  template <class Order>
-  static constexpr row_list generated = Order::generate();
-
-  template <int Device>
-  static constexpr row sliced = [] {
-    using work = typename Schedule::template slices<Devices, Microbatches, Cost>;
+  }();
+  template <int Number>
+  static constexpr row made = [] {
     row result{};
     row_writer out{result.passes, capacity};
-    work::write_row(after<work, work::count>, Device, out);
+    if constexpr (!closed_form_schedule<Schedule>) {
+      using work = typename Schedule::template slices<Devices, Microbatches, Cost>;
+      work::write_row(after<work, work::count>, Number, out);
+    } else if constexpr (Number < Devices) { // further engines have no passes
+      Schedule{}.order(extents, Number, out);
+    }
     result.count = out.count;
     return result;
   }();
-
-  template <int Device>
-  [[nodiscard]] static constexpr row const* row_of() {
-    if constexpr (closed_form_schedule<Schedule>)
-      return &closed_form<Device>;
-    else if constexpr (sliced_schedule<Schedule, Devices, Microbatches, Cost>)
-      return &sliced<Device>;
+  static constexpr auto rows = each<row_total>([](auto number) -> row const* {
+    if constexpr (closed_form_schedule<Schedule> ||
+                  sliced_schedule<Schedule, Devices, Microbatches, Cost>)
+      return &made<number.value>;
     else
-      return &generated<static_order>.of[Device];
-  }
-  static constexpr auto rows = each<row_total>([](auto row) { return row_of<row.value>(); });
+      return &generated<Schedule>.of[number.value];
+  });
   static constexpr int total = [] {
     int sum = 0;
-    for (int number = 0; number < row_total; ++number)
-      sum += rows.of[number]->count;
+    for (row const* own : rows.of)
+      sum += own->count;
     return sum;
   }();
 };

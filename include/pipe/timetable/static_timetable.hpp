@@ -33,9 +33,9 @@ struct timed {
   static constexpr double const* link_times = static_simulation<order, Cost>::link_times;
   static constexpr timetable_view view{order::extents,
                                        Cost::value.latency(),
-                                       arrays::order.values,
-                                       arrays::starts.values,
-                                       arrays::ends.values,
+                                       arrays::order.passes,
+                                       arrays::times.starts,
+                                       arrays::times.ends,
                                        arrays::order.offsets,
                                        order::over.declared,
                                        order::over.holders,
@@ -120,12 +120,22 @@ inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetab
 
 namespace detail {
 
+//! The verdict on the memory that the order of a device takes.
+template <class Order, int MemoryLimit, int Device>
+inline constexpr report
+  over_limit = check_memory(effect_on(*Order::over.declared, slot_class::activation),
+                            Order::rows.of[Device]->passes,
+                            static_cast<entry_number>(Order::rows.of[Device]->count),
+                            Device,
+                            MemoryLimit);
+
 template <int MemoryLimit, class Timed>
 [[nodiscard]] constexpr report verdict_on() {
   if constexpr (MemoryLimit != unlimited && Timed::verdict) {
     static_assert(Timed::order::over.declared->engines == 1,
                   "verify: where copies change what is held, ask verify(table, limit)");
-    return static_memory<typename Timed::order, MemoryLimit>::value;
+    return first_failing(each<Timed::order::extents.devices>(
+      [](auto device) { return over_limit<typename Timed::order, MemoryLimit, device.value>; }));
   } else {
     return Timed::verdict;
   }

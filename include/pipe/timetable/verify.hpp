@@ -237,17 +237,27 @@ constexpr report check_needs(place_map const& map, place_row const* rows) {
   return {};
 }
 
+//! What is wrong with the order of all rows, whatever the times are.
+//! @param found with the rows by themselves
+[[nodiscard]] constexpr report
+check_order(place_map const& map, place_row const* rows, row_findings const& found) {
+  report result = found.first;
+  if (result && found.entered != wanted_lines(map.over))
+    result = find_missing(map);
+  if (result && map.over.declared->has_choices)
+    result = check_sets(map, rows);
+  if (result && map.over.declared->has_needs)
+    result = check_needs(map, rows);
+  return result;
+}
+
 //! `verify` for rows that have been entered.
 [[nodiscard]] constexpr report
 verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
   int const rows = table.rows();
   whole_part<double const> const part(table.starts, table.ends, table.offsets, rows);
   pool_effect const memory = effect_on(*table.declared, slot_class::activation);
-  report result = entered.first();
-  if (result && table.declared->has_choices)
-    result = check_sets(entered.map(), entered.rows());
-  if (result && table.declared->has_needs)
-    result = check_needs(entered.map(), entered.rows());
+  report result = check_order(entered.map(), entered.rows(), entered.found());
   bool const plain = is_plain(entered.map().over) && table.links == nullptr;
   message_times const times{table.latency, table.groups, table.links};
   for (int number = 0; number < rows && result; ++number) {

@@ -33,6 +33,12 @@ opens(pipeline const& over, chunk_order order, pass const& work) noexcept {
   return work.chunk == (order == chunk_order::ascending ? 0 : chunks_of(over, work.microbatch) - 1);
 }
 
+//! Whether a pass brings a datum to life: it makes it, or is the first of those that add to it.
+[[nodiscard]] constexpr bool
+brings(pipeline const& over, bool makes, bool adds, chunk_order order, pass const& work) noexcept {
+  return makes || (adds && opens(over, order, work));
+}
+
 //! True when a kind frees what it makes: memory to work in.
 [[nodiscard]] constexpr bool frees_itself(kind_of_pass const& kind, int of) noexcept {
   bool makes = false;
@@ -172,7 +178,7 @@ struct data_uses {
   }
   //! Whether a pass brings it to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
-    return use.makes || (use.adds && opens(over, use.order, work));
+    return detail::brings(over, use.makes, use.adds, use.order, work);
   }
   //! Whether a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {

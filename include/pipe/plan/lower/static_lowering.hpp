@@ -47,27 +47,21 @@ struct static_global_order {
     int heap_count;
     int count;
   };
-  [[nodiscard]] static constexpr order_merge arrays(state& own) {
-    return {table,
-            own.order,
-            own.emitted,
-            own.next,
-            own.key,
-            own.heap,
-            own.waiting,
-            own.heap_count,
-            own.count};
-  }
-  [[nodiscard]] static constexpr state start() {
-    state own{};
-    order_merge work = arrays(own);
-    begin(work);
-    own.heap_count = work.heap_count;
-    return own;
-  }
-  [[nodiscard]] static constexpr state go_on(state own, int) {
-    order_merge work = arrays(own);
-    advance(work, plan_slice);
+  [[nodiscard]] static constexpr state start() { return go_on({}, nothing); }
+  [[nodiscard]] static constexpr state go_on(state own, int step) {
+    order_merge work{table,
+                     own.order,
+                     own.emitted,
+                     own.next,
+                     own.key,
+                     own.heap,
+                     own.waiting,
+                     own.heap_count,
+                     own.count};
+    if (step == nothing)
+      begin(work);
+    else
+      advance(work, plan_slice);
     own.heap_count = work.heap_count;
     own.count = work.count;
     return own;

@@ -11,6 +11,7 @@
 #include <pipe/plan/lower/static_lowering.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/plan/prove/device_checks.hpp>
 #include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>
@@ -29,35 +30,42 @@ struct static_proof {
   static constexpr int unit_total = unit_indices(work.over());
   static constexpr data_uses uses{work.over()};
 
-  //! What the devices enter one after the other.
-  struct state {
-    array_of<int, indices> sender;
-    array_of<int, indices> receiver_of;
-    array_of<flow_set, unit_total> kinds;
-    array_of<unsigned char, other_step_count * stages(work.extents)> others;
-    proof messages;
-    proof passes;
+  //! The ends of the messages of all devices.
+  struct entered_ends {
+    array_of<int, indices> sender{};
+    array_of<int, indices> receiver{};
+    proof twice{};
+
+    constexpr entered_ends() {
+      for (int i = 0; i < indices; ++i)
+        sender[i] = receiver[i] = nothing;
+      for (int device = 0; device < devices && twice; ++device)
+        twice = enter_messages(work, device, {sender, receiver});
+    }
   };
-  [[nodiscard]] static constexpr state start() {
-    state own{};
-    for (int i = 0; i < indices; ++i)
-      own.sender[i] = own.receiver_of[i] = nothing;
-    return own;
-  }
-  [[nodiscard]] static constexpr state go_on(state own, int device) {
-    if (own.messages)
-      own.messages = enter_messages(work, device, {own.sender, own.receiver_of});
-    if (own.passes)
-      own.passes = enter_passes(work, device, {own.kinds, own.others});
-    return own;
-  }
-  template <class Proof>
-  static constexpr state const& entered = after<Proof, devices>;
-  template <class Proof>
-  static constexpr proof missing = [] {
-    state own = entered<Proof>;
-    return find_missing(work, {own.kinds, own.others});
+  template <class Ends>
+  static constexpr Ends ends{};
+  template <class Ends>
+  static constexpr proof match = [] {
+    Ends own = ends<Ends>;
+    return check_all_messages(work, {own.sender, own.receiver});
   }();
+
+  //! What all devices run.
+  struct entered_steps {
+    array_of<flow_set, unit_total> kinds{};
+    array_of<unsigned char, other_step_count * stages(work.extents)> others{};
+    proof twice{};
+    proof missing{};
+
+    constexpr entered_steps() {
+      for (int device = 0; device < devices && twice; ++device)
+        twice = enter_passes(work, device, {kinds, others});
+      missing = find_missing(work, {kinds, others});
+    }
+  };
+  template <class Steps>
+  static constexpr Steps ran{};
 
   //! What is checked device by device, a constant each.
   template <device_check What, int Device>
@@ -68,16 +76,6 @@ struct static_proof {
   template <device_check What>
   static constexpr proof
     all = first_failing(each<devices>([](auto device) { return checked<What, device.value>; }));
-
-  //! Whether both ends of a device's messages fit together.
-  template <class Proof, int Device>
-  static constexpr proof matched = [] {
-    state own = entered<Proof>;
-    return check_messages(work, Device, {own.sender, own.receiver_of});
-  }();
-  template <class Proof>
-  static constexpr proof
-    match = first_failing(each<devices>([](auto device) { return matched<Proof, device.value>; }));
 
   //! Zero buffering, a slice of items per constant.
   struct draining {
@@ -90,16 +88,13 @@ struct static_proof {
       array_of<bool, devices> queued;
       int depth;
     };
-    [[nodiscard]] static constexpr state start() {
-      state own{};
-      plan_drain run{work, own.at, own.stack, own.queued};
-      begin(run);
-      own.depth = run.depth;
-      return own;
-    }
-    [[nodiscard]] static constexpr state go_on(state own, int) {
+    [[nodiscard]] static constexpr state start() { return go_on({}, nothing); }
+    [[nodiscard]] static constexpr state go_on(state own, int step) {
       plan_drain run{work, own.at, own.stack, own.queued, own.depth};
-      advance(run, plan_slice);
+      if (step == nothing)
+        begin(run);
+      else
+        advance(run, plan_slice);
       own.depth = run.depth;
       return own;
     }
@@ -133,18 +128,18 @@ struct static_proof {
       return all<device_check::exchanges>;
     else if constexpr (!all<device_check::lanes>)
       return all<device_check::lanes>;
-    else if constexpr (!entered<static_proof>.messages)
-      return entered<static_proof>.messages;
-    else if constexpr (asks_messages && !match<static_proof>)
-      return match<static_proof>;
+    else if constexpr (!ends<entered_ends>.twice)
+      return ends<entered_ends>.twice;
+    else if constexpr (asks_messages && !match<entered_ends>)
+      return match<entered_ends>;
     else if constexpr (!all<device_check::sequences>)
       return all<device_check::sequences>;
     else if constexpr (circle.count > 0)
       return {plan_rule::circular, circle.of[0], circle.items[0]};
-    else if constexpr (!entered<static_proof>.passes)
-      return entered<static_proof>.passes;
-    else if constexpr (!missing<static_proof>)
-      return missing<static_proof>;
+    else if constexpr (!ran<entered_steps>.twice)
+      return ran<entered_steps>.twice;
+    else if constexpr (!ran<entered_steps>.missing)
+      return ran<entered_steps>.missing;
     else if constexpr (!all<device_check::layout>)
       return all<device_check::layout>;
     else
