@@ -58,6 +58,35 @@ TEST_CASE("only one rank runs at any moment, in the same order every time") {
   CHECK(run(5) != run(6));
 }
 
+namespace {
+
+//! Initialised by whoever comes first, who waits for the other rank meanwhile.
+int made_once(bool const& other_has_come) {
+  static int const value = [&] {
+    CHECK(standin::wait_until([&] { return other_has_come; }, "the other rank"));
+    int count = 0;
+    cudaGetDeviceCount(&count);
+    return count;
+  }();
+  return value;
+}
+
+} // namespace
+
+TEST_CASE(
+  "a rank that comes to a static variable while another one initialises it lets that go on") {
+  standin::configure({.devices = 4});
+  bool second_has_come = false;
+  std::vector<int> got(2);
+  standin::run_ranks(2, [&](int rank) {
+    second_has_come = second_has_come || rank == 1;
+    got[static_cast<std::size_t>(rank)] = made_once(second_has_come);
+  });
+  CHECK(got == std::vector{4, 4});
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().stolen_turns == 0);
+}
+
 TEST_CASE("an exception of a rank is caught and told, and the others go on") {
   standin::configure({});
   auto const ends = standin::run_ranks(2, [](int rank) {
