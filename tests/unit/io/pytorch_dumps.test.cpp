@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tests/support/text.hpp>
+#include <tests/unit/io/pytorch_refusal.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -45,21 +47,9 @@ std::vector<dump> read_dumps() {
   return all;
 }
 
-int count(std::string_view text, std::string_view part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1))
-    ++found;
-  return found;
-}
+using support::count;
 
-std::string refusal(std::string_view text) {
-  try {
-    static_cast<void>(pp::make_timetable(pp::read_pytorch_csv(text)));
-    return "";
-  } catch (std::invalid_argument const& error) {
-    return error.what();
-  }
-}
+using io_tests::refusal;
 
 //! Messages that cross devices: every microbatch at every boundary between stages on different
 //! devices, forwards and backwards.

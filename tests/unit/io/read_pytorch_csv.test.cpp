@@ -13,21 +13,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tests/unit/io/pytorch_refusal.hpp>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
 
-//! The sentence with which a file is refused, by the reader or by the verification; "" for none.
-std::string refusal(std::string_view text) {
-  try {
-    static_cast<void>(pp::make_timetable(pp::read_pytorch_csv(text)));
-    return "";
-  } catch (std::invalid_argument const& error) {
-    return error.what();
-  }
-}
+using io_tests::refusal;
 
 bool begins(std::string_view text, std::string_view start) {
   return text.substr(0, start.size()) == start;

@@ -10,6 +10,7 @@
 
 #include <string>
 #include <string_view>
+#include <tests/support/text.hpp>
 
 namespace pp = pipelining;
 
@@ -21,12 +22,7 @@ std::string picture(pp::timetable_view table, std::string_view name = "name") {
   return text;
 }
 
-int count(std::string_view text, std::string_view part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1))
-    ++found;
-  return found;
-}
+using support::count;
 
 } // namespace
 

@@ -9,18 +9,14 @@
 
 #include <string>
 #include <string_view>
+#include <tests/support/text.hpp>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
 
-int count(std::string_view text, std::string_view part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1))
-    ++found;
-  return found;
-}
+using support::count;
 
 } // namespace
 

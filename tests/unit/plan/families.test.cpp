@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tests/support/sizes.hpp>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,6 @@ namespace pp = pipelining;
 namespace {
 
 using pp::pass_kind;
-
-constexpr pp::uniform_sizes words{.message = 8, .activation = 8, .weight_input = 8};
 
 //! Where a row has its first pass that `wanted` says yes to.
 template <class Wanted>
@@ -141,7 +140,7 @@ void post_later(pp::plan& work, int device, int first, int count) {
 
 TEST_CASE("two collectives that a device runs the other way round are found") {
   auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4});
-  pp::plan work = pp::lower<pp::exchanges_at_once>(table, words);
+  pp::plan work = pp::lower<pp::exchanges_at_once>(table, support::single_words);
   REQUIRE(verdict_on(work).empty());
   // Its shard of the embedding for microbatch 0, and for microbatch 1.
   auto const steps = work.view().program_of(1);

@@ -61,7 +61,7 @@ void check_early_passes(pp::plan_view work) {
 }
 
 template <class Policy>
-void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
+void check_sound_steps(pp::timetable_view table, bool drain_in_all_orders) {
   auto const plans = pp::lower_post_validated<Policy>(table, sizes); // each is proven
   CHECK(pp::prove(plans.first, plans.steady));
   CHECK(pp::prove(plans.steady, plans.steady));
@@ -85,27 +85,27 @@ void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
 }
 
 template <class Schedule>
-void check_schedule() {
+void check_steps() {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const microbatches : {1, 2, 5}) {
       CAPTURE(devices);
       CAPTURE(microbatches);
       auto const table = pp::make_timetable<Schedule>({devices, microbatches});
       bool const few = devices <= 3 && microbatches == 1;
-      check_sound<pp::communicator_per_pair>(table, few);
-      check_sound<pp::communicator_per_edge>(table, few);
-      check_sound<pp::one_communicator>(table, few);
+      check_sound_steps<pp::communicator_per_pair>(table, few);
+      check_sound_steps<pp::communicator_per_edge>(table, few);
+      check_sound_steps<pp::one_communicator>(table, few);
     }
 }
 
 } // namespace
 
 TEST_CASE("plans that validate afterwards are proven, one after the other too") {
-  check_schedule<pp::OneFOneB>();
-  check_schedule<pp::Interleaved<3>>();
-  check_schedule<pp::VHalf>();
-  check_schedule<pp::ZeroBubbleH2>();
-  check_schedule<pp::Seq1F1B<2>>();
+  check_steps<pp::OneFOneB>();
+  check_steps<pp::Interleaved<3>>();
+  check_steps<pp::VHalf>();
+  check_steps<pp::ZeroBubbleH2>();
+  check_steps<pp::Seq1F1B<2>>();
 }
 
 TEST_CASE("rows go down the devices, and back across the seam before the first backward pass") {

@@ -18,6 +18,7 @@
 
 #include <random>
 #include <set>
+#include <tests/support/sizes.hpp>
 #include <tests/support/spoiled_plans.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <vector>
@@ -26,8 +27,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 
 template <class Schedule>
 pp::dynamic_timetable

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <tests/support/sizes.hpp>
 #include <tests/support/spoiled_plans.hpp>
 #include <utility>
 #include <vector>
@@ -21,8 +22,6 @@
 namespace pp = pipelining;
 
 namespace {
-
-constexpr pp::uniform_sizes words{.message = 8, .activation = 8, .weight_input = 8};
 
 //! Of a microbatch: a reduce, a broadcast and an all-gather at each end, but for the all-gather at
 //! the first, and a reduce back; between devices, and from stage to stage.
@@ -47,17 +46,17 @@ void check_policies(Schedule const& schedule) {
           sends += step.what == pp::operation::send ? 1 : 0;
         CHECK(sends == messages_by_hand(table));
       };
-      check(pp::lower<pp::communicator_per_pair>(table, words));
-      check(pp::lower<pp::communicator_per_edge>(table, words));
-      check(pp::lower<pp::one_communicator>(table, words));
-      check(pp::lower<pp::exchanges_at_once>(table, words));
+      check(pp::lower<pp::communicator_per_pair>(table, support::single_words));
+      check(pp::lower<pp::communicator_per_edge>(table, support::single_words));
+      check(pp::lower<pp::one_communicator>(table, support::single_words));
+      check(pp::lower<pp::exchanges_at_once>(table, support::single_words));
     }
 }
 
 template <int Barriers>
 pp::plan small_plan() {
   return pp::lower<pp::communicator_per_edge>(
-    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, Barriers>>({3, 4}), words);
+    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, Barriers>>({3, 4}), support::single_words);
 }
 
 void check_slots(pp::plan const& whole, int expected) {
@@ -120,7 +119,7 @@ void check_exchanges(Schedule const& schedule) {
   for (int const devices : {1, 2, 3, 5, 8}) {
     int const microbatches = 6;
     auto const table = pp::make_timetable(schedule, {devices, microbatches});
-    pp::plan const work = pp::lower<pp::exchanges_at_once>(table, words);
+    pp::plan const work = pp::lower<pp::exchanges_at_once>(table, support::single_words);
     auto const all = exchanges_of(work, 0);
     // Embeddings to the first stage, its output's way back, the last stage's output, statistics,
     // and gradients for the last stage.
@@ -128,13 +127,13 @@ void check_exchanges(Schedule const& schedule) {
     CHECK(std::set<int>(all.begin(), all.end()).size() == all.size());
     for (int device = 1; device < devices; ++device)
       CHECK(exchanges_of(work, device) == all);
-    CHECK(exchanges_of(pp::lower<pp::one_communicator>(table, words), 0).empty());
+    CHECK(exchanges_of(pp::lower<pp::one_communicator>(table, support::single_words), 0).empty());
   }
 }
 
 pp::plan plan_with_exchanges() {
   return pp::lower<pp::exchanges_at_once>(
-    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}), words);
+    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}), support::single_words);
 }
 
 } // namespace
@@ -234,7 +233,7 @@ TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") 
   auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({2, 2});
   CHECK_THROWS_WITH(
     pp::lower<pp::exchanges_at_once>(
-      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({34, 2}), words),
+      pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 2>>({34, 2}), support::single_words),
     "plan: an exchange of 34 devices may have more messages on one of them than a group, which "
     "has 64 at most; lower with one_communicator");
   CHECK_THROWS_WITH(
@@ -243,7 +242,7 @@ TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") 
     "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
     "shards in gradients_ready of the first");
   CHECK_THROWS_WITH(
-    pp::lower_evaluation(table, words),
+    pp::lower_evaluation(table, support::single_words),
     "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
     "evaluate with a plan of the whole timetable, and leave its gradients alone");
 }

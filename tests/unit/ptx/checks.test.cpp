@@ -16,11 +16,7 @@ std::vector<float> ramp(int n) {
   return v;
 }
 
-std::vector<int> whole(int n) {
-  std::vector<int> v(static_cast<std::size_t>(n));
-  std::iota(v.begin(), v.end(), 0);
-  return v;
-}
+using fixture::whole;
 
 void check_clean(ptx::result const& r) {
   CHECK_MESSAGE(r.clean(), r.text());

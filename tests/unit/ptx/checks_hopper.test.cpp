@@ -10,11 +10,7 @@ using ptx::fault;
 
 namespace {
 
-std::vector<int> whole(int n) {
-  std::vector<int> v(static_cast<std::size_t>(n));
-  std::iota(v.begin(), v.end(), 0);
-  return v;
-}
+using fixture::whole;
 
 void for_orders(fixture::machine& m, auto f) {
   for (std::uint64_t seed = 0; seed < 5; ++seed) {

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +24,26 @@ inline std::string ptx_text(std::string const& name) {
   std::ifstream file(std::string(PIPELINING_PTX_DIRECTORY) + "/" + name + ".ptx");
   REQUIRE_MESSAGE(file.good(), "missing PTX file ", name);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+//! @brief 0, 1, …, n - 1.
+inline std::vector<int> whole(int n) {
+  std::vector<int> v(static_cast<std::size_t>(n));
+  std::iota(v.begin(), v.end(), 0);
+  return v;
+}
+
+//! @brief Whole numbers of at most 8, whose products every element type holds exactly.
+using matrix = std::vector<std::vector<int>>;
+inline matrix small_matrix(unsigned seed, std::size_t rows, std::size_t columns) {
+  std::mt19937 random(seed);
+  matrix m(rows, std::vector<int>(columns));
+  for (auto& row : m) {
+    for (auto& v : row) {
+      v = static_cast<int>(random() % 17) - 8;
+    }
+  }
+  return m;
 }
 
 //! @brief Memory and one module in it.

@@ -16,17 +16,8 @@ using u64 = std::uint64_t;
 
 namespace {
 
-using matrix = std::vector<std::vector<int>>;
-matrix small_matrix(unsigned seed, std::size_t rows, std::size_t columns) {
-  std::mt19937 random(seed);
-  matrix m(rows, std::vector<int>(columns));
-  for (auto& row : m) {
-    for (auto& v : row) {
-      v = static_cast<int>(random() % 17) - 8;
-    }
-  }
-  return m;
-}
+using fixture::matrix;
+using fixture::small_matrix;
 
 u16 brain(int v) {
   return static_cast<u16>(std::bit_cast<u32>(static_cast<float>(v)) >> 16);

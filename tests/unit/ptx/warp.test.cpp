@@ -24,17 +24,8 @@ std::vector<u32> random_words(unsigned seed, std::size_t n) {
 }
 
 // Small integers are exact in every format, so sums are exact too.
-using matrix = std::vector<std::vector<int>>;
-matrix small_matrix(unsigned seed, std::size_t rows, std::size_t columns) {
-  std::mt19937 random(seed);
-  matrix m(rows, std::vector<int>(columns));
-  for (auto& row : m) {
-    for (auto& v : row) {
-      v = static_cast<int>(random() % 17) - 8;
-    }
-  }
-  return m;
-}
+using fixture::matrix;
+using fixture::small_matrix;
 
 u32 bits_of(char const* format, int v) {
   u32 const f = std::bit_cast<u32>(static_cast<float>(v));

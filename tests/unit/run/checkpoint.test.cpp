@@ -21,6 +21,7 @@
 #include <string>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <tests/support/raw_store.hpp>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -29,7 +30,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr auto patience = std::chrono::seconds(20);
+using support::patience;
 
 //! An empty folder that goes with the object.
 class temporary_folder {

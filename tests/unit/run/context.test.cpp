@@ -15,7 +15,7 @@ namespace pp = pipelining;
 
 namespace {
 
-struct curious_stage {
+struct asking_stage {
   std::set<std::array<bool, 4>> ends{}; // first stage, last stage, first chunk, last chunk
   int passes = 0;
 
@@ -39,12 +39,12 @@ struct curious_stage {
 } // namespace
 
 TEST_CASE("a pass knows how many microbatches, stages and chunks there are") {
-  std::vector<curious_stage> model(3);
+  std::vector<asking_stage> model(3);
   auto const table = pp::make_timetable<pp::Seq1F1B<2>>({3, 5});
   pp::run(pp::lower(table), model);
-  for (curious_stage const& stage : model)
+  for (asking_stage const& stage : model)
     CHECK(stage.passes == 20);
-  struct evaluated_stage : curious_stage {
+  struct evaluated_stage : asking_stage {
     void forward(pp::context const& where, pp::input, pp::output) {
       CHECK(where.evaluating);
       look(where);
@@ -75,7 +75,7 @@ struct uneven {
   }
 };
 
-struct counting_stage {
+struct chunk_stage {
   void forward(pp::context const& where, pp::input, pp::output) { look(where); }
   void backward(pp::context const& where, pp::input, pp::output) { look(where); }
   void look(pp::context const& where) const {
@@ -87,6 +87,6 @@ struct counting_stage {
 } // namespace
 
 TEST_CASE("the last chunk is that of the microbatch") {
-  std::vector<counting_stage> model(2);
+  std::vector<chunk_stage> model(2);
   pp::run(pp::lower(pp::make_timetable<uneven>({2, 6})), model);
 }

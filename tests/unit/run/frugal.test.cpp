@@ -23,14 +23,14 @@
 
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/sizes.hpp>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 constexpr pp::uniform_cost costs{.communication = 0.25, .copy_out = 0.3, .copy_in = 0.3};
 
 // A stage that recomputes what its forward pass has kept, from the same input.
@@ -69,7 +69,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size,
 }
 
 template <class Schedule>
-void check_all(Schedule const& schedule) {
+void check_recomputed_and_offloaded(Schedule const& schedule) {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const microbatches : {1, 4, 9}) {
       pp::pipeline_size const size{devices, microbatches};
@@ -88,31 +88,31 @@ void check_all(Schedule const& schedule) {
 
 TEST_CASE("every schedule gives the same numbers with recomputed and with offloaded activations") {
   SUBCASE("gpipe") {
-    check_all(pp::GPipe{});
+    check_recomputed_and_offloaded(pp::GPipe{});
   }
   SUBCASE("1f1b") {
-    check_all(pp::OneFOneB{});
+    check_recomputed_and_offloaded(pp::OneFOneB{});
   }
   SUBCASE("interleaved") {
-    check_all(pp::Interleaved<2>{});
+    check_recomputed_and_offloaded(pp::Interleaved<2>{});
   }
   SUBCASE("zb-h1") {
-    check_all(pp::ZeroBubbleH1{});
+    check_recomputed_and_offloaded(pp::ZeroBubbleH1{});
   }
   SUBCASE("zb-h2") {
-    check_all(pp::ZeroBubbleH2{});
+    check_recomputed_and_offloaded(pp::ZeroBubbleH2{});
   }
   SUBCASE("seq1f1b") {
-    check_all(pp::Seq1F1B<3>{});
+    check_recomputed_and_offloaded(pp::Seq1F1B<3>{});
   }
   SUBCASE("v-half") {
-    check_all(pp::SweptVHalf{});
+    check_recomputed_and_offloaded(pp::SweptVHalf{});
   }
   SUBCASE("chronos") {
-    check_all(pp::SweptChronosPipe{});
+    check_recomputed_and_offloaded(pp::SweptChronosPipe{});
   }
   SUBCASE("hanayo") {
-    check_all(pp::Hanayo<2>{});
+    check_recomputed_and_offloaded(pp::Hanayo<2>{});
   }
 }
 

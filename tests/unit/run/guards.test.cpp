@@ -25,7 +25,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
+constexpr pp::uniform_sizes roomy_words{
   .message = 24, .activation = 256, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
 
 //! What a stage does wrong, in every pass of its kind on microbatch 1.
@@ -87,7 +87,7 @@ std::string failure_of(mistake makes, bool guarded = true) {
   auto const table = pp::make_timetable<pp::ZeroBubbleH1>({3, 6});
   std::vector<careless_stage> model(3);
   model[1].makes = makes;
-  pp::thread_runner runner(pp::lower(table, words), model, {.guarded = guarded});
+  pp::thread_runner runner(pp::lower(table, roomy_words), model, {.guarded = guarded});
   try {
     runner.step();
     runner.step();
@@ -169,7 +169,7 @@ struct curious_stage {
 TEST_CASE("slots that nobody has written yet are not numbers") {
   auto const table = pp::make_timetable<pp::Seq1F1B<2>>({2, 3});
   std::vector<curious_stage> model(2);
-  pp::thread_runner runner(pp::lower(table, words), model, {.guarded = true});
+  pp::thread_runner runner(pp::lower(table, roomy_words), model, {.guarded = true});
   for (int step = 0; step < 2; ++step)
     runner.step();
   for (curious_stage const& stage : model) {
@@ -226,7 +226,7 @@ TEST_CASE("writing an output that is null says which pass it was before it ends 
     (void)::dup2(ends[1], STDERR_FILENO);
     (void)std::signal(SIGSEGV, SIG_DFL); // not the test framework's, and not an earlier runner's
     std::vector<blind_stage> model(2);
-    pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 2}), words), model, {.guarded = true});
+    pp::run(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 2}), roomy_words), model, {.guarded = true});
     std::_Exit(0);
   }
   (void)::close(ends[1]);

@@ -13,6 +13,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <tests/support/sizes.hpp>
 #include <tests/support/training.hpp>
 #include <tuple>
 #include <vector>
@@ -21,11 +22,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes sizes{.message = 4,
-                                  .activation = 4,
-                                  .weight_input = 4,
-                                  .tied_bytes = 4,
-                                  .totals_bytes = sizeof(support::training_row)};
+using support::training_sizes;
 
 template <class Policy>
 void check_training(pp::timetable_view table) {
@@ -34,7 +31,7 @@ void check_training(pp::timetable_view table) {
   auto expected = support::untrained(stages);
   support::train_sequentially(expected, table.extents.microbatches, steps);
   auto model = support::training_model(stages);
-  pp::thread_runner runner(pp::lower<Policy>(table, sizes), model);
+  pp::thread_runner runner(pp::lower<Policy>(table, training_sizes), model);
   for (int step = 0; step < steps; ++step)
     runner.step();
   for (std::size_t s = 0; s < model.size(); ++s) {

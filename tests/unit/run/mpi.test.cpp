@@ -31,6 +31,7 @@
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/count_allocations.hpp>
 #include <tests/support/early_training.hpp>
+#include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <tests/support/training.hpp>
 #include <tests/support/vocabulary_stages.hpp>
@@ -42,8 +43,7 @@ namespace pp = pipelining;
 namespace {
 
 constexpr auto patience = std::chrono::seconds(20);
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 // More than MPI sends eagerly: sends stay open until their receives are posted.
 constexpr pp::uniform_sizes large{
   .message = 300000, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};

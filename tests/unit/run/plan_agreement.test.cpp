@@ -10,11 +10,12 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <tests/support/raw_store.hpp>
 
 namespace pp = pipelining;
 
 namespace {
-constexpr auto patience = std::chrono::seconds(20);
+using support::patience;
 
 //! What rank 1 is told when rank 0 has `first` and it has `second`; empty when they agree.
 std::string disagreement(pp::plan const& first, pp::plan const& second, char const* types = "f32") {

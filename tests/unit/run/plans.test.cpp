@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/sizes.hpp>
 #include <tests/support/training.hpp>
 #include <thread>
 #include <utility>
@@ -27,8 +28,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 constexpr pp::uniform_sizes wide{
   .message = 4096, .activation = 800, .weight_input = 80, .sequence = 8, .sequence_gradient = 8};
 
@@ -203,7 +203,7 @@ TEST_CASE("a plan may place the stages elsewhere") {
 
 namespace {
 
-struct failing_stage : watched_stage {
+struct failing_evaluation_stage : watched_stage {
   int fails_at = -1;
   void forward(pp::context const& where, pp::input in, pp::output out) {
     if (where.evaluating && where.microbatch == fails_at)
@@ -215,7 +215,7 @@ struct failing_stage : watched_stage {
 } // namespace
 
 TEST_CASE("a failure in one plan leaves the others as they are") {
-  std::vector<failing_stage> model(3);
+  std::vector<failing_evaluation_stage> model(3);
   for (std::size_t s = 0; s < model.size(); ++s)
     model[s].weight = s + 3;
   model[1].fails_at = 2;
@@ -257,18 +257,13 @@ TEST_CASE("plans for other devices or stages are refused, and so are numbers of 
 }
 
 TEST_CASE("an evaluation has totals, and the caller reads them") {
-  constexpr pp::uniform_sizes sizes{.message = 4,
-                                    .activation = 4,
-                                    .weight_input = 4,
-                                    .tied_bytes = 4,
-                                    .totals_bytes = sizeof(support::training_row)};
   for (int const devices : {1, 2, 3}) {
     auto const table = pp::make_timetable<pp::VHalf>({devices, 6});
     int const stages = pp::stages(table.extents);
     auto model = support::training_model(stages);
-    pp::thread_runner runner(pp::lower(table, sizes), model, {.guarded = true});
+    pp::thread_runner runner(pp::lower(table, support::training_sizes), model, {.guarded = true});
     CHECK(runner.totals().rows == 0); // nothing has run
-    pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, sizes));
+    pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, support::training_sizes));
     pp::plan_number const silent =
       runner.add(pp::lower_evaluation(table, pp::uniform_sizes{.message = 4, .activation = 4}));
     runner.step(evaluation);

@@ -16,6 +16,7 @@
 #include <map>
 #include <stdexcept>
 #include <tests/support/early_training.hpp>
+#include <tests/support/sizes.hpp>
 #include <utility>
 #include <vector>
 
@@ -23,11 +24,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes sizes{.message = 4,
-                                  .activation = 4,
-                                  .weight_input = 4,
-                                  .tied_bytes = 4,
-                                  .totals_bytes = sizeof(support::training_row)};
+using support::training_sizes;
 
 struct counts {
   int rolled_back = 0;
@@ -41,7 +38,7 @@ template <class Policy, class Model>
 counts train(pp::timetable_view table, Model& model, int steps, pp::threads options = {}) {
   int const stages = pp::stages(table.extents);
   auto expected = support::untrained(stages, model[0].numbers.scale);
-  auto plans = pp::lower_post_validated<Policy>(table, sizes);
+  auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
   pp::thread_runner runner(plans.first, model, std::move(options));
   auto const numbers = pp::add(runner, std::move(plans));
   pp::post_validated_steps early(runner);
@@ -161,10 +158,10 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   auto const more = pp::make_timetable<pp::OneFOneB>({3, 9});
   auto model = support::early_training_model(3);
   auto expected = support::untrained(3, 64);
-  auto plans = pp::lower_post_validated(table, sizes);
+  auto plans = pp::lower_post_validated(table, training_sizes);
   pp::thread_runner runner(plans.first, model);
   auto const numbers = pp::add(runner, std::move(plans));
-  auto const evaluation = runner.add(pp::lower_evaluation(table, sizes));
+  auto const evaluation = runner.add(pp::lower_evaluation(table, training_sizes));
   auto const steady_first =
     "run: this plan validates an optimizer's step of the iteration before, but the last step that "
     "came to its end took none early, or has rows of another size; run the plan that was lowered "
@@ -181,7 +178,7 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
   // The rows of the whole model are there, on the device that has them.
   CHECK(runner.totals().row<support::training_row>(2)[0].overflow == 1);
   // Plans of another size follow without a `finish`, though their memory is laid out anew.
-  auto larger = pp::lower_post_validated(more, sizes);
+  auto larger = pp::lower_post_validated(more, training_sizes);
   auto const first = runner.add(larger.first);
   auto const others = pp::add(runner, std::move(larger), first);
   early.step(others);
@@ -196,26 +193,27 @@ TEST_CASE("nobody sees weights that are not validated, and rows survive plans th
 }
 
 namespace {
-struct late_stage : support::training_stage {};
+struct unforgiving_stage : support::training_stage {};
 } // namespace
 
 TEST_CASE("a stage that cannot undo its step is refused, and told what it lacks") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 4});
-  std::vector<late_stage> model(2);
+  std::vector<unforgiving_stage> model(2);
   CHECK_THROWS_WITH_AS(
-    pp::thread_runner(pp::lower_post_validated(table, sizes).first, model),
+    pp::thread_runner(pp::lower_post_validated(table, training_sizes).first, model),
     "run: the sizes of the plan ask for a hook that stage 0 lacks; give it bool accepts(context "
     "const&, totals const&) and roll_back(context const&, bool stepped) beside optimizer_step, or "
     "lower the plan with step_validation::at_once",
     std::invalid_argument);
   static_assert(pp::can_step_early<support::early_training_stage>);
-  static_assert(!pp::can_step_early<late_stage>);
+  static_assert(!pp::can_step_early<unforgiving_stage>);
 }
 
 TEST_CASE("how it is run") {
   auto const table = pp::make_timetable<pp::ZeroBubbleH2>({3, 6});
   auto stages = support::early_training_model(3);
   int const iterations = 7;
+  auto const sizes = training_sizes;
   // [snippet run]
   auto plans = pp::lower_post_validated(table, sizes);
   pp::thread_runner runner(plans.first, stages);

@@ -40,7 +40,7 @@ struct sharded_sizes {
     return of == pp::slot_class::output || of == pp::slot_class::input_gradient ? 24 : 8;
   }
 };
-constexpr pp::uniform_cost costs{
+constexpr pp::uniform_cost gather_costs{
   .communication = 0.25, .copy_out = 0.3, .copy_in = 0.3, .gather = 0.6, .scatter = 0.4};
 
 // Its weight is the sum of two shards, and passes read it where it was gathered; its gradient is a
@@ -117,7 +117,7 @@ bool is_gathered(pp::timetable_view table, int stage) {
 
 template <class Policy, class Schedule>
 void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size) {
-  auto const table = pp::make_timetable(schedule, size, costs);
+  auto const table = pp::make_timetable(schedule, size, gather_costs);
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
   std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
@@ -170,7 +170,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
 }
 
 template <class Schedule>
-void check_all(Schedule const& schedule) {
+void check_shards(Schedule const& schedule) {
   for (int devices = 1; devices <= 4; ++devices)
     for (int const rounds : {1, 3}) {
       pp::pipeline_size const size{devices, rounds * devices};
@@ -189,43 +189,43 @@ void check_all(Schedule const& schedule) {
 
 TEST_CASE("every schedule gives the same numbers with weights in shards") {
   SUBCASE("gpipe") {
-    check_all(pp::GPipe{});
+    check_shards(pp::GPipe{});
   }
   SUBCASE("1f1b") {
-    check_all(pp::OneFOneB{});
+    check_shards(pp::OneFOneB{});
   }
   SUBCASE("breadth-first") {
-    check_all(pp::BreadthFirst<3>{});
+    check_shards(pp::BreadthFirst<3>{});
   }
   SUBCASE("interleaved") {
-    check_all(pp::Interleaved<2>{});
+    check_shards(pp::Interleaved<2>{});
   }
   SUBCASE("zb-h2") {
-    check_all(pp::ZeroBubbleH2{});
+    check_shards(pp::ZeroBubbleH2{});
   }
   SUBCASE("zb-v") {
-    check_all(pp::SweptZeroBubbleV{});
+    check_shards(pp::SweptZeroBubbleV{});
   }
   SUBCASE("seq1f1b") {
-    check_all(pp::Seq1F1B<3>{});
+    check_shards(pp::Seq1F1B<3>{});
   }
   SUBCASE("seq1f1b interleaved") {
-    check_all(pp::Seq1F1BInterleaved<2, 3>{});
+    check_shards(pp::Seq1F1BInterleaved<2, 3>{});
   }
   SUBCASE("v-half") {
-    check_all(pp::SweptVHalf{});
+    check_shards(pp::SweptVHalf{});
   }
   SUBCASE("hanayo") {
-    check_all(pp::Hanayo<2>{});
+    check_shards(pp::Hanayo<2>{});
   }
   SUBCASE("chronos") {
-    check_all(pp::SweptChronosPipe{});
+    check_shards(pp::SweptChronosPipe{});
   }
   SUBCASE("recomputed") {
-    check_all(pp::with_recompute<pp::Interleaved<2>>{});
+    check_shards(pp::with_recompute<pp::Interleaved<2>>{});
   }
   SUBCASE("offloaded") {
-    check_all(pp::with_offload<pp::GPipe>{});
+    check_shards(pp::with_offload<pp::GPipe>{});
   }
   SUBCASE("stp") {
     for (int const microbatches : {12, 17})
@@ -255,7 +255,7 @@ TEST_CASE("in the checked mode, weights that have been released are poison") {
   for (late_stage& stage : model)
     stage.shards[0] = 5;
   auto const table =
-    pp::make_timetable(pp::with_sharded_weights<pp::BreadthFirst<2>>{}, {2, 2}, costs);
+    pp::make_timetable(pp::with_sharded_weights<pp::BreadthFirst<2>>{}, {2, 2}, gather_costs);
   model[2].before = &model[0];
   model[3].before = &model[1];
   pp::thread_runner runner(pp::lower(table, sharded_sizes{}), model, {.guarded = true});
@@ -265,7 +265,7 @@ TEST_CASE("in the checked mode, weights that have been released are poison") {
 }
 
 TEST_CASE("a schedule with sharded weights says what a stage lacks") {
-  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, costs);
+  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
   std::vector<support::arithmetic_stage> model(2);
   CHECK_THROWS_WITH_AS(
     (pp::thread_runner{pp::lower(table, sharded_sizes{}), model}),
@@ -275,6 +275,6 @@ TEST_CASE("a schedule with sharded weights says what a stage lacks") {
 }
 
 TEST_CASE("an evaluation says that it gathers no weights") {
-  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, costs);
+  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
   CHECK_THROWS_AS((void)pp::lower_evaluation(table), std::invalid_argument);
 }

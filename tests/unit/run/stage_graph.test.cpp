@@ -17,6 +17,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <tests/support/sizes.hpp>
 #include <tests/support/stage_graphs.hpp>
 #include <vector>
 
@@ -24,8 +25,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 
 template <class Policy, class Schedule>
 void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19937& random) {
@@ -52,7 +52,7 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
 }
 
 template <class Schedule>
-void check_all(Schedule const& schedule, std::uint32_t seed) {
+void check_graphs(Schedule const& schedule, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (int const devices : {1, 2, 4})
     for (int const microbatches : {2, 8}) {
@@ -66,21 +66,21 @@ void check_all(Schedule const& schedule, std::uint32_t seed) {
 
 TEST_CASE("a model that is a graph has the gradients of one unit after the other") {
   SUBCASE("gpipe") {
-    check_all(pp::GPipe{}, 1);
+    check_graphs(pp::GPipe{}, 1);
   }
   SUBCASE("1f1b") {
-    check_all(pp::OneFOneB{}, 2);
+    check_graphs(pp::OneFOneB{}, 2);
   }
   SUBCASE("seq1f1b") {
-    check_all(pp::Seq1F1B<2>{}, 3);
+    check_graphs(pp::Seq1F1B<2>{}, 3);
   }
   SUBCASE("zb-h1") {
-    check_all(pp::ZeroBubbleH1{}, 4);
+    check_graphs(pp::ZeroBubbleH1{}, 4);
   }
   SUBCASE("interleaved") {
-    check_all(pp::Interleaved<2>{}, 5);
+    check_graphs(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_all(pp::SweptVHalf{}, 6);
+    check_graphs(pp::SweptVHalf{}, 6);
   }
 }

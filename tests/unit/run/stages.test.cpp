@@ -19,6 +19,7 @@
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
 #include <tests/support/paired_weights.hpp>
+#include <tests/support/sizes.hpp>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -27,9 +28,8 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{.message = 24, .activation = 8, .weight_input = 8};
-
-using stage = support::arithmetic_stage;
+using support::arithmetic_stage;
+using support::words;
 
 pp::plan work(int microbatches = 4) {
   return pp::lower(pp::make_timetable<pp::OneFOneB>({3, microbatches}), words);
@@ -48,46 +48,46 @@ void check_runs(Stages& stages, At at) {
 } // namespace
 
 TEST_CASE("stages are given by value, by raw or smart pointer, or by a function") {
-  std::array<stage, 3> values{};
-  check_runs(values, [&](int s) -> stage& { return values[static_cast<std::size_t>(s)]; });
+  std::array<arithmetic_stage, 3> values{};
+  check_runs(values, [&](int s) -> arithmetic_stage& { return values[static_cast<std::size_t>(s)]; });
 
-  std::vector<std::unique_ptr<stage>> owned;
+  std::vector<std::unique_ptr<arithmetic_stage>> owned;
   for (int s = 0; s < 3; ++s)
-    owned.push_back(std::make_unique<stage>());
-  check_runs(owned, [&](int s) -> stage& { return *owned[static_cast<std::size_t>(s)]; });
+    owned.push_back(std::make_unique<arithmetic_stage>());
+  check_runs(owned, [&](int s) -> arithmetic_stage& { return *owned[static_cast<std::size_t>(s)]; });
 
-  std::array<stage, 3> there{};
-  std::vector<stage*> raw{&there[0], &there[1], &there[2]};
-  check_runs(raw, [&](int s) -> stage& { return there[static_cast<std::size_t>(s)]; });
+  std::array<arithmetic_stage, 3> there{};
+  std::vector<arithmetic_stage*> raw{&there[0], &there[1], &there[2]};
+  check_runs(raw, [&](int s) -> arithmetic_stage& { return there[static_cast<std::size_t>(s)]; });
 
-  std::tuple<stage, std::shared_ptr<stage>, stage*> mixed{
-    stage(), std::make_shared<stage>(), owned[0].get()};
+  std::tuple<arithmetic_stage, std::shared_ptr<arithmetic_stage>, arithmetic_stage*> mixed{
+    arithmetic_stage(), std::make_shared<arithmetic_stage>(), owned[0].get()};
   *owned[0] = {};
-  check_runs(mixed, [&](int s) -> stage& {
+  check_runs(mixed, [&](int s) -> arithmetic_stage& {
     return s == 0 ? std::get<0>(mixed) : s == 1 ? *std::get<1>(mixed) : *std::get<2>(mixed);
   });
 
-  std::map<int, stage> named{{0, {}}, {1, {}}, {2, {}}};
-  auto const by_number = [&](int s) -> stage& { return named.at(s); };
+  std::map<int, arithmetic_stage> named{{0, {}}, {1, {}}, {2, {}}};
+  auto const by_number = [&](int s) -> arithmetic_stage& { return named.at(s); };
   check_runs(by_number, by_number);
-  std::map<int, stage> more{{0, {}}, {1, {}}, {2, {}}};
+  std::map<int, arithmetic_stage> more{{0, {}}, {1, {}}, {2, {}}};
   auto const by_pointer = [&](int s) { return &more.at(s); };
-  check_runs(by_pointer, [&](int s) -> stage& { return more.at(s); });
+  check_runs(by_pointer, [&](int s) -> arithmetic_stage& { return more.at(s); });
 }
 
 TEST_CASE("a null pointer to a stage that runs here is refused") {
-  std::vector<std::unique_ptr<stage>> model(3);
-  model[0] = std::make_unique<stage>();
+  std::vector<std::unique_ptr<arithmetic_stage>> model(3);
+  model[0] = std::make_unique<arithmetic_stage>();
   CHECK_THROWS_WITH_AS(pp::run(work(), model),
                        "run: stage 1 is a null pointer, but device 1 runs it here; only stages of "
                        "other ranks may be null",
                        std::invalid_argument);
-  model[1] = std::make_unique<stage>();
+  model[1] = std::make_unique<arithmetic_stage>();
   model.pop_back();
   CHECK_THROWS_WITH_AS(
     pp::run(work(), model), "run: the plan has 3 stages, but 2 were given", std::invalid_argument);
   // A device of another rank is not looked at.
-  std::vector<stage*> own{nullptr, model[1].get(), nullptr};
+  std::vector<arithmetic_stage*> own{nullptr, model[1].get(), nullptr};
   pp::plan const lowered = work();
   CHECK_NOTHROW(pp::check_stages(lowered.view(), own, 1));
 }
@@ -140,7 +140,7 @@ TEST_CASE("hooks that nobody will call are refused") {
 namespace {
 
 //! Its weights stay as they are.
-struct frozen_stage : stage {
+struct frozen_stage : arithmetic_stage {
   static constexpr bool frozen = true;
 };
 //! What it computes, without the rest.
@@ -154,15 +154,15 @@ struct only_frozen {
   void backward_input(pp::context const& where, pp::input in, pp::output out) {
     std::uint64_t const dy = in.as<std::uint64_t>()[0];
     out.as<std::uint64_t>()[0] =
-      stage::mix(dy, inner.weight ^ stage::word(where.activation));
+      arithmetic_stage::mix(dy, inner.weight ^ arithmetic_stage::word(where.activation));
     ++halves;
   }
 };
-struct not_frozen : stage {
+struct not_frozen : arithmetic_stage {
   static constexpr bool frozen = false;
 };
 static_assert(pp::is_frozen<frozen_stage> && pp::is_frozen<only_frozen>);
-static_assert(!pp::is_frozen<not_frozen> && !pp::is_frozen<stage>);
+static_assert(!pp::is_frozen<not_frozen> && !pp::is_frozen<arithmetic_stage>);
 static_assert(pp::stage_functor<only_frozen>);
 static_assert(pp::can_run<only_frozen>(pp::stage_call::backward));
 
@@ -173,7 +173,7 @@ TEST_CASE("a frozen stage passes gradients on and gets none") {
   for (bool const split : {false, true}) {
     auto const table = split ? pp::make_timetable<pp::ZeroBubbleH1>({3, 4})
                              : pp::make_timetable<pp::OneFOneB>({3, 4});
-    std::tuple<stage, only_frozen, stage> model;
+    std::tuple<arithmetic_stage, only_frozen, arithmetic_stage> model;
     std::get<0>(model).weight = 3;
     std::get<1>(model).inner.weight = 4;
     std::get<2>(model).weight = 5;
@@ -192,7 +192,7 @@ TEST_CASE("a frozen stage passes gradients on and gets none") {
 namespace {
 
 //! Counts what it was asked for at once.
-struct overlapping_stage : stage {
+struct overlapping_stage : arithmetic_stage {
   int pairs = 0;
   int ready = 0;
   std::uint64_t announced = 0; // gradient
@@ -246,7 +246,7 @@ void check_pairs(int stages, pp::dynamic_timetable const& table) {
   REQUIRE(pairs > 0);
   for (bool const guarded : {false, true}) {
     std::vector<Stage> model(static_cast<std::size_t>(stages));
-    std::vector<stage> in_turn(static_cast<std::size_t>(stages));
+    std::vector<arithmetic_stage> in_turn(static_cast<std::size_t>(stages));
     for (std::size_t s = 0; s < model.size(); ++s)
       in_turn[s].weight = model[s].weight = s + 3;
     pp::thread_runner runner(pp::lower(table, words), model, {.guarded = guarded});

@@ -17,7 +17,7 @@
 namespace pp = pipelining;
 
 namespace {
-constexpr auto patience = std::chrono::seconds(20);
+using support::patience;
 } // namespace
 
 TEST_CASE("ranks exchange values, meet at barriers, and all learn the first failure") {

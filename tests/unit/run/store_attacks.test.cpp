@@ -23,7 +23,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr auto patience = std::chrono::seconds(20);
+using support::patience;
 
 //! A run of two ranks, who prove that they are undisturbed.
 struct small_run {

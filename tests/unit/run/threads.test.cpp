@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <tests/support/arithmetic_stage.hpp>
+#include <tests/support/sizes.hpp>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -23,8 +24,7 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr pp::uniform_sizes words{
-  .message = 24, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
+using support::words;
 
 std::vector<support::arithmetic_stage> make_model(pp::shape const& extents) {
   std::vector<support::arithmetic_stage> model(static_cast<std::size_t>(pp::stages(extents)));

@@ -16,15 +16,13 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <tests/support/sizes.hpp>
 #include <tests/support/vocabulary_stages.hpp>
 #include <vector>
 
 namespace pp = pipelining;
 
 namespace {
-
-constexpr pp::uniform_sizes words{
-  .message = 8, .activation = 8, .weight_input = 8, .sequence = 8, .sequence_gradient = 8};
 
 template <class Policy, int Barriers, class Schedule>
 void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19937& random) {
@@ -35,7 +33,7 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
     stage.barriers = Barriers;
     weights.push_back(stage.weight = random() | 1u);
   }
-  pp::thread_runner runner(pp::lower<Policy>(table, words), model, {.guarded = true});
+  pp::thread_runner runner(pp::lower<Policy>(table, support::single_words), model, {.guarded = true});
   int const steps = 2;
   for (int step = 0; step < steps; ++step)
     runner.step();
@@ -50,7 +48,7 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
 }
 
 template <class Schedule>
-void check_all(Schedule const& schedule, std::uint32_t seed) {
+void check_sizes(Schedule const& schedule, std::uint32_t seed) {
   std::mt19937 random(seed);
   for (int const devices : {1, 2, 3, 4})
     for (int const microbatches : {2, 8}) {
@@ -71,21 +69,21 @@ void check_all(Schedule const& schedule, std::uint32_t seed) {
 
 TEST_CASE("a model with its vocabulary in shards has the gradients of one device") {
   SUBCASE("1f1b") {
-    check_all(pp::OneFOneB{}, 1);
+    check_sizes(pp::OneFOneB{}, 1);
   }
   SUBCASE("gpipe") {
-    check_all(pp::GPipe{}, 2);
+    check_sizes(pp::GPipe{}, 2);
   }
   SUBCASE("seq1f1b") {
-    check_all(pp::Seq1F1B<2>{}, 3);
+    check_sizes(pp::Seq1F1B<2>{}, 3);
   }
   SUBCASE("zb-h1") {
-    check_all(pp::ZeroBubbleH1{}, 4);
+    check_sizes(pp::ZeroBubbleH1{}, 4);
   }
   SUBCASE("interleaved") {
-    check_all(pp::Interleaved<2>{}, 5);
+    check_sizes(pp::Interleaved<2>{}, 5);
   }
   SUBCASE("v-half") {
-    check_all(pp::SweptVHalf{}, 6);
+    check_sizes(pp::SweptVHalf{}, 6);
   }
 }

@@ -25,9 +25,9 @@ namespace pp = pipelining;
 
 namespace {
 
-constexpr auto compiled = pp::timetable<pp::HelixPipe<2, 1>, 3, 6>;
-static_assert(pp::verify(compiled));
-static_assert(pp::stages(pp::timetable_view(compiled).extents) == 13);
+constexpr auto compiled_helix_pipe = pp::timetable<pp::HelixPipe<2, 1>, 3, 6>;
+static_assert(pp::verify(compiled_helix_pipe));
+static_assert(pp::stages(pp::timetable_view(compiled_helix_pipe).extents) == 13);
 
 //! Times by stage: N_0 takes pre, the last N post, the others both; backward `ratio` times as long.
 struct helix_times {

@@ -43,8 +43,8 @@ using loaded = pp::with_sharded_weights<pp::RoundPipe<>>;
 //! Every stage takes 1, whichever way it goes.
 constexpr pp::uniform_cost unit{1, 0.5, 0.5};
 
-constexpr auto compiled = pp::timetable<pp::RoundPipe<2, 5>, 3, 4>;
-static_assert(pp::verify(compiled));
+constexpr auto compiled_round_pipe = pp::timetable<pp::RoundPipe<2, 5>, 3, 4>;
+static_assert(pp::verify(compiled_round_pipe));
 
 //! The time of the slowest of these runs.
 double slowest(std::vector<double> const& times, std::vector<int> const& runs, bool from_back) {

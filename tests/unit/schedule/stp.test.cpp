@@ -22,8 +22,8 @@ namespace {
 
 using in_turn = pp::STP<pp::pairs::in_turn>;
 
-constexpr auto compiled = pp::timetable<pp::STP<>, 4, 11>;
-static_assert(pp::verify(compiled));
+constexpr auto compiled_stp = pp::timetable<pp::STP<>, 4, 11>;
+static_assert(pp::verify(compiled_stp));
 
 pp::uniform_cost with_all_reduce(double forward, double input, double weight, double all_reduce) {
   pp::uniform_cost cost{forward, input, weight};

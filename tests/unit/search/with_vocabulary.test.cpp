@@ -38,12 +38,12 @@ timed(Schedule const& inner, int barriers, pp::pipeline_size size, pp::uniform_c
 }
 
 //! What stands in front of every line of the golden files.
-struct golden_case {
+struct golden_row {
   pp::pipeline_size size;
   int barriers = 0;
   pp::uniform_cost cost;
 };
-std::istringstream& operator>>(std::istringstream& in, golden_case& at) {
+std::istringstream& operator>>(std::istringstream& in, golden_row& at) {
   double backward = 0;
   in >> at.size.devices >> at.size.microbatches >> at.barriers >> at.cost.forward >> backward >>
     at.cost.logits >> at.cost.logits_gradient >> at.cost.embed >> at.cost.embed_gradient >>
@@ -65,7 +65,7 @@ TEST_CASE("1F1B with a vocabulary in shards has the figures of the golden file")
   for (std::string const& line : support::golden_lines("golden/families/vocabulary.txt")) {
     CAPTURE(line);
     std::istringstream in(line);
-    golden_case at;
+    golden_row at;
     double makespan = 0;
     double span = 0;
     in >> at >> makespan >> span;
@@ -84,7 +84,7 @@ TEST_CASE("1F1B with a vocabulary in shards has the figures of the golden file")
 TEST_CASE("1F1B with a vocabulary in shards has the orders and starts of the golden file") {
   for (std::string const& line : support::golden_lines("golden/families/vocabulary_orders.txt")) {
     std::istringstream in(line);
-    golden_case at;
+    golden_row at;
     int device = 0;
     in >> at >> device;
     auto const table = timed(pp::OneFOneB{}, at.barriers, at.size, at.cost);
