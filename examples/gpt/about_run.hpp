@@ -116,7 +116,6 @@ about_run(std::string_view program, options const& o, text_to_learn const& text)
                help,
                tells,
                lengths] = o; // follow from the schedule
-  static_cast<void>(path_of_text);
   run_lines lines;
   lines.add("program", program);
   lines.add("schedule", examples::in_adapter(schedule, adapted));
