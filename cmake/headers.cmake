@@ -262,6 +262,7 @@ set(PIPELINING_HEADERS_RUN
   run/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp
+  run/run_text.hpp
   run/socket.hpp
   run/stage.hpp
   run/stages.hpp

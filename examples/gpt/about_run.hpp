@@ -2,13 +2,21 @@
 #pragma once
 
 //! @file
-//! @brief What a checkpoint is of.
+//! @brief What a run is of: all that changes its numbers, as lines that ranks and checkpoints
+//! compare.
 
-#include <pipe/run/rank_layout.hpp>
+#include <pipe/run/plan_agreement.hpp>
 
+#include <charconv>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "adamw.hpp"
 #include "options.hpp"
 #include "text.hpp"
 
@@ -16,45 +24,147 @@ namespace gpt {
 
 namespace pp = pipelining;
 
-//! All that must be the same to go on from a checkpoint, as one line.
-//! @param program what else must be, in words
-[[nodiscard]] inline std::string about_run(std::string const& program,
-                                           options const& o,
-                                           pp::rank_layout const& layout,
-                                           text_to_learn const& text) {
-  std::string line = program + ' ' + name_of(o);
-  auto const add = [&](char const* word, std::int64_t number) {
-    line += std::string(", ") + word + ' ' + std::to_string(number);
-  };
-  add("devices", layout.devices);
-  add("replicas", layout.replicas);
-  add("shards", layout.shards);
-  add("microbatches", o.microbatches);
-  add("chunks", o.chunks);
-  add("stages per device", o.stages_per_device);
-  add("group", o.group);
-  add("forwards", o.forwards);
-  for (int const chunks : o.chunk_counts) {
-    add("chunks of a microbatch", chunks);
+//! Lines `key=value`.
+class run_lines {
+public:
+  void add(std::string_view key, std::string_view value) {
+    text_.append(key).append("=").append(value).append("\n");
   }
-  for (auto const& counts : o.further_counts) {
-    line += ", or";
-    for (int const chunks : counts) {
-      add("chunks of a microbatch", chunks);
+  void add(std::string_view key, std::int64_t value) { add(key, std::to_string(value)); }
+  //! Every bit of it.
+  void add(std::string_view key, double value) {
+    char digits[32];
+    auto const end = std::to_chars(digits, digits + sizeof digits, value).ptr;
+    add(key, std::string_view(digits, static_cast<std::size_t>(end - digits)));
+  }
+  void add(std::string_view key, std::vector<int> const& values) {
+    std::string list;
+    for (int const value : values) {
+      list += (list.empty() ? "" : ",") + std::to_string(value);
     }
+    add(key, list);
   }
-  add("keep", o.keep);
-  add("memory limit", o.memory_limit);
-  add("steps", o.steps); // the learning rate follows from it
-  add("layers", o.size.layers);
-  add("width", o.size.width);
-  add("heads", o.size.heads);
-  add("key heads", o.size.key_heads);
-  add("sequence", o.size.sequence);
-  add("seed", o.seed);
-  line += ", clip " + std::to_string(o.clip);
-  add("bytes of text", static_cast<std::int64_t>(text.bytes.size()));
-  return line;
+
+  [[nodiscard]] std::string const& text() const { return text_; }
+
+private:
+  std::string text_;
+};
+
+namespace detail {
+
+inline void add_lines(run_lines& lines, model_size const& size) {
+  auto const& [layers, width, heads, key_heads, sequence] = size;
+  lines.add("layers", layers);
+  lines.add("width", width);
+  lines.add("heads", heads);
+  lines.add("key-heads", key_heads);
+  lines.add("sequence", sequence);
+}
+
+inline void add_lines(run_lines& lines, adamw const& optimizer) {
+  auto const& [rate, mean_decay, square_decay, weight_decay, warm_up, steps] = optimizer;
+  lines.add("peak-rate", rate);
+  lines.add("mean-decay", mean_decay);
+  lines.add("square-decay", square_decay);
+  lines.add("weight-decay", weight_decay);
+  lines.add("warm-up", warm_up);
+  lines.add("steps", steps); // the learning rate follows from it
+}
+
+//! A number that differs where texts do.
+[[nodiscard]] inline std::string digest_of(std::vector<std::uint8_t> const& bytes) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (auto const byte : bytes) {
+    hash = (hash ^ byte) * 1099511628211u;
+  }
+  return std::to_string(hash);
+}
+
+} // namespace detail
+
+//! All of a run that changes its numbers, but for the layout of its ranks.
+//! @param program that trains
+[[nodiscard]] inline std::string
+about_run(std::string_view program, options const& o, text_to_learn const& text) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [schedule,
+               devices, // of the layout
+               microbatches,
+               chunks,
+               stages_per_device,
+               group,
+               forwards,
+               chunk_counts,
+               further_counts,
+               keep,
+               forward_stages,
+               backward_stages,
+               memory_limit,
+               eager,
+               unfused,
+               adapted,
+               clip,
+               post_validation,
+               tensor,
+               steps,
+               size,
+               seed,
+               path_of_text, // the bytes count, wherever they lie
+               output,       // what comes out changes no numbers
+               costs,
+               help,
+               tells,
+               lengths] = o; // follow from the schedule
+  run_lines lines;
+  lines.add("program", program);
+  lines.add("schedule", examples::in_adapter(schedule, adapted));
+  lines.add("tensor", tensor);
+  lines.add("microbatches", microbatches);
+  lines.add("chunks", chunks);
+  lines.add("stages-per-device", stages_per_device);
+  lines.add("group", group);
+  lines.add("forwards", forwards);
+  lines.add("chunk-counts", chunk_counts);
+  for (auto const& counts : further_counts) {
+    lines.add("further-chunk-counts", counts);
+  }
+  lines.add("keep", keep);
+  lines.add("forward-stages", forward_stages);
+  lines.add("backward-stages", backward_stages);
+  lines.add("memory-limit", memory_limit);
+  lines.add("eager", std::int64_t{eager});
+  lines.add("unfused", std::int64_t{unfused});
+  detail::add_lines(lines, size);
+  lines.add("seed", seed);
+  adamw optimizer;
+  optimizer.steps = steps;
+  detail::add_lines(lines, optimizer);
+  lines.add("clip", clip);
+  lines.add("post-validation", std::int64_t{post_validation});
+  lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
+  lines.add("digest-of-text", detail::digest_of(text.bytes));
+  return lines.text();
+}
+
+//! Ends here where not all ranks are of the same run: before they make groups, plans or files.
+//! Collective.
+//! @param name tells the agreements of one store apart
+//! @throws std::runtime_error that names the first difference
+template <class Store>
+void agree_on_run(Store& line,
+                  std::string const& text,
+                  int rank,
+                  int ranks,
+                  std::string const& name,
+                  std::chrono::nanoseconds deadline) {
+  try {
+    pp::agree_on_text(line, text, rank, name, deadline);
+    line.barrier(name + "/agreed", ranks, deadline);
+  } catch (std::exception const& error) {
+    line.abort(error.what());
+    throw;
+  }
 }
 
 } // namespace gpt

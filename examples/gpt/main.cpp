@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../support/split_words.hpp"
+#include "../support/termination.hpp"
 #include "backend.hpp"
 
 namespace {
@@ -67,6 +68,7 @@ int run_on(std::string_view where, words_given const& words) {
 } // namespace
 
 int main(int count, char** words) {
+  example::report_files_beyond_limits();
   try {
     auto given = examples::split_words(count, words);
     auto const where = take_backend(given);

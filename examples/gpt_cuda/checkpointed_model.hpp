@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,20 @@ namespace gpt {
                                                          std::string const& owner,
                                                          pp::rank_layout const& layout,
                                                          text_to_learn const& text) {
-  auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16," : ",");
-  return {o.checkpoint, owner, about_run(program, o.common, layout, text)};
+  auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16" : "");
+  return {o.checkpoint, owner, about_run(program, o.common, text), layout};
+}
+
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string about_ranks(gpu_options const& o,
+                                             pp::checkpoint_place const& files) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [common, numbers, graph, deadline, checkpoint, every] = o; // patience is a rank's own
+  run_lines lines;
+  lines.add("graph", graph ? "yes" : "no");
+  lines.add("checkpoints", checkpoint.empty() ? "no" : "yes");
+  lines.add("every", every);
+  return files.about + pp::lines_of(files.layout) + lines.text();
 }
 
 //! What has the stages of one process. Ranks that have theirs elsewhere make the same calls.
@@ -84,7 +97,14 @@ struct checkpointed_model {
     if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
       pp::state_packer pack;
       model.exchange(pack);
-      pp::save_checkpoint(files, done, pack.bytes());
+      try {
+        pp::save_checkpoint(files, done, pack.bytes());
+      } catch (std::runtime_error const& error) {
+        if constexpr (requires { model.runner().fail(error.what()); }) { // on all ranks
+          model.runner().fail(std::string("could not save its state: ") + error.what());
+        }
+        throw;
+      }
     }
   }
   void finish() {

@@ -334,6 +334,14 @@ bool compare_with_host(gpu_options const& o,
   return std::abs(found.loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
+//! Where a rank keeps its checkpoints, and of what.
+[[nodiscard]] inline pp::checkpoint_place checkpoints_over_nccl(gpu_options const& o,
+                                                                int rank,
+                                                                pp::rank_layout const& layout,
+                                                                text_to_learn const& text) {
+  return checkpoints_in(o, "over NCCL", "rank-" + std::to_string(rank), layout, text);
+}
+
 //! All of the run of one rank, from where it has its place. Collective.
 template <class Called, class Clock>
 int train_at_place(gpu_options const& o,
@@ -351,10 +359,7 @@ int train_at_place(gpu_options const& o,
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    {model,
-     checkpoints_in(o, "over NCCL", "rank-" + std::to_string(here.rank()), here.layout, text),
-     o.every,
-     c.steps},
+    {model, checkpoints_over_nccl(o, here.rank(), here.layout, text), o.every, c.steps},
     here.line,
     here.place.replica,
     c.microbatches,
@@ -430,6 +435,14 @@ int train_on_rank(gpu_options o,
   auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
+  // Names in the store have the number of the start, so that no two starts mistake each other.
+  std::string const name = "start " + std::to_string(started.restarts);
+  agree_on_run(line,
+               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text)),
+               started.rank,
+               started.size,
+               name + "/options",
+               o.deadline);
   options unclipped = c; // the steps are the same
   unclipped.clip = 0;
   auto const table = shards > 1 ? tensor_system::plan(unclipped) : chosen_timetable(c);
@@ -440,8 +453,6 @@ int train_on_rank(gpu_options o,
   pp::cuda::check(cudaGetDeviceCount(&visible), "cudaGetDeviceCount");
   int const gpu = started.local_rank % visible;
   pp::cuda::current_device const current(gpu);
-  // Names in the store have the number of the start, so that no two starts mistake each other.
-  std::string const name = "start " + std::to_string(started.restarts);
   auto const pipeline = pp::group_of(layout, pp::rank_axis::pipeline, started.rank);
   place_in_run<Clock> here{
     layout,

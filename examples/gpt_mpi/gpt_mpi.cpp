@@ -148,7 +148,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   std::mt19937_64 random(run.seed());
   // [snippet restore]
   pp::checkpoint_place const files{
-    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, run.text)};
+    chosen.checkpoint, "rank-" + std::to_string(rank), about(chosen, run.text), chosen.layout};
   if (!chosen.checkpoint.empty()) {
     auto const name = "attempt " + std::to_string(run.now.attempt);
     auto const newest =
@@ -201,7 +201,11 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
     if (!chosen.checkpoint.empty() && ((step + 1) % chosen.every == 0 || last)) {
       pp::state_packer pack;
       exchange(pack, model, random);
-      pp::save_checkpoint(files, step + 1, pack.bytes());
+      try {
+        pp::save_checkpoint(files, step + 1, pack.bytes());
+      } catch (std::runtime_error const& error) {
+        model.fail(std::string("could not save its state: ") + error.what());
+      }
       if (rank == 0) {
         std::printf("saved step %lld\n", static_cast<long long>(step + 1));
         std::fflush(stdout);
@@ -439,7 +443,14 @@ exit_status train_vocabulary(rank_run& run) {
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {
-  rank_run run(chosen, rank, everyone, now);
+  auto text = find_text(chosen.training.text, GPT_EXAMPLE_README);
+  agree_on_run(everyone,
+               about_ranks(chosen, text),
+               rank,
+               pp::ranks_of(chosen.layout),
+               "options",
+               chosen.deadline);
+  rank_run run(chosen, rank, std::move(text), everyone, now);
   if (has_shards_of_stages(run.o)) {
     return train_tensor(run);
   }
@@ -486,6 +497,24 @@ exit_status run(rank_options const& chosen, int rank) {
   }
 }
 
+//! Options that cannot be run. Collective, with ranks that may have read better ones: then the
+//! difference is told.
+rank_options read_options_of_rank(std::vector<std::string_view> const& words, int rank, int ranks) {
+  try {
+    return read_rank_options(words, ranks);
+  } catch (std::invalid_argument const& error) {
+    rank_options const usual;
+    pp::mpi_store meeting(MPI_COMM_WORLD, usual.deadline);
+    agree_on_run(meeting.line(),
+                 std::string("options=refused (") + error.what() + ")\n",
+                 rank,
+                 ranks,
+                 "options",
+                 usual.deadline);
+    throw;
+  }
+}
+
 } // namespace
 
 int gpt::run_on_mpi(std::vector<std::string_view> const& words) {
@@ -500,7 +529,7 @@ int gpt::run_on_mpi(std::vector<std::string_view> const& words) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int status = failed;
   try {
-    auto const chosen = read_rank_options(words, ranks);
+    auto const chosen = read_options_of_rank(words, rank, ranks);
     if (chosen.training.help) {
       std::fputs(rank == 0 ? usage_of_ranks : "", stdout);
       status = good;

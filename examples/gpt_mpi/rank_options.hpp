@@ -53,8 +53,8 @@ struct rank_options {
 };
 
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline rank_options
-read_rank_options(std::vector<std::string_view> const& given, int ranks) {
+[[nodiscard]] inline rank_options read_rank_options(std::vector<std::string_view> const& given,
+                                                    int ranks) {
   rank_options chosen;
   std::int64_t devices = 0;
   std::int64_t deadline = chosen.deadline.count();
@@ -114,7 +114,21 @@ read_rank_options(std::vector<std::string_view> const& given, int ranks) {
 
 //! What a checkpoint is of.
 [[nodiscard]] inline std::string about(rank_options const& chosen, text_to_learn const& text) {
-  return about_run("gpt_mpi", chosen.training, chosen.layout, text);
+  return about_run("gpt_mpi", chosen.training, text);
+}
+
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string about_ranks(rank_options const& chosen,
+                                             text_to_learn const& text) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [training, layout, checkpoint, every, restarts, fail_at, check, deadline, reports] =
+    chosen; // folders, patience and a failure may be a rank's own
+  run_lines lines;
+  lines.add("checkpoints", checkpoint.empty() ? "no" : "yes");
+  lines.add("every", every);
+  lines.add("restarts", restarts);
+  lines.add("check", check ? "yes" : "no");
+  return "options=read\n" + about(chosen, text) + pp::lines_of(layout) + lines.text();
 }
 
 } // namespace gpt

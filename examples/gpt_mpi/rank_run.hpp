@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "../gpt/options.hpp"
 #include "../gpt/text.hpp"
@@ -44,10 +45,10 @@ struct rank_run {
   std::int64_t first = 0; //!< the step that it begins with
 
   //! Collective. What it is given must outlive it.
-  rank_run(rank_options const& with, int number, pp::store& all, progress& how_far)
+  rank_run(
+    rank_options const& with, int number, text_to_learn learnt, pp::store& all, progress& how_far)
       : chosen(with), o(with.training), rank(number), place(pp::place_of(with.layout, number)),
-        text(find_text(o.text, GPT_EXAMPLE_README)), everyone(all), now(how_far),
-        groups(with.layout, number) {
+        text(std::move(learnt)), everyone(all), now(how_far), groups(with.layout, number) {
     if (with.layout.devices != pp::ranks_of(with.layout)) {
       own_.emplace(groups.pipeline, with.deadline);
     }

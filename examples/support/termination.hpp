@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief SIGTERM as a wish that a program looks at, instead of its end.
+//! @brief SIGTERM as a wish that a program looks at, instead of its end, and SIGXFSZ as an error.
 
 #include <chrono>
 #include <csignal>
@@ -19,6 +19,12 @@ inline volatile std::sig_atomic_t was_asked_to_end = 0;
 //! them report first.
 inline void keep_termination_for_later() {
   (void)std::signal(SIGTERM, [](int) { detail::was_asked_to_end = 1; });
+}
+
+//! From now on a file that grows beyond the limit of the process (ulimit -f) is the error of a
+//! call, which is reported, and no signal that ends the process without a word.
+inline void report_files_beyond_limits() {
+  (void)std::signal(SIGXFSZ, SIG_IGN);
 }
 
 //! True when this process has had a SIGTERM, and not because the run has failed: launchers send it

@@ -126,6 +126,7 @@
 #include <pipe/run/reach.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/run/run_item.hpp>
+#include <pipe/run/run_text.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/stages.hpp>

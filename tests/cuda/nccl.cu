@@ -146,7 +146,9 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
                         .communicators = known,
                         .world_ranks = what.world_ranks,
                         .guarded = what.guarded,
-                        .timed = what.timed_ranks > 0});
+                        .timed = what.timed_ranks > 0,
+                        .about = rank == what.other_seed_rank ? "layers=8\nseed=7\n"
+                                                              : "layers=8\nseed=1\n"});
     for (kernel_stage& stage : memory.model) {
       stage.overrun_by = what.overrun_by;
       stage.overruns_output = what.overruns_output;

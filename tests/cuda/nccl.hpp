@@ -31,6 +31,7 @@ struct nccl_case {
   bool watched = true;
   bool checked = false;
   int unchecked_rank = -1; //!< a rank that does not agree to that
+  int other_seed_rank = -1; //!< a rank whose text says another seed
   int run_ahead = 16;
   int steps = 3;
   std::chrono::nanoseconds deadline = std::chrono::seconds(1);

@@ -444,3 +444,13 @@ TEST_CASE("ranks with different plans refuse to begin, and say what differs") {
     CHECK(rank.failure.find("policy pair vs edge") != std::string::npos);
   }
 }
+
+TEST_CASE("ranks with different texts refuse to begin, though their plans are the same") {
+  standin::configure({});
+  auto const result = run_on_ranks({.work = test_plans()[4].work, .other_seed_rank = 1});
+  for (rank_report const& rank : result.ranks) {
+    CAPTURE(rank.failure);
+    CHECK(rank.failure.find("nccl: rank 1 could not connect: rank 0 has seed=1, rank 1 has seed=7; "
+                            "start all ranks with the same program and options") == 0);
+  }
+}

@@ -3,12 +3,13 @@
 """Runs the example gpt_mpi with checkpoints: killed again and again, or with a stage that throws, it ends with the bits of
 a run that nobody has disturbed. And with pipelines side by side, which share the batch.
 
-usage: gpt_mpi_restart_test.py replicas|kill|again|pages PROGRAM MPIRUN...
+usage: gpt_mpi_restart_test.py replicas|kill|again|files|pages PROGRAM MPIRUN...
 """
 import os
 import pathlib
 import random
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -154,7 +155,7 @@ def check_again():
                                   "it was told to, by --fail-at", result.stderr, re.MULTILINE)) == RANKS, result.stderr
             before = files(folder)
             result = run(*arguments, "--seed", "2")
-            assert result.returncode != 0 and "is of another run, 'gpt_mpi seq1f1b, devices" in result.stderr, result
+            assert result.returncode != 0 and "belongs elsewhere: the file has seed=1, this run has seed=2" in result.stderr, result
             assert files(folder) == before
     check_shards_again()
     check_clipping_again()
@@ -189,6 +190,56 @@ def check_clipping_again():
     assert went_on_after(result.stdout) == 8 and ends[0][0] == ends[1][0] and int(ends[0][1]) > 10, ends  # so steps were early at checkpoints, too
 
 
+def check_files():
+    """What is no file, or another rank's, ends all ranks with a sentence, and so does a limit of the size of files."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = pathlib.Path(folder)
+        arguments = ["--steps", "20", "--every", "4", "--checkpoint", folder]
+        for make, what in ((os.mkfifo, "a FIFO"), (os.mkdir, "a folder"), (lambda path: os.symlink("/dev/full", path), "a device")):
+            path = there / "rank-0.step-25"
+            make(path)
+            result = run(*arguments)
+            assert result.returncode != 0 and f"checkpoint: {path} is {what}, not a file; remove it, or name another folder" \
+                in result.stderr, result
+            (path.rmdir if what == "a folder" else path.unlink)()
+        assert files(folder) == {}
+        result = run(*arguments, "--deadline", "20")
+        assert result.returncode == 0, result
+        one, other = there / "rank-1.step-20", there / "rank-2.step-20"
+        one.rename(there / "kept")
+        other.rename(one)
+        (there / "kept").rename(other)
+        before = files(folder)
+        result = run(*arguments)
+        assert result.returncode != 0 and re.search(r"checkpoint: \S+ belongs elsewhere: the file has owner=rank-(1|2), "
+                                                    r"this run has owner=rank-(?!\1)[12]; ", result.stderr), result
+        assert files(folder) == before
+    check_limit()
+
+
+def check_limit():
+    """A rank whose files may grow no more: all say why, what was saved is there, and the run goes on later."""
+    arguments = ["--devices", "2", "--steps", "120", "--every", "2"]
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(command(*arguments, "--checkpoint", folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes = {}
+        for line in process.stdout:
+            if found := re.match(r"rank (\d) of 4 is process (\d+) on", line):
+                processes[int(found[1])] = int(found[2])
+            if line.startswith("saved step ") and len(processes) == RANKS:
+                break
+        resource.prlimit(processes[2], resource.RLIMIT_FSIZE, (10000, 10000))
+        _, said = process.communicate(timeout=100)
+        assert process.returncode != 0, said
+        sentence = r"could not save its state: checkpoint: cannot write \S+/rank-2.step-\d+: File too large; the earlier ones are as they were"
+        assert re.search(r"^gpt_mpi: rank 2, step \d+: run: rank \d " + sentence, said, re.MULTILINE), said
+        assert all(re.search(rf"^gpt_mpi: rank {rank}, [^\n]*{sentence}", said, re.MULTILINE) for rank in range(RANKS)), said
+        assert not [name for name in files(folder) if "draft" in name] and len(files(folder)) >= RANKS
+        after = {int(name.rpartition("-")[2]) for name in files(folder) if name.startswith("rank-2.")}
+        result = run(*arguments, "--checkpoint", folder)
+        assert result.returncode == 0 and went_on_after(result.stdout) in after, (result, after)
+
+
 def check_pages():
     """The commands of the pages, as they stand there, with an mpirun that works on this machine."""
     root = pathlib.Path(__file__).resolve().parents[2]
@@ -217,4 +268,4 @@ def check_pages():
 
 
 if __name__ == "__main__":
-    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "pages": check_pages}[KIND]()
+    {"replicas": check_replicas, "kill": check_kills, "again": check_again, "files": check_files, "pages": check_pages}[KIND]()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Runs the example gpt_mpi with four processes: the bits of one process, and every survivor's report after one is
-killed or stopped.
+"""Runs the example gpt_mpi with four processes: the bits of one process, ranks with other options, and every survivor's
+report after one is killed or stopped.
 
-usage: gpt_mpi_test.py train|kill|stop|term PROGRAM MPIRUN...
+usage: gpt_mpi_test.py train|agree|kill|stop|term PROGRAM MPIRUN...
 """
 import os
 import pathlib
@@ -63,6 +63,37 @@ def check_training():
     check_travelling()
     check_shards()
     check_vocabulary()
+
+
+def check_agreement():
+    """Rank 2 was started with other options, or another text: nobody makes a step, and the first difference is named."""
+    advice = "; start all ranks with the same program and options"
+    with tempfile.TemporaryDirectory() as folder:
+        texts = [pathlib.Path(folder, name) for name in ("one", "other")]
+        for path, word in zip(texts, ("best", "last")):
+            path.write_text(f"it was the {word} of times; " * 40)
+        one = [*SMALL, "--steps", "5", "--deadline", "20", "--text", str(texts[0])]
+        for others, difference in (
+                (["--seed", "7"], "rank 0 has seed=1, rank 2 has seed=7"),
+                (["--layers", "9"], "rank 0 has layers=8, rank 2 has layers=9"),
+                (["--steps", "9"], "rank 0 has steps=5, rank 2 has steps=9"),
+                (["--microbatches", "4", "--seed", "7"], "rank 0 has microbatches=8, rank 2 has microbatches=4"),
+                (["--schedule", "1f1b"], "rank 0 has schedule=seq1f1b, rank 2 has schedule=1f1b"),
+                (["--clip", "0.5"], "rank 0 has clip=0, rank 2 has clip=0.5"),
+                (["--devices", "2"], "rank 0 has devices=4, rank 2 has devices=2"),
+                (["--text", str(texts[1])], r"rank 0 has digest-of-text=\d+, rank 2 has digest-of-text=\d+"),
+                (["--checkpoint", folder], "rank 0 has checkpoints=no, rank 2 has checkpoints=yes"),
+                (["--every", "3"], "rank 0 has every=10, rank 2 has every=3"),
+                (["--steps", "0"], r"rank 0 has options=read, rank 2 has options=refused \(--steps wants a whole number [^\n]*\)")):
+            process = subprocess.run([*MPIRUN, "-n", "2", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, *others, ":",
+                                      "-n", "1", PROGRAM, *one], capture_output=True, text=True, timeout=60)
+            assert process.returncode != 0 and "step " not in process.stdout, process
+            assert re.search(rf"^gpt_mpi: rank 2[^\n]*: {difference}{advice}$", process.stderr, re.MULTILINE), process
+        assert sorted(path.name for path in pathlib.Path(folder).iterdir()) == ["one", "other"]
+        # Folders, patience and reports may be a rank's own.
+        process = subprocess.run([*MPIRUN, "-n", "3", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, "--deadline", "21",
+                                  "--reports", folder], capture_output=True, text=True, timeout=60)
+        assert process.returncode == 0 and "step 5/5 " in process.stdout, process
 
 
 def check_two_copies():
@@ -265,4 +296,4 @@ def check_kills():
 
 
 if __name__ == "__main__":
-    {"train": check_training, "kill": check_kills, "stop": check_stops, "term": check_terminations}[KIND]()
+    {"train": check_training, "agree": check_agreement, "kill": check_kills, "stop": check_stops, "term": check_terminations}[KIND]()

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -356,6 +357,20 @@ def check_full_disk(text):
         result = run(*small, "--steps", "1", "--output", folder)
         assert result.returncode == 1, result
         assert result.stderr == f"gpt: cannot write {folder}/trace.json: No space left on device\n", result.stderr
+    check_limit_of_files(small)
+
+
+def check_limit_of_files(small):
+    """`ulimit -f` is a sentence, whichever file grows too large."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run([PROGRAM, *small, "--steps", "1", "--output", folder], capture_output=True, text=True, preexec_fn=limit)
+        assert result.returncode == 1, result
+        assert re.fullmatch(rf"gpt: cannot write {folder}/\S+: File too large\n", result.stderr), result.stderr
+        with open(pathlib.Path(folder, "printed"), "w", encoding="utf-8") as printed:
+            result = subprocess.run([PROGRAM, "--help"], stdout=printed, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
+        assert (result.returncode, result.stderr) == (1, "gpt: cannot write the output: File too large\n"), result
 
 
 def check_refusal(status, sentence, *arguments):

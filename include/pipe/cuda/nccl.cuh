@@ -264,10 +264,12 @@ private:
       refuse_validation(work.view());
   }
 
-  //! Compares a plan with that of rank 0.
+  //! Compares a plan with that of rank 0; before the first one, the text of the run.
   void agree(plan const& work) {
     if (rank_ > 0)
       now_ = {"compares its plan with that of rank 0", {0}};
+    if (taken_ == 0)
+      agree_on_text(line_, options_.about, rank_, options_.name, options_.deadline);
     agree_on_plan(line_,
                   work.view(),
                   rank_,

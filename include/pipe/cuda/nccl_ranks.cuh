@@ -84,6 +84,8 @@ struct nccl_ranks {
   bool timed = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
+  //! All that must be the same on all ranks, as mpi_ranks::about.
+  std::string about = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
 };

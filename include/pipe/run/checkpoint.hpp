@@ -6,6 +6,8 @@
 //! pipelining::save_checkpoint and pipelining::agree_on_checkpoint.
 
 #include <pipe/run/packed_state.hpp>
+#include <pipe/run/rank_layout.hpp>
+#include <pipe/run/run_text.hpp>
 #include <pipe/run/socket.hpp>
 #include <pipe/run/store.hpp>
 
@@ -37,16 +39,19 @@ namespace pipelining::inline v0_2 {
 struct checkpoint_place {
   //! A folder that survives the process; all ranks may share one. It is made where it is missing.
   std::string folder{};
-  //! Names the files of this rank in the folder: "rank-3".
+  //! Names the files of this rank in the folder: "rank-3". One line without '/'.
   std::string owner{};
-  //! One line that says of what program, model and options these are. Files that say otherwise are
-  //! refused: to go on from them, or to write over them, would be a mistake.
+  //! Of what program, model and options these are, as lines `key=value`; see agree_on_text. Files
+  //! that say otherwise are refused: to go on from them, or to write over them, would be a mistake.
   std::string about{};
+  //! Which rank has which stages; compared as `about` is.
+  rank_layout layout{};
 };
 
 namespace detail {
 
-inline constexpr char const* checkpoint_magic = "pipelining checkpoint 1";
+inline constexpr std::string_view checkpoint_magic = "pipelining checkpoint ";
+inline constexpr char checkpoint_format = '2';
 
 //! 64 bits of a file's content. Finds what was torn, not what was forged.
 [[nodiscard]] inline std::uint64_t checksum_of(std::string_view bytes) noexcept {
@@ -94,40 +99,92 @@ inline void make_folders(std::string const& path) {
   (void)::mkdir(path.c_str(), S_IRWXU | S_IRWXG);
 }
 
-//! What stands before the state.
+//! All that a file must be of, as lines.
+[[nodiscard]] inline std::string checkpoint_text(checkpoint_place const& place, std::int64_t step) {
+  return "owner=" + place.owner + "\nstep=" + std::to_string(step) + '\n' + lines_of(place.layout) +
+         place.about;
+}
+
+//! What a file begins with.
 [[nodiscard]] inline std::string
-checkpoint_header(checkpoint_place const& place, std::int64_t step, std::string_view state) {
-  return std::string(checkpoint_magic) + '\n' + place.about + '\n' + std::to_string(step) + '\n' +
-         std::to_string(state.size()) + '\n' + std::to_string(checksum_of(state)) + '\n';
+checkpoint_head(std::string_view text, std::int64_t state_bytes, std::string_view state_sum) {
+  return std::string(checkpoint_magic) + checkpoint_format + '\n' + std::to_string(text.size()) +
+         ' ' + std::to_string(checksum_of(text)) + ' ' + std::to_string(state_bytes) + ' ' +
+         std::string(state_sum) + '\n';
+}
+
+//! @throws std::runtime_error where something else than a file, or nothing, has this name. To open
+//! a FIFO could take for ever.
+inline void refuse_what_is_no_file(std::string const& path) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode))
+    return;
+  throw std::runtime_error("checkpoint: " + path + " is " +
+                           (S_ISFIFO(found.st_mode)   ? "a FIFO"
+                            : S_ISDIR(found.st_mode)  ? "a folder"
+                            : S_ISSOCK(found.st_mode) ? "a socket"
+                                                      : "a device") +
+                           ", not a file; remove it, or name another folder");
+}
+
+//! A file that is open at its state.
+struct open_checkpoint {
+  std::ifstream file;
+  std::int64_t bytes = 0; //!< of the state
+  std::string sum{};      //!< of the state
+};
+
+//! Opens the file of a step and holds what it says against what it must be of; nothing where it is
+//! not whole. The state is not read.
+//! @throws std::runtime_error where it is whole so far, but of something else.
+[[nodiscard]] inline std::optional<open_checkpoint> find_checkpoint(checkpoint_place const& place,
+                                                                    std::int64_t step) {
+  std::string const path = checkpoint_path(place, step);
+  refuse_what_is_no_file(path);
+  open_checkpoint found{std::ifstream(path, std::ios::binary)};
+  std::string magic;
+  std::string number; // of bytes of the text
+  std::getline(found.file, magic);
+  std::getline(found.file, number, ' ');
+  if (!found.file || !magic.starts_with(checkpoint_magic))
+    return std::nullopt;
+  if (magic.substr(checkpoint_magic.size()) != std::string(1, checkpoint_format))
+    throw std::runtime_error("checkpoint: " + path + " has another format, '" + magic +
+                             "'; go on with the version of the library that wrote it, or name "
+                             "another folder");
+  std::string rest;
+  std::getline(found.file, rest);
+  auto const begin = static_cast<std::int64_t>(found.file.tellg());
+  auto const length = static_cast<std::int64_t>(found.file.seekg(0, std::ios::end).tellg()) - begin;
+  auto const text_bytes = read_step(number);
+  if (!found.file || !text_bytes || *text_bytes > length)
+    return std::nullopt;
+  std::string text(static_cast<std::size_t>(*text_bytes), '\0');
+  found.file.seekg(begin).read(text.data(), static_cast<std::streamsize>(text.size()));
+  found.bytes = length - *text_bytes;
+  found.sum = rest.substr(rest.rfind(' ') + 1);
+  if (!found.file ||
+      magic + '\n' + number + ' ' + rest + '\n' != checkpoint_head(text, found.bytes, found.sum))
+    return std::nullopt;
+  std::string const difference =
+    differing_lines("the file", text, "this run", checkpoint_text(place, step));
+  if (!difference.empty())
+    throw std::runtime_error("checkpoint: " + path + " belongs elsewhere: " + difference +
+                             "; name another folder, give files their own names back, or go on "
+                             "with the options of that run");
+  return found;
 }
 
 //! The state in a file; nothing where the file is not whole.
-//! @throws std::runtime_error where it is whole, but of something else.
+//! @throws std::runtime_error where it is of something else.
 [[nodiscard]] inline std::optional<std::string> read_checkpoint(checkpoint_place const& place,
                                                                 std::int64_t step) {
-  std::string const path = checkpoint_path(place, step);
-  std::ifstream file(path, std::ios::binary);
-  std::string magic;
-  std::string about;
-  std::string number;
-  std::string size;
-  std::string sum;
-  for (std::string* line : {&magic, &about, &number, &size, &sum})
-    std::getline(file, *line);
-  if (!file || magic != checkpoint_magic || read_step(number) != step)
+  auto found = find_checkpoint(place, step);
+  if (!found)
     return std::nullopt;
-  if (about != place.about)
-    throw std::runtime_error("checkpoint: " + path + " is of another run, '" + about +
-                             "', and this one is '" + place.about +
-                             "'; name another folder, or go on with the options of that run");
-  auto const begin = file.tellg();
-  auto const length = static_cast<std::int64_t>(file.seekg(0, std::ios::end).tellg() - begin);
-  file.seekg(begin);
-  if (!file || size != std::to_string(length))
-    return std::nullopt;
-  std::string state(static_cast<std::size_t>(length), '\0');
-  file.read(state.data(), static_cast<std::streamsize>(state.size()));
-  if (!file || sum != std::to_string(checksum_of(state)))
+  std::string state(static_cast<std::size_t>(found->bytes), '\0');
+  found->file.read(state.data(), static_cast<std::streamsize>(state.size()));
+  if (!found->file || found->sum != std::to_string(checksum_of(state)))
     return std::nullopt;
   return state;
 }
@@ -165,25 +222,35 @@ inline void settle_folder(std::string const& path) {
 //! @param step [count] how many steps the state has behind it.
 //! @param state what the rank needs to go on, such as state_packer::bytes.
 //! @pre keep >= 2, and no rank is further ahead than that of the slowest.
-//! @throws std::runtime_error where the file cannot be written, std::invalid_argument where `about`
-//! is more than one line. @complexity O(bytes), and two flushes of the disk.
+//! A process that limits the size of its files (ulimit -f) ignores SIGXFSZ, which would end it
+//! here; then the error says so.
+//!
+//! @throws std::runtime_error where the file cannot be written, or this rank's files there are of
+//! another run, none of which is touched then; std::invalid_argument where `owner` names no file.
+//! @complexity O(bytes), and two flushes of the disk.
 //! @source the order of calls: own derivation from POSIX write, fsync and rename.
 inline void save_checkpoint(checkpoint_place const& place,
                             std::int64_t step,
                             std::string_view state,
                             std::size_t keep = 2) {
-  if (place.about.find('\n') != std::string::npos)
-    throw std::invalid_argument("checkpoint: checkpoint_place::about must be one line");
+  if (place.owner.find_first_of("\n/") != std::string::npos)
+    throw std::invalid_argument("checkpoint: checkpoint_place::owner must be one line without '/'");
   detail::make_folders(place.folder);
+  for (std::int64_t const other : detail::checkpoint_files(place))
+    (void)detail::find_checkpoint(place, other);
   std::string const path = detail::checkpoint_path(place, step);
   std::string const draft = place.folder + '/' + place.owner + ".draft";
+  detail::refuse_what_is_no_file(draft);
   {
-    descriptor const file(
-      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR | S_IRGRP));
-    bool const whole =
-      file.get() >= 0 &&
-      detail::write_all(file.get(), detail::checkpoint_header(place, step, state)) &&
-      detail::write_all(file.get(), state) && ::fsync(file.get()) == 0;
+    std::string const text = detail::checkpoint_text(place, step);
+    std::string const head = detail::checkpoint_head(
+      text, static_cast<std::int64_t>(state.size()), std::to_string(detail::checksum_of(state)));
+    descriptor const file(::open(draft.c_str(),
+                                 O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+                                 S_IRUSR | S_IWUSR | S_IRGRP));
+    bool const whole = file.get() >= 0 && detail::write_all(file.get(), head) &&
+                       detail::write_all(file.get(), text) &&
+                       detail::write_all(file.get(), state) && ::fsync(file.get()) == 0;
     if (!whole || std::rename(draft.c_str(), path.c_str()) != 0) {
       std::string const why = std::strerror(errno);
       (void)::unlink(draft.c_str());

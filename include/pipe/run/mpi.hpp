@@ -48,6 +48,8 @@ struct mpi_ranks {
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
+  //! All that must be the same on all ranks, as lines `key=value`; compared before the plan.
+  std::string about = {};
   //! Tells the runners of one store apart; the same on all ranks, and used once.
   std::string name = "run";
   //! The checked mode, as threads::guarded.
@@ -97,7 +99,7 @@ public:
   //! @param world one rank per device. Collective: all ranks make their runners together.
   //! @throws std::invalid_argument when the stages or the number of ranks are not the plan's,
   //! std::length_error for messages that MPI cannot count, run_error when a rank fails, is missing
-  //! or has another plan.
+  //! or has another plan or another mpi_ranks::about.
   mpi_runner(plan work,
              Stages& stages,
              basic_store<Clock>& line,
@@ -114,6 +116,7 @@ public:
                                     " devices, but the communicator has " + std::to_string(size) +
                                     " ranks; start one process per device (mpirun -n " +
                                     std::to_string(devices_) + ")");
+      agree_on_text(patience_.line, options_.about, rank_, options_.name, options_.deadline);
       take(std::move(work), 0, [&] { duplicate(world); });
     });
   }

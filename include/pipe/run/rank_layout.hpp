@@ -76,6 +76,16 @@ template <class Place>
 
 } // namespace detail
 
+//! @brief A layout as lines `key=value`, for texts that ranks and checkpoints compare.
+[[nodiscard]] inline std::string lines_of(rank_layout const& layout) {
+  std::string order;
+  for (rank_axis const axis : layout.order)
+    order.append(order.empty() ? "" : ",").append(detail::word_for(axis));
+  return "devices=" + std::to_string(layout.devices) +
+         "\nreplicas=" + std::to_string(layout.replicas) +
+         "\nshards=" + std::to_string(layout.shards) + "\naxes=" + order + '\n';
+}
+
 //! @brief How many ranks a layout has.
 //! @throws std::invalid_argument for extents below one, for more ranks than an int counts, and
 //! where the order does not name every axis once.

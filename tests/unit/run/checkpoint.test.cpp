@@ -20,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <tests/support/raw_store.hpp>
 #include <thread>
@@ -136,7 +137,9 @@ TEST_CASE("a rank reads what it has written, and keeps the newest two") {
   pp::checkpoint_place const other{place.folder, "rank-10", "a model"};
   CHECK(pp::checkpoints_of(other).empty());
   CHECK(pp::checkpoints_of({place.folder, "rank-", "a model"}).empty());
-  CHECK_THROWS_AS(pp::save_checkpoint({place.folder, "rank-1", "two\nlines"}, 1, ""),
+  CHECK_THROWS_AS(pp::save_checkpoint({place.folder, "rank\n1", "a model"}, 1, ""),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(pp::save_checkpoint({place.folder, "../rank-1", "a model"}, 1, ""),
                   std::invalid_argument);
 }
 
@@ -207,6 +210,134 @@ TEST_CASE("a disk that is full leaves the earlier checkpoints as they were") {
   }
   pp::checkpoint_place const nowhere{"/proc/none", "rank-0", ""};
   CHECK_THROWS_AS(pp::save_checkpoint(nowhere, 1, ""), std::runtime_error);
+}
+
+namespace {
+
+std::string const advice =
+  "; name another folder, give files their own names back, or go on with the options of that run";
+
+//! What a call that is refused says; a call that waits is ended after some seconds, and says so.
+template <class Call>
+std::string refusal(Call call) {
+  int answer[2] = {};
+  REQUIRE(::pipe(answer) == 0);
+  pid_t const child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    std::string said = "nothing";
+    (void)::alarm(5);
+    try {
+      call();
+    } catch (std::exception const& error) {
+      said = error.what();
+    }
+    (void)!::write(answer[1], said.data(), said.size());
+    std::_Exit(0);
+  }
+  ::close(answer[1]);
+  std::string said;
+  char part[512];
+  for (ssize_t size = 0; (size = ::read(answer[0], part, sizeof part)) > 0;)
+    said.append(part, static_cast<std::size_t>(size));
+  ::close(answer[0]);
+  (void)::waitpid(child, nullptr, 0);
+  return said.empty() ? "it waits" : said;
+}
+
+} // namespace
+
+TEST_CASE("what is no file in the place of one is named, and nobody waits for it") {
+  temporary_folder const folder;
+  pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
+  std::string const path = folder.path() + "/rank-0.step-25";
+  std::string const draft = folder.path() + "/rank-0.draft";
+  std::string const rest = ", not a file; remove it, or name another folder";
+  auto const said_of = [&](std::string const& where, std::string const& what) {
+    return "checkpoint: " + where + " is " + what + rest;
+  };
+  auto const check = [&](std::string const& what) {
+    CHECK(refusal([&] { (void)pp::checkpoints_of(place); }) == said_of(path, what));
+    CHECK(refusal([&] { (void)pp::load_checkpoint(place, 25); }) == said_of(path, what));
+    CHECK(refusal([&] { pp::save_checkpoint(place, 25, "state"); }) == said_of(path, what));
+    CHECK(refusal([&] { pp::save_checkpoint(place, 30, "state"); }) == said_of(path, what));
+    CHECK(folder.files() == std::set<std::string>{"rank-0.step-25"});
+    std::filesystem::remove(path);
+  };
+  REQUIRE(::mkfifo(path.c_str(), S_IRWXU) == 0);
+  check("a FIFO");
+  std::filesystem::create_directory(path);
+  check("a folder");
+  std::filesystem::create_symlink("/dev/full", path);
+  check("a device");
+  REQUIRE(::mkfifo(draft.c_str(), S_IRWXU) == 0);
+  CHECK(refusal([&] { pp::save_checkpoint(place, 25, "state"); }) == said_of(draft, "a FIFO"));
+  std::filesystem::remove(draft);
+  std::filesystem::create_symlink("/dev/full", draft);
+  CHECK(refusal([&] { pp::save_checkpoint(place, 25, "state"); }) == said_of(draft, "a device"));
+  CHECK(folder.files() == std::set<std::string>{"rank-0.draft"});
+}
+
+TEST_CASE("files of two ranks that were exchanged are refused with both names") {
+  temporary_folder const folder;
+  pp::checkpoint_place const zero{folder.path(), "rank-0", "a model"};
+  pp::checkpoint_place const one{folder.path(), "rank-1", "a model"};
+  pp::save_checkpoint(zero, 5, "the state");
+  pp::save_checkpoint(one, 5, "its state");
+  auto const path = [&](char const* name) { return folder.path() + '/' + name; };
+  std::filesystem::rename(path("rank-0.step-5"), path("kept"));
+  std::filesystem::rename(path("rank-1.step-5"), path("rank-0.step-5"));
+  std::filesystem::rename(path("kept"), path("rank-1.step-5"));
+  std::string const said = "checkpoint: " + path("rank-0.step-5") +
+                           " belongs elsewhere: the file has owner=rank-1, this run has "
+                           "owner=rank-0" +
+                           advice;
+  CHECK(refusal([&] { (void)pp::load_checkpoint(zero, 5); }) == said);
+  CHECK(refusal([&] { (void)pp::checkpoints_of(zero); }) == said);
+  CHECK(refusal([&] { pp::save_checkpoint(zero, 5, "new"); }) == said);
+  std::filesystem::remove(path("rank-0.step-5"));
+  std::filesystem::rename(path("rank-1.step-5"), path("rank-0.step-7"));
+  CHECK(refusal([&] { (void)pp::checkpoints_of(zero); }) ==
+        "checkpoint: " + path("rank-0.step-7") +
+          " belongs elsewhere: the file has step=5, this run has step=7" + advice);
+}
+
+TEST_CASE("files of another run are refused before any is written over or removed") {
+  temporary_folder const folder;
+  pp::checkpoint_place const place{folder.path(), "rank-0", "layers=8\nseed=1\n", {.devices = 4}};
+  pp::save_checkpoint(place, 5, "the state");
+  pp::save_checkpoint(place, 10, "the state");
+  CHECK(pp::load_checkpoint(place, 10) == "the state");
+  auto const refuses = [&](pp::checkpoint_place const& other, std::string const& difference) {
+    std::string const said =
+      "checkpoint: " + folder.path() + "/rank-0.step-5 belongs elsewhere: " + difference + advice;
+    CHECK(refusal([&] { (void)pp::checkpoints_of(other); }) == said);
+    CHECK(refusal([&] { (void)pp::load_checkpoint(other, 5); }) == said);
+    for (std::int64_t const step : {5, 7, 20})
+      CHECK(refusal([&] { pp::save_checkpoint(other, step, "new"); }) == said);
+    CHECK(folder.files() == std::set<std::string>{"rank-0.step-10", "rank-0.step-5"});
+    CHECK(pp::checkpoints_of(place) == steps{5, 10});
+  };
+  auto other = place;
+  other.about = "layers=8\nseed=2\n";
+  refuses(other, "the file has seed=1, this run has seed=2");
+  other.about = "layers=8\nseed=1\nclip=1\n";
+  refuses(other, "the file has no clip, this run has clip=1");
+  other = place;
+  other.layout = {.devices = 2, .replicas = 2};
+  refuses(other, "the file has devices=4, this run has devices=2");
+}
+
+TEST_CASE("a file of another format is named, and stays") {
+  temporary_folder const folder;
+  pp::checkpoint_place const place{folder.path(), "rank-0", "a model"};
+  std::ofstream(folder.path() + "/rank-0.step-5") << "pipelining checkpoint 1\na model\n5\n0\n0\n";
+  std::string const said = "checkpoint: " + folder.path() +
+                           "/rank-0.step-5 has another format, 'pipelining checkpoint 1'; go on "
+                           "with the version of the library that wrote it, or name another folder";
+  CHECK(refusal([&] { (void)pp::checkpoints_of(place); }) == said);
+  CHECK(refusal([&] { pp::save_checkpoint(place, 5, "new"); }) == said);
+  CHECK(folder.files() == std::set<std::string>{"rank-0.step-5"});
 }
 
 TEST_CASE("a process that is killed while it writes leaves a whole checkpoint behind") {
@@ -313,8 +444,9 @@ TEST_CASE("one rank with the checkpoints of another run stops all, and removes n
   auto const before = folder.files();
   auto const said = agree(places);
   CHECK(said[1] == "checkpoint: " + folder.path() +
-                     "/rank-1.step-10 is of another run, '8 layers', and this one is '9 layers'; "
-                     "name another folder, or go on with the options of that run");
+                     "/rank-1.step-10 belongs elsewhere: the file has 8 layers, this run has 9 "
+                     "layers" +
+                     advice);
   for (std::size_t rank : {std::size_t{0}, std::size_t{2}})
     CHECK(said[rank].find("rank 1 cannot go on from a checkpoint: checkpoint: ") !=
           std::string::npos);

@@ -598,6 +598,24 @@ TEST_CASE("ranks with different plans do not start") {
   }
 }
 
+TEST_CASE("ranks with different texts do not start, though their plans are the same") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
+  auto model = make_model(table.extents);
+  std::string const about = this_rank() == 2 ? "layers=8\nseed=7\n" : "layers=8\nseed=1\n";
+  try {
+    pp::mpi_runner runner(
+      pp::lower(table, words), model, meeting.line(), MPI_COMM_WORLD, {.about = about});
+    FAIL("the runner must throw");
+  } catch (pp::run_error const& error) {
+    CHECK(std::string(error.what())
+            .find("run: rank 2 could not begin: rank 0 has seed=1, rank 2 "
+                  "has seed=7; start all ranks with the same program and "
+                  "options") == 0);
+    CHECK(error.device() == 2);
+  }
+}
+
 TEST_CASE("ranks that add different plans, or run them, end") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const lowered = [](int microbatches) {

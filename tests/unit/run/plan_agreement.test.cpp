@@ -59,3 +59,62 @@ TEST_CASE("a rank of another version is told so") {
     "rank 0 has another version of the library",
     std::runtime_error);
 }
+
+namespace {
+
+//! What rank 2 is told when rank 0 says `first` and it says `second`; empty when they agree.
+std::string text_disagreement(std::string const& first, std::string const& second) {
+  pp::store_server server({});
+  pp::store zero({.port = server.port()}, 0, patience);
+  pp::store two({.port = server.port()}, 2, patience);
+  pp::agree_on_text(zero, first, 0, "run", patience);
+  try {
+    pp::agree_on_text(two, second, 2, "run", patience);
+    return {};
+  } catch (std::runtime_error const& error) {
+    return error.what();
+  }
+}
+
+} // namespace
+
+TEST_CASE("the first line of a run's text that differs is named with both ranks") {
+  std::string const advice = "; start all ranks with the same program and options";
+  CHECK(text_disagreement("", "").empty());
+  CHECK(text_disagreement("seed=1\nsteps=5\n", "seed=1\nsteps=5\n").empty());
+  CHECK(text_disagreement("layers=8\nseed=1\nsteps=5\n", "layers=8\nseed=7\nsteps=9\n") ==
+        "rank 0 has seed=1, rank 2 has seed=7" + advice);
+  CHECK(text_disagreement("seed=1\nclip=2\nsteps=5", "seed=1\nsteps=5") ==
+        "rank 0 has clip=2, rank 2 has no clip" + advice);
+  CHECK(text_disagreement("", "seed=1") == "rank 0 has no seed, rank 2 has seed=1" + advice);
+}
+
+TEST_CASE("a rank of another version of the library is told so by its text") {
+  pp::store_server server({});
+  pp::store zero({.port = server.port()}, 0, patience);
+  pp::store one({.port = server.port()}, 1, patience);
+  zero.set("run/about", "pipelining=0.0.9\nseed=1");
+  std::string said;
+  try {
+    pp::agree_on_text(one, "seed=1", 1, "run", patience);
+  } catch (std::runtime_error const& error) {
+    said = error.what();
+  }
+  CHECK(said.starts_with("rank 0 has pipelining=0.0.9, rank 1 has pipelining="));
+}
+
+TEST_CASE("the first difference of two texts is a sentence") {
+  auto const said = [](char const* one, char const* other) {
+    return pp::differing_lines("A", one, "B", other);
+  };
+  CHECK(said("a=1\nb=2", "a=1\nb=2\n").empty());
+  CHECK(said("a=1\nb=2", "a=1\nc=3\nb=2") == "A has no c, B has c=3");
+  CHECK(said("a=1\nb=2\nc=3", "a=1\nc=4") == "A has b=2, B has no b");
+  CHECK(said("a=1\nb=2", "b=2\na=1") == "A has a=1, B has b=2");
+  CHECK(said("a=1\nb=2", "b=3\na=1") == "A has b=2, B has b=3");
+  CHECK(said("8 layers", "9 layers") == "A has 8 layers, B has 9 layers");
+  CHECK(said("8 layers", "") == "A has 8 layers, B has no 8 layers");
+  CHECK(said("", "\n9 layers") == "A has no 9 layers, B has 9 layers");
+  CHECK(said("a=1", "a=1\n\n\n").empty());
+  CHECK(said("a=1=2", "a=1=3") == "A has a=1=2, B has a=1=3");
+}
