@@ -93,6 +93,7 @@ set(PIPELINING_HEADERS_TIMETABLE
   timetable/static_order.hpp
   timetable/static_simulation.hpp
   timetable/static_timetable.hpp
+  timetable/sum_order.hpp
   timetable/timetable.hpp
   timetable/timetable_view.hpp
   timetable/verify.hpp

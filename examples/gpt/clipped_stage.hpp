@@ -146,6 +146,11 @@ struct clipped_stage : Stage {
   }
   // [snippet roll_back]
 
+  // [snippet begin_iteration]
+  //! Nothing: `optimizer_step` leaves gradients of zero.
+  void begin_iteration(pp::context const&) {}
+  // [snippet begin_iteration]
+
   [[nodiscard]] step_counts const& counts() const { return counts_; }
   //! Hands them to a packer, or has them filled by an unpacker.
   //! @pre no step is still to be validated

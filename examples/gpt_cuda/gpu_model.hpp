@@ -118,6 +118,7 @@ struct clipped_gpu_stage : gpu_copies {
       ++rolled_back;
     }
   }
+  void begin_iteration(pp::context const&) {} // `optimizer_step` leaves gradients of zero
 };
 
 //! The stages of this process and the runner that drives them.

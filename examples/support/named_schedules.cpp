@@ -97,6 +97,12 @@ named_schedule named(
           std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::RoundPipe<>>};
 }
 
+//! A schedule whose gradients add up in another order than in a plain loop.
+named_schedule summed_otherwise(named_schedule one) {
+  one.sums_in_order = false;
+  return one;
+}
+
 //! One of two types, for schedules that have an option in their type.
 template <class Yes, class No>
 std::variant<Yes, No> either(bool condition) {
@@ -151,14 +157,14 @@ std::vector<named_schedule> const& schedules() {
                                           std::to_string(held));
             return pp::Hanayo<>{.waves = held / 2};
           }),
-    named("breadth-first",
-          "all microbatches stage by stage, then back in reverse; 2 stages per device",
-          option::stages_per_device,
-          [](schedule_choice const& c) {
-            return pp::BreadthFirst<pp::dynamic>{.stages_per_device =
-                                                   c.stages_per_device.value_or(2)};
-          }),
-    named(
+    summed_otherwise(named(
+      "breadth-first",
+      "all microbatches stage by stage, then back in reverse; 2 stages per device",
+      option::stages_per_device,
+      [](schedule_choice const& c) {
+        return pp::BreadthFirst<pp::dynamic>{.stages_per_device = c.stages_per_device.value_or(2)};
+      })),
+    summed_otherwise(named(
       "helix",
       "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
       option::stages_per_device | option::group,
@@ -169,7 +175,7 @@ std::vector<named_schedule> const& schedules() {
                                       "--stages-per-device must be even, not " +
                                       std::to_string(held));
         return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
-      }),
+      })),
     named("wei-pipe",
           "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
           "multiple of P",
@@ -321,24 +327,26 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
           }),
-    named(
+    summed_otherwise(named(
       "chimera",
       "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
       option::stages_per_device,
       [](schedule_choice const& c) {
         return pp::ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
-      }),
-    named("bitpipe",
-          "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
-          option::none,
-          [](schedule_choice const&) { return pp::BitPipe{}; }),
-    named("dualpipe",
-          "DualPipe: microbatches from both ends, forward beside backward",
-          option::unfused | option::pair_cost,
-          [](schedule_choice const& c) {
-            return either<pp::DualPipe<pp::pairs::in_turn>, pp::DualPipe<pp::pairs::overlapped>>(
-              c.unfused);
-          }),
+      })),
+    summed_otherwise(
+      named("bitpipe",
+            "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
+            option::none,
+            [](schedule_choice const&) { return pp::BitPipe{}; })),
+    summed_otherwise(
+      named("dualpipe",
+            "DualPipe: microbatches from both ends, forward beside backward",
+            option::unfused | option::pair_cost,
+            [](schedule_choice const& c) {
+              return either<pp::DualPipe<pp::pairs::in_turn>, pp::DualPipe<pp::pairs::overlapped>>(
+                c.unfused);
+            })),
     named("dualpipe-v",
           "DualPipe folded into a V, weights held once",
           option::unfused | option::pair_cost,
@@ -346,12 +354,13 @@ std::vector<named_schedule> const& schedules() {
             return either<pp::DualPipeV<pp::pairs::in_turn>, pp::DualPipeV<pp::pairs::overlapped>>(
               c.unfused);
           }),
-    named("stp",
-          "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
-          option::unfused,
-          [](schedule_choice const& c) {
-            return either<pp::STP<pp::pairs::in_turn>, pp::STP<pp::pairs::overlapped>>(c.unfused);
-          }),
+    summed_otherwise(
+      named("stp",
+            "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
+            option::unfused,
+            [](schedule_choice const& c) {
+              return either<pp::STP<pp::pairs::in_turn>, pp::STP<pp::pairs::overlapped>>(c.unfused);
+            })),
   };
   return all;
 }

@@ -203,6 +203,9 @@ struct named_schedule {
   bool weights_travel = false;
   //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
   bool stages_go_one_way = false;
+  //! Its gradients have the bits of a plain loop over microbatches, in all sizes: see
+  //! `sums_in_order`.
+  bool sums_in_order = true;
 };
 
 //! True for schedules over chunks of sequences, which have some without being asked.

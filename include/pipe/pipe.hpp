@@ -231,6 +231,7 @@
 #include <pipe/timetable/static_order.hpp>
 #include <pipe/timetable/static_simulation.hpp>
 #include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/sum_order.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 #include <pipe/timetable/verify.hpp>

@@ -71,6 +71,7 @@ struct early_training_stage : training_stage {
     if (undo && !forgets_to_roll_back)
       numbers = before;
   }
+  void begin_iteration(pipelining::context const&) {} // the step has zeroed all
 };
 
 [[nodiscard]] inline std::vector<early_training_stage> early_training_model(int stages,
@@ -80,6 +81,62 @@ struct early_training_stage : training_stage {
     model.emplace_back();
     model.back().numbers = numbers;
     model.back().last_stage = stages - 1;
+  }
+  return model;
+}
+
+//! What a program zeroes before every iteration that it begins.
+inline void zero(trained& numbers) {
+  numbers.gradient = numbers.shared_gradient = numbers.loss = 0;
+}
+
+//! A stage whose gradients and loss the program zeroes: its optimizer leaves them as they are.
+struct stage_zeroed_by_the_program : training_stage {
+  float clip = 1;   //!< the largest square of the norm of all gradients
+  trained before{}; //!< its last step
+  trained told{};   //!< whose row is in the totals
+  int rolled_back = 0;
+  int made_up = 0;
+
+  void contribute(pipelining::context const& where, pipelining::output row) {
+    told = numbers;
+    training_stage::contribute(where, row);
+  }
+  [[nodiscard]] bool accepts(pipelining::context const&, pipelining::totals const& all) const {
+    return coefficient(all) == 1.0F;
+  }
+  void optimizer_step(pipelining::context const&, pipelining::totals const& all) {
+    before = numbers;
+    float const rate = 0.0625F * coefficient(all) / numbers.scale;
+    numbers.weight -= rate * numbers.gradient;
+    numbers.shared -= rate * numbers.shared_gradient;
+  }
+  void roll_back(pipelining::context const&, bool undo) {
+    ++(undo ? rolled_back : made_up);
+    if (undo)
+      numbers = before;
+    numbers.gradient = told.gradient;
+    numbers.shared_gradient = told.shared_gradient;
+  }
+  void begin_iteration(pipelining::context const&) { zero(numbers); }
+
+private:
+  [[nodiscard]] float coefficient(pipelining::totals const& all) const {
+    float squared = 0;
+    for (int stage = 0; stage < all.rows; ++stage)
+      squared += all.row<training_row>(stage)[0].squared_norm;
+    return squared > clip ? clip / squared : 1.0F;
+  }
+};
+
+[[nodiscard]] inline std::vector<stage_zeroed_by_the_program> zeroed_by_the_program(int stages,
+                                                                                    float clip) {
+  std::vector<stage_zeroed_by_the_program> model;
+  for (trained const& numbers : untrained(stages, 64)) {
+    model.emplace_back();
+    model.back().numbers = numbers;
+    model.back().last_stage = stages - 1;
+    model.back().clip = clip;
   }
   return model;
 }

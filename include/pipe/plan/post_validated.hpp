@@ -25,9 +25,9 @@ struct post_validated_plans {
 //! @brief Lowers a timetable of any schedule to plans that take the step of the optimizer early and
 //! validate it in the next iteration, as `step_validation` says.
 //!
-//! Stages need `accepts` and `roll_back` beside `contribute` and `optimizer_step`: see
-//! `can_step_early`. Their weights are, bit for bit, those of the plan that `lower` makes with the
-//! same sizes. Run them with `post_validated_steps`.
+//! Stages need `accepts`, `roll_back` and `begin_iteration` beside `contribute` and
+//! `optimizer_step`: see `can_step_early`. Their weights are, bit for bit, those of the plan that
+//! `lower` makes with the same sizes. Run them with `post_validated_steps`.
 //!
 //! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
 //! @complexity that of `lower`.

@@ -31,9 +31,9 @@ namespace detail {
     return "contribute(context const&, output), or leave totals_bytes at 0";
   case subject::early_update:
   case subject::validation:
-    return "bool accepts(context const&, totals const&) and roll_back(context const&, bool "
-           "stepped) "
-           "beside optimizer_step, or lower the plan with step_validation::at_once";
+    return "bool accepts(context const&, totals const&), roll_back(context const&, bool stepped) "
+           "and begin_iteration(context const&) beside optimizer_step, or lower the plan with "
+           "step_validation::at_once";
   default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
   }
 }

@@ -58,12 +58,18 @@ concept can_update = requires(Stage& stage, context const& where, totals const& 
 //! iteration that has begun begins again. Forgets the forward passes that have run since; where
 //! `stepped`, brings weights, the state of the optimizer and gradients back, bit for bit, to what
 //! they were before `optimizer_step`, which is called next, with all rows. Keep a copy: to compute
-//! backwards is to round.
+//! backwards is to round. Where the program zeroes gradients before each step, brings them back
+//! whether `stepped` or not, from a copy that `contribute` has made.
+//!
+//! `stage.begin_iteration(context)`: called after that step, where the iteration begins again in
+//! the middle of the program's step. Does to the stage what the program does before each step, such
+//! as zeroing gradients; does nothing where `optimizer_step` zeroes them.
 template <class Stage>
 concept can_step_early = can_update<Stage> &&
   requires(Stage& stage, context const& where, totals const& all) {
   { stage.accepts(where, all) } -> std::convertible_to<bool>;
   stage.roll_back(where, true);
+  stage.begin_iteration(where);
 };
 
 //! @brief `stage.forward_backward(forward, backward, other)`: runs a composite pass, a forward pass
@@ -171,7 +177,8 @@ concept names_scatter = can_be_base<Stage> &&(
 template <class Stage>
 concept names_early_step = can_be_base<Stage> &&(
   !requires { &with_hook_names<Stage>::accepts; } ||
-  !requires { &with_hook_names<Stage>::roll_back; });
+  !requires { &with_hook_names<Stage>::roll_back; } ||
+  requires(Stage & stage, context const& where) { stage.begin_iteration(where); });
 
 template <class Stage>
 concept names_recompute = can_be_base<Stage> && !requires {
@@ -205,9 +212,10 @@ struct check_hook_names {
     "never be called; declare both, as collect_gradients(pipelining::context const&, "
     "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
   static_assert(!names_early_step<Stage> || can_step_early<Stage>,
-                "run: the stage has a member accepts or roll_back, but they would never be called; "
-                "declare both beside optimizer_step, as bool accepts(pipelining::context const&, "
-                "pipelining::totals const&) and roll_back(context const&, bool stepped)");
+                "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
+                "never be called; declare all beside optimizer_step, as bool "
+                "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
+                "const&, bool stepped) and begin_iteration(context const&)");
   static constexpr bool good = true;
 };
 

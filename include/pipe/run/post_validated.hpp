@@ -46,6 +46,9 @@ replace(Runner& runner, post_validated_numbers const& which, post_validated_plan
 //! Until then the weights may be those of a step that is still to be rolled back, and runners
 //! refuse other plans. Over MPI and NCCL every rank makes one and makes the same calls.
 //!
+//! An iteration may begin again within `step`. Where the program does something to the stages
+//! before each step, such as zeroing gradients, their `begin_iteration` does it then.
+//!
 //! @tparam Runner thread_runner, mpi_runner, cuda::stream_runner or cuda::nccl_runner.
 template <class Runner>
 class post_validated_steps {

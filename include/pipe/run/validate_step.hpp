@@ -7,6 +7,7 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/plan/step_validation.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>
@@ -65,6 +66,8 @@ template <can_step_early Stage>
   early_totals const known(memory);
   stage.roll_back(where, stage.accepts(where, known.rows()));
   stage.optimizer_step(where, memory.all_totals());
+  if (memory.work.validation == step_validation::both) // the last plan begins nothing
+    stage.begin_iteration(where);
   return false;
 }
 

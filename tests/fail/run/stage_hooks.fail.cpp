@@ -10,7 +10,9 @@
 // case 8: expected-error {{run: the stage has a member recompute, but it would never be called; declare it as recompute\(pipelining::context const&, pipelining::input\)}}
 // case 9: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
 // case 10: expected-error {{run: the stage has a member collect_gradients or scatter_gradients, but they would never be called; declare both}}
-// case 11: expected-error {{run: the stage has a member accepts or roll_back, but they would never be called; declare both beside optimizer_step}}
+// case 11: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
+// case 12: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
+// case 13: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
@@ -49,6 +51,15 @@ struct block {
   bool accepts(pp::context const&, pp::totals const&) {
     return true;
   }
+  void begin_iteration(pp::context const&) {}
+#elif FAIL_CASE == 12
+  void optimizer_step(pp::context const&, pp::totals const&) {}
+  bool accepts(pp::context const&, pp::totals const&) {
+    return true;
+  }
+  void roll_back(pp::context const&, bool) {}
+#elif FAIL_CASE == 13
+  void begin_iteration(pp::context const&) {}
 #else
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
@@ -62,6 +73,7 @@ struct block {
     return true;
   }
   void roll_back(pp::context const&, bool) {}
+  void begin_iteration(pp::context const&) {}
 #endif
 };
 

@@ -5,6 +5,7 @@
 #include <pipe/run/mpi_store.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
+#include <pipe/run/threads.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -274,6 +275,43 @@ TEST_CASE("processes step early and validate in the next iteration, to the same 
     meeting, "early v-half", pp::make_timetable<pp::VHalf>({4, 6}));
   check_early_training<pp::communicator_per_pair>(
     meeting, "early interleaved", pp::make_timetable<pp::Interleaved<2>>({4, 6}));
+}
+
+TEST_CASE("a program that zeroes gradients before every step has the bits of steps that wait") {
+  pp::mpi_store meeting(MPI_COMM_WORLD, patience);
+  constexpr pp::uniform_sizes sizes{.message = 4,
+                                    .activation = 4,
+                                    .weight_input = 4,
+                                    .tied_bytes = 4,
+                                    .totals_bytes = sizeof(support::training_row)};
+  auto const table = pp::make_timetable<pp::ZeroBubbleH2>({4, 5});
+  long corrected = 0;
+  for (float const clip : {1e6F, 4.0F, 2.0F, 1.0F}) {
+    CAPTURE(clip);
+    auto expected = support::zeroed_by_the_program(4, clip);
+    pp::thread_runner waits(pp::lower(table, sizes), expected);
+    auto model = support::zeroed_by_the_program(4, clip);
+    auto plans = pp::lower_post_validated(table, sizes);
+    pp::mpi_runner runner(plans.first,
+                          model,
+                          meeting.line(),
+                          MPI_COMM_WORLD,
+                          {.deadline = patience, .name = "zeroed " + std::to_string(clip)});
+    auto const numbers = pp::add(runner, std::move(plans));
+    pp::post_validated_steps early(runner);
+    for (int step = 0; step < 6; ++step) {
+      for (auto* each : {&expected, &model})
+        for (auto& stage : *each)
+          support::zero(stage.numbers);
+      waits.step();
+      early.step(numbers);
+    }
+    early.finish();
+    auto const own = static_cast<std::size_t>(runner.rank());
+    CHECK(support::same_bits(model[own].numbers, expected[own].numbers));
+    corrected += early.corrected();
+  }
+  CHECK(corrected > 0);
 }
 
 TEST_CASE("training, evaluation and another number of microbatches share ranks, memory and "

@@ -153,6 +153,45 @@ TEST_CASE(
   CHECK(train<pp::communicator_per_pair>(table, lazy, 14).differ > 0);
 }
 
+TEST_CASE("a program that zeroes gradients before every step has the bits of steps that wait") {
+  int corrected_in_part = 0;
+  int rolled_back = 0;
+  int made_up = 0;
+  for (float const clip : {1e6F, 8.0F, 4.0F, 3.0F, 2.0F, 1.0F, 0.25F})
+    for (int const devices : {1, 2, 4}) {
+      CAPTURE(clip);
+      CAPTURE(devices);
+      auto const table = pp::make_timetable<pp::ZeroBubbleH2>({devices, 5});
+      int const iterations = 6;
+      auto expected = support::zeroed_by_the_program(devices, clip);
+      pp::thread_runner waits(pp::lower(table, sizes), expected);
+      auto model = support::zeroed_by_the_program(devices, clip);
+      auto plans = pp::lower_post_validated(table, sizes);
+      pp::thread_runner runner(plans.first, model);
+      auto const numbers = pp::add(runner, std::move(plans));
+      pp::post_validated_steps early(runner);
+      for (int iteration = 0; iteration < iterations; ++iteration) {
+        for (auto& stage : expected)
+          support::zero(stage.numbers);
+        waits.step();
+        for (auto& stage : model)
+          support::zero(stage.numbers);
+        early.step(numbers);
+      }
+      early.finish();
+      // The last gradients and loss are still there, for a program that logs them.
+      for (std::size_t s = 0; s < model.size(); ++s) {
+        CHECK(support::same_bits(model[s].numbers, expected[s].numbers));
+        rolled_back += model[s].rolled_back;
+        made_up += model[s].made_up;
+      }
+      corrected_in_part += early.corrected() > 0 && early.corrected() < iterations ? 1 : 0;
+    }
+  CHECK(corrected_in_part > 0);
+  CHECK(rolled_back > 0);
+  CHECK(made_up > 0);
+}
+
 TEST_CASE("nobody sees weights that are not validated, and rows survive plans that are added") {
   auto const table = pp::make_timetable<pp::OneFOneB>({3, 4});
   auto const more = pp::make_timetable<pp::OneFOneB>({3, 9});
@@ -202,8 +241,8 @@ TEST_CASE("a stage that cannot undo its step is refused, and told what it lacks"
   CHECK_THROWS_WITH_AS(
     pp::thread_runner(pp::lower_post_validated(table, training_sizes).first, model),
     "run: the sizes of the plan ask for a hook that stage 0 lacks; give it bool accepts(context "
-    "const&, totals const&) and roll_back(context const&, bool stepped) beside optimizer_step, or "
-    "lower the plan with step_validation::at_once",
+    "const&, totals const&), roll_back(context const&, bool stepped) and begin_iteration(context "
+    "const&) beside optimizer_step, or lower the plan with step_validation::at_once",
     std::invalid_argument);
   static_assert(pp::can_step_early<support::early_training_stage>);
   static_assert(!pp::can_step_early<unforgiving_stage>);
