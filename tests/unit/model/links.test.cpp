@@ -269,7 +269,8 @@ std::string refusal_of(std::string const& links) {
 TEST_CASE("links that cannot be are refused with their line") {
   std::string const wanted =
     "costs, line 2: 'links' needs of every link two different devices, the seconds of an empty "
-    "message and those of a byte; none may be negative";
+    "message (0 or between 1e-12 and 1e12) and those of a byte (0 or between 1e-24 and 1); link 0 "
+    "has others";
   for (char const* bad : {"[[0, 0, 1, 1]]",
                           "[[0, 1, 1]]",
                           "[[0, 1.5, 1, 1]]",
