@@ -143,7 +143,7 @@ TEST_CASE("latency and time per byte come back for every edge, late messages or 
     std::vector<pp::timetable_view> const views{step};
     std::vector<pp::message_sample> const seen =
       pp::message_samples(views, [&](pp::pass const&) { return each; });
-    for (int step = 0; step < 3; ++step)
+    for (int repeat = 0; repeat < 3; ++repeat)
       samples.insert(samples.end(), seen.begin(), seen.end());
     for (std::size_t i = 0; i < seen.size(); ++i) // one step of three, in which all were late
       samples[samples.size() - 1 - i].seconds += 30;
