@@ -217,7 +217,7 @@ class Choice(unittest.TestCase):
                                    ({"num_hidden_layers": 1e30}, "'num_hidden_layers' must be a whole number"),
                                    ({"num_hidden_layers": 0}, "must be at least 1"),
                                    ({"num_hidden_layers": -3}, "line 1: 'num_hidden_layers' must be a whole number from 0 to 2^24"),
-                                   ({"hidden_size": 16 << 20, "num_hidden_layers": 99}, "more than 1e15 parameters"),
+                                   ({"hidden_size": 4 << 20, "num_hidden_layers": 99}, "more than 1e15 parameters"),
                                    ({"hidden_size": 2050}, "but 2050 is none of 16"),
                                    ({"num_key_value_heads": 5}, "but 16 is none of 5")):
                 file.write_text(json.dumps({**shape, **change}), encoding="utf-8")
@@ -233,6 +233,24 @@ class Choice(unittest.TestCase):
                 file.write_text(json.dumps({**card, **change}), encoding="utf-8")
                 self.check_refusal((*SMALL[:5], file, *SMALL[6:]), wanted)
                 self.check_refusal((*SMALL[:5], file, *SMALL[6:]), f"--gpu: cannot read '{file}': ")
+
+    def test_costs_as_long_as_they_may_be_are_read_back(self):
+        def refuse(name):
+            raise AssertionError(f"{name} is no number of JSON")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            for time, reason in ((1e12, ""), (1e-12, ""), (1e290, "'forward' has a time for stage 0, chunk 0")):
+                costs = {"pipelining_costs": 1, "communication": 0, "forward": [[time]], "backward_input": [[time]],
+                         "backward_weight": [[time]]}
+                file.write_text(json.dumps(costs), encoding="utf-8")
+                if reason:
+                    self.check_refusal((*SMALL, "--cost", file), reason)
+                    continue
+                rows = json.loads(output(*SMALL, "--cost", file, "--format", "json"), parse_constant=refuse)["candidates"]
+                self.assertTrue(all(0 < row["seconds"] < 1e15 for row in rows))
+                for line in output(*SMALL, "--cost", file).splitlines():
+                    self.assertTrue(line.isprintable(), line)
+                xml.etree.ElementTree.fromstring(output(*SMALL, "--cost", file, "--format", "svg"))
 
     def test_models_and_gpus_from_files(self):
         with tempfile.TemporaryDirectory() as folder:

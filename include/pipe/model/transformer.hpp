@@ -100,16 +100,20 @@ constexpr void check_transformer(transformer const& model) {
   if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
     throw std::invalid_argument(
       "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
-  for (int const each : {model.layers,
-                         model.hidden,
-                         model.heads,
-                         model.head_width,
-                         model.ffn,
-                         model.vocabulary,
-                         model.experts,
-                         model.shared_ffn})
-    if (!model_range.contains(each))
-      throw std::invalid_argument(std::string("transformer: every number must be ") +
+  struct named_number {
+    char const* name;
+    int value;
+  };
+  for (named_number const& each : {named_number{"layers", model.layers},
+                                   {"hidden", model.hidden},
+                                   {"heads", model.heads},
+                                   {"head_width", model.head_width},
+                                   {"ffn", model.ffn},
+                                   {"vocabulary", model.vocabulary},
+                                   {"experts", model.experts},
+                                   {"shared_ffn", model.shared_ffn}})
+    if (!model_range.contains(each.value))
+      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
                                   model_range.words);
   double const hidden = model.hidden; // in double, whose products cannot overflow
   double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn

@@ -133,7 +133,7 @@ TEST_CASE(
                     doctest::Contains("more than 1e15 parameters"));
   CHECK_NOTHROW(pp::check_transformer(shape(1, most / 4, 1, 1)));
   CHECK_THROWS_WITH(pp::check_transformer(shape(1, most + 1, 1, 1)),
-                    "transformer: every number must be a whole number from 0 to 2^24");
+                    "transformer: hidden must be a whole number from 0 to 2^24");
   for (pp::transformer const& large : {shape(most, most, 1, 1),
                                        shape(1, most, most, 1),
                                        shape(most, 1 << 12, 1 << 14, 1),
