@@ -27,10 +27,10 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
   return points;
 }
 
-//! Always the same number of decimals, at the right of a column.
+//! Always the same number of decimals, at the right of a column, a blank from the one before.
 std::string cell(double value, int count, std::size_t width) {
   std::string const text = decimals(value, count);
-  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
+  return std::string(width > text.size() ? width - text.size() : 1, ' ') + text;
 }
 
 std::string per_cent(double share) {
