@@ -3,6 +3,7 @@
 //! @brief How well the stream runner keeps to the plan, and what it costs the host: several
 //! devices of a plan on one GPU, whose passes wait for a known time instead of computing.
 
+#include <pipe/io/append.hpp>
 #include <pipe/io/json.hpp>
 #include <pipe/io/svg.hpp>
 #include <pipe/io/trace.hpp>
@@ -126,13 +127,10 @@ struct line {
   void add(char const* name, Value const& value) {
     text += text.empty() ? "{" : ", ";
     text += "\"" + std::string(name) + "\": ";
-    if constexpr (std::is_convertible_v<Value, std::string>) {
+    if constexpr (std::is_convertible_v<Value, std::string>)
       pp::append_quoted(text, std::string(value));
-    } else {
-      char digits[32];
-      (void)std::snprintf(digits, sizeof digits, "%.6g", static_cast<double>(value));
-      text += digits;
-    }
+    else
+      pp::append_general(text, static_cast<double>(value), 6);
   }
 };
 
@@ -187,8 +185,7 @@ private:
   static double
   span_with_messages(pp::dynamic_timetable const& plan, pp::uniform_cost cost, double message) {
     cost.communication = message;
-    return pp::span_of(
-      pp::simulate({plan.extents, plan.passes, plan.offsets, plan.tables}, cost));
+    return pp::span_of(pp::simulate({plan.extents, plan.passes, plan.offsets, plan.tables}, cost));
   }
 
   void draw(std::string const& name,

@@ -4,10 +4,11 @@
 //! @file
 //! @brief The command line of the example.
 
+#include <pipe/io/append.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <optional>
@@ -37,7 +38,7 @@ struct options {
   std::int64_t keep = 0;            //!< of the chosen schedule, as chunks
   std::int64_t forward_stages = 0;  //!< of the chosen schedule; 0: those that take least
   std::int64_t backward_stages = 0; //!< of the chosen schedule, likewise
-  std::int64_t memory_limit = 0; //!< in microbatches of one stage; 0: none given
+  std::int64_t memory_limit = 0;    //!< in microbatches of one stage; 0: none given
   bool eager = false;
   bool unfused = false;
   examples::adapter adapted = examples::adapter::none; //!< what the chosen schedule is wrapped in
@@ -77,8 +78,10 @@ struct options {
 inline constexpr char const* usage =
   "usage: gpt [OPTION [VALUE]]...\n"
   "Trains a byte-level GPT in a pipeline and compares what happens with the plan.\n\n"
-  "  --backend WHERE    where devices are: threads, mpi (processes: mpirun -n P gpt --backend mpi),\n"
-  "                     cuda (streams of one GPU) or nccl (GPUs, a process each); each has options\n"
+  "  --backend WHERE    where devices are: threads, mpi (processes: mpirun -n P gpt --backend "
+  "mpi),\n"
+  "                     cuda (streams of one GPU) or nccl (GPUs, a process each); each has "
+  "options\n"
   "                     of its own, which --backend WHERE --help tells (threads)\n"
   "  --schedule NAME    any that `timetable --list` names (seq1f1b)\n"
   "  --devices P        devices (8)\n"
@@ -207,29 +210,30 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
     3 * tokens * (parameters + layers * width * static_cast<double>(size.sequence));
   double const kept = tokens * layers * 12 * width * sizeof(float); // under GPipe
   struct bound {
-    char const* what;
+    char const* before;
+    char const* unit;
     double value;
     double most;
     char const* remedy;
   };
   for (bound const& each :
-       {bound{"a model of %.3g parameters", parameters, 1e8, "fewer --layers or less --width"},
-        bound{"a step of %.3g multiplications",
+       {bound{"a model of ", " parameters", parameters, 1e8, "fewer --layers or less --width"},
+        bound{"a step of ",
+              " multiplications",
               work,
               1e13,
               "a shorter --sequence, fewer --microbatches or a smaller model"},
-        bound{"a step that keeps %.3g bytes",
+        bound{"a step that keeps ",
+              " bytes",
               kept,
               8e9,
               "a shorter --sequence, fewer --microbatches or a smaller model"}}) {
     if (each.value > each.most) {
-      char text[64];
-      std::snprintf(text, sizeof text, each.what, each.value);
-      char most[32];
-      std::snprintf(most, sizeof most, "%.0e", each.most);
-      throw std::invalid_argument(std::string(text) +
-                                  " is too much for this example, which takes " + most +
-                                  " at most; choose " + each.remedy);
+      std::string reason = each.before;
+      pipelining::append_general(reason, each.value, 3);
+      reason += std::string(each.unit) + " is too much for this example, which takes ";
+      pipelining::append_general(reason, each.most, 1);
+      throw std::invalid_argument(reason + " at most; choose " + each.remedy);
     }
   }
 }

@@ -5,17 +5,11 @@
 //! @brief Parts of charts, as SVG.
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 
-namespace examples {
+#include "decimals.hpp"
 
-//! A number with a few decimals, whatever the locale of streams.
-[[nodiscard]] inline std::string decimals(double value, int count) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", count, value);
-  return text;
-}
+namespace examples {
 
 //! 1, 2 or 5 times a power of ten, so that about `ticks` of them fill the range.
 [[nodiscard]] inline double round_step(double range, double ticks) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The command line of `timetable choose`.
+#include <pipe/core/limits.hpp>
 #include <pipe/model/read_shape.hpp>
 
 #include <algorithm>
@@ -53,10 +54,10 @@ double gigabytes(std::string_view option, std::string_view word) {
     }
   double value = 0;
   auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc() || end != digits.data() + digits.size() || !(value > 0) || value > 1e9)
-    throw usage_error(std::string(option) +
-                      " wants an amount above 0, such as 80GB, 80GiB, 500MB or 2TB, not " +
-                      quoted(word));
+  if (error != std::errc() || end != digits.data() + digits.size() ||
+      !pp::gpu_range.contains(unit * value))
+    throw usage_error(std::string(option) + " wants an amount " + pp::gpu_range.words +
+                      " GB, such as 80GB, 80GiB, 500MB or 2TB, not " + quoted(word));
   return unit * value;
 }
 
@@ -163,8 +164,11 @@ constexpr choose_option options[] = {
      for (double* const part : parts) {
        std::size_t const comma = rest.find(',');
        *part = number(option, rest.substr(0, comma), 0, 1);
+       if (!pp::share_range.contains(*part))
+         throw usage_error(std::string(option) + ": a share must be " + pp::share_range.words +
+                           ", not " + quoted(rest.substr(0, comma)));
        bool const last = part == parts[2];
-       if (!(*part > 0) || (comma == std::string_view::npos) != last)
+       if ((comma == std::string_view::npos) != last)
          throw usage_error(std::string(option) +
                            " wants three shares of the peak rate, LAYERS,ATTENTION,OUTPUT, not " +
                            quoted(word));

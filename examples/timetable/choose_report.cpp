@@ -9,6 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "../support/decimals.hpp"
 #include "choose.hpp"
 #include "choose_header.hpp"
 #include "choose_lengths.hpp"
@@ -26,18 +27,10 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
   return points;
 }
 
-std::string rounded(double value, int decimals) {
-  std::string text;
-  pp::append_rounded(text, value, decimals);
-  return text;
-}
-
-//! Always the same number of decimals, at the right of a column.
-std::string cell(double value, int decimals, std::size_t width) {
-  char digits[64];
-  int const length = std::snprintf(digits, sizeof digits, "%.*f", decimals, value);
-  std::string text(digits, static_cast<std::size_t>(length));
-  return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
+//! Always the same number of decimals, at the right of a column, a blank from the one before.
+std::string cell(double value, int count, std::size_t width) {
+  std::string const text = decimals(value, count);
+  return std::string(width > text.size() ? width - text.size() : 1, ' ') + text;
 }
 
 std::string per_cent(double share) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "command_line.hpp"
 
+#include <pipe/core/limits.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <string_view>
@@ -48,9 +50,9 @@ int read_extent(std::string_view option, std::string_view word) {
 
 double read_time(std::string_view option, std::string_view word) {
   double const value = read_number<double>(option, word, "a number");
-  if (value != 0 && !(value >= 1e-12 && value <= 1e12))
-    throw usage_error(std::string(option) + ": a time must be 0 or between 1e-12 and 1e12, not " +
-                      quoted(word));
+  if (!pipelining::time_range.contains(value))
+    throw usage_error(std::string(option) + ": a time must be " + pipelining::time_range.words +
+                      ", not " + quoted(word));
   return value;
 }
 
@@ -91,7 +93,9 @@ adapter read_adapter(std::string_view option, std::string_view word) {
   for (named_adapter const& each : named_adapters) {
     if (each.name == word)
       return each.which;
-    all += (all.empty() ? "" : &each == std::end(named_adapters) - 1 ? " or " : ", ") +
+    all += (all.empty()                             ? ""
+            : &each == std::end(named_adapters) - 1 ? " or "
+                                                    : ", ") +
            std::string(each.name);
   }
   throw usage_error(std::string(option) + " wants " + all + ", not " + quoted(word));
@@ -139,9 +143,9 @@ pipelining::uniform_sizes read_sizes(std::string_view option, std::string_view w
       throw usage_error(std::string(option) + " wants at most 7 numbers, not " + quoted(word));
     std::size_t const comma = rest.find(',');
     values[i] = read_number<std::int64_t>(option, rest.substr(0, comma), "numbers of bytes");
-    if (values[i] < 0 || values[i] > std::int64_t{1} << 40)
-      throw usage_error(std::string(option) + ": sizes are between 0 and 2^40, not " +
-                        quoted(rest.substr(0, comma)));
+    if (!pipelining::byte_range.contains(static_cast<double>(values[i])))
+      throw usage_error(std::string(option) + ": a size must be " + pipelining::byte_range.words +
+                        ", not " + quoted(rest.substr(0, comma)));
     if (comma == std::string_view::npos)
       break;
     rest.remove_prefix(comma + 1);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/decimals.hpp"
 #include "make.hpp"
 #include "progress_line.hpp"
 
@@ -53,12 +54,6 @@ compared compare_one(command const& asked, std::string const& name) {
     result.problem = error.what();
   }
   return result;
-}
-
-std::string rounded(double value, int decimals) {
-  std::string text;
-  pp::append_rounded(text, value, decimals);
-  return text;
 }
 
 //! Always that many digits behind the point, so that columns line up.

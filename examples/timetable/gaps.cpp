@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "../support/decimals.hpp"
 #include "../support/named_schedules.hpp"
 #include "command_line.hpp"
 #include "progress_line.hpp"
@@ -71,12 +72,6 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   row.least = std::max(row.least, order.bound);
   row.proven = order.optimal || row.least >= row.makespan * (1 - 1e-9);
   return row;
-}
-
-std::string rounded(double value, int decimals) {
-  std::string text;
-  pp::append_rounded(text, value, decimals);
-  return text;
 }
 
 } // namespace

@@ -5,7 +5,8 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
+
+#include "../support/decimals.hpp"
 
 namespace examples {
 namespace {
@@ -17,13 +18,6 @@ void append_row(std::string& out, table_line const& cells) {
 }
 
 } // namespace
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  bool const zero = std::string(text).find_first_not_of("-0.") == std::string::npos;
-  return zero && text[0] == '-' ? text + 1 : text;
-}
 
 std::string table_of(std::vector<table_line> const& rows) {
   std::string out;
@@ -37,9 +31,9 @@ std::string table_of(std::vector<table_line> const& rows) {
 
 void compare(table_line& row, double published, double ours, int digits) {
   double const scale = std::pow(10, digits);
-  row.push_back(fixed(published, digits));
-  row.push_back(fixed(ours, digits));
-  row.push_back(fixed(std::round(ours * scale) / scale - published, digits));
+  row.push_back(decimals(published, digits));
+  row.push_back(decimals(ours, digits));
+  row.push_back(decimals(std::round(ours * scale) / scale - published, digits));
 }
 
 } // namespace examples

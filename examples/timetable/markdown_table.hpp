@@ -12,9 +12,6 @@ namespace examples {
 //! The cells of a row.
 using table_line = std::vector<std::string>;
 
-//! A number with that many digits behind the point, never "-0".
-std::string fixed(double value, int digits);
-
 //! The first line is the head.
 std::string table_of(std::vector<table_line> const& rows);
 

@@ -4,8 +4,9 @@
 //! @file
 //! @brief Long searches: they end where the user has set a bound.
 
+#include <pipe/io/append.hpp>
+
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <future>
 #include <stdexcept>
@@ -34,10 +35,9 @@ Result with_patience(std::string const& name, double most_seconds, std::function
   std::thread thread(std::move(task));
   if (future.wait_for(std::chrono::duration<double>(most_seconds)) != std::future_status::ready) {
     thread.detach();
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%g", most_seconds);
-    throw too_long(name + " was given up after " + seconds +
-                   " s; allow more with --limit-seconds, or ask for less");
+    std::string reason = name + " was given up after ";
+    pipelining::append_number(reason, most_seconds);
+    throw too_long(reason + " s; allow more with --limit-seconds, or ask for less");
   }
   thread.join();
   return future.get();

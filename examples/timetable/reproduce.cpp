@@ -34,6 +34,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../support/decimals.hpp"
 #include "command_line.hpp"
 #include "markdown_table.hpp"
 #include "progress_line.hpp"
@@ -186,17 +187,17 @@ std::string pareto() {
   std::vector<line> rows{{"limit / P", "zb-auto", "v-auto"}};
   pp::pipeline_size const size{8, 32};
   for (int limit = 6; limit <= 16; ++limit) { // stages of a V; two are one of zb-auto
-    line row{fixed(limit / 16.0, 3)};
+    line row{decimals(limit / 16.0, 3)};
     pp::uniform_cost const linear{2, 2, 2};
     row.push_back(
       limit % 2 != 0
         ? ""
-        : fixed(pp::bubble_rate(pp::make_timetable(
-                  pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = limit / 2}, size, linear)),
-                4));
-    row.push_back(fixed(pp::bubble_rate(pp::make_timetable(
-                          pp::VAuto<pp::dynamic>{.memory_limit = double(limit)}, size)),
-                        4));
+        : decimals(pp::bubble_rate(pp::make_timetable(
+                     pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = limit / 2}, size, linear)),
+                   4));
+    row.push_back(decimals(pp::bubble_rate(pp::make_timetable(
+                             pp::VAuto<pp::dynamic>{.memory_limit = double(limit)}, size)),
+                           4));
     rows.push_back(row);
   }
   return table_of(rows);
@@ -276,9 +277,9 @@ std::string seq1f1b_memory() {
              std::to_string(each.tensor) + ", " + std::to_string(each.kilotokens) + " k"};
     for (std::size_t i = 0; i < 3; ++i) {
       bool const ran = each.bars[i] > 0;
-      row.push_back(ran ? fixed(each.bars[i], 1) : "out of memory");
-      row.push_back(fixed(ours[i], 1));
-      row.push_back(ran ? fixed(100 * (ours[i] / each.bars[i] - 1), 0) + " %" : "");
+      row.push_back(ran ? decimals(each.bars[i], 1) : "out of memory");
+      row.push_back(decimals(ours[i], 1));
+      row.push_back(ran ? decimals(100 * (ours[i] / each.bars[i] - 1), 0) + " %" : "");
       pp::band const band = pp::memory_band(each.tensor, i == 2 ? 4 : 1, false);
       all += ran ? 1 : 0;
       within += each.bars[i] >= ours[i] * band.least && each.bars[i] <= ours[i] * band.most ? 1 : 0;
@@ -340,13 +341,13 @@ std::string seq1f1b_speed() {
       double const ours = times[over] / times[i];
       rows.push_back({std::to_string(each.kilotokens) + " k, " + std::to_string(each.microbatches),
                       names[i],
-                      fixed(each.teraflops[i], 1),
+                      decimals(each.teraflops[i], 1),
                       names[over],
-                      fixed(each.teraflops[over], 1),
-                      fixed(ratio, 3),
-                      fixed(ours, 3),
-                      fixed(ours - ratio, 3),
-                      fixed(ratio / ours, 2)});
+                      decimals(each.teraflops[over], 1),
+                      decimals(ratio, 3),
+                      decimals(ours, 3),
+                      decimals(ours - ratio, 3),
+                      decimals(ratio / ours, 2)});
     }
   }
   return table_of(rows);
@@ -415,7 +416,7 @@ std::string chunk_flow() {
                          pp::packed_cost(microbatches, pp::sequence_work{}));
     line row{each.name};
     compare(row, each.published, 100 * (1 - pp::busy(table, 0) / pp::makespan(table)), 2);
-    row.push_back(fixed(pp::makespan(table), 0));
+    row.push_back(decimals(pp::makespan(table), 0));
     rows.push_back(row);
   }
   return table_of(rows);
@@ -433,9 +434,9 @@ std::string vocabulary() {
                     run.layers,
                     std::to_string(run.devices) + ", " + std::to_string(run.microbatches),
                     std::to_string(run.sequence) + ", " + std::to_string(run.vocabulary),
-                    fixed(run.milliseconds / 1000, 3),
-                    fixed(milliseconds / 1000, 3),
-                    fixed(100 * (milliseconds / run.milliseconds - 1), 1)});
+                    decimals(run.milliseconds / 1000, 3),
+                    decimals(milliseconds / 1000, 3),
+                    decimals(100 * (milliseconds / run.milliseconds - 1), 1)});
   }
   return table_of(rows);
 }

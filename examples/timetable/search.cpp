@@ -14,8 +14,10 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "../support/decimals.hpp"
 #include "files.hpp"
 #include "progress_line.hpp"
 
@@ -240,10 +242,8 @@ private:
   std::string reason_;
 };
 
-std::string rounded(double value) {
-  std::string text;
-  pp::append_rounded(text, value, value < 1 ? 6 : 3); // measured ones are in seconds
-  return text;
+std::string shown(double value) {
+  return rounded(value, value < 1 ? 6 : 3); // measured ones are in seconds
 }
 
 std::string report_of(command const& asked, std::vector<group> const& groups, group const& best) {
@@ -255,9 +255,9 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
   for (group const& each : groups)
     rows.push_back({describe(each.extents()),
                     each.best_name.empty() ? "none fits" : each.best_name,
-                    each.best_name.empty() ? "" : rounded(each.best_start),
-                    rounded(each.found.time),
-                    rounded(each.found.bound)});
+                    each.best_name.empty() ? "" : shown(each.best_start),
+                    shown(each.found.time),
+                    shown(each.found.bound)});
   std::vector<std::size_t> widths(rows[0].size());
   for (std::vector<std::string> const& row : rows)
     for (std::size_t i = 0; i < row.size(); ++i)
@@ -270,7 +270,7 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
     }
     pp::append(out, line, "\n");
   }
-  pp::append(out, "\nfound: ", describe(best.extents()), ", ", rounded(best.found.time));
+  pp::append(out, "\nfound: ", describe(best.extents()), ", ", shown(best.found.time));
   double least = best.found.bound;
   for (group const& each : groups)
     least = std::min(least, each.found.bound);
@@ -279,13 +279,12 @@ std::string report_of(command const& asked, std::vector<group> const& groups, gr
       return a.best_start < b.best_start;
     })->best_start;
   if (first < HUGE_VAL && best.found.time < first * (1 - 1e-9))
-    pp::append(
-      out, ", ", rounded(100 * (1 - best.found.time / first)), " % below the best schedule");
+    pp::append(out, ", ", shown(100 * (1 - best.found.time / first)), " % below the best schedule");
   if (best.found.time <= least * (1 + 1e-9))
     out += "; proven, no order on any of these pipelines takes less";
   else
     pp::append(
-      out, "; at most ", rounded(100 * (best.found.time / least - 1)), " % above what is possible");
+      out, "; at most ", shown(100 * (best.found.time / least - 1)), " % above what is possible");
   return out + "\n\n";
 }
 

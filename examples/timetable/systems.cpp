@@ -171,6 +171,11 @@ std::string row_of(choose_command const& asked, schedule_choice const& call, mad
 
 void systems(int count, char const* const* words) {
   choose_command const asked = read_choose_command(count, words);
+  if (asked.help) { // nothing else has been read
+    std::string const text = "systems takes the options of choose\n" + choose_help();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return;
+  }
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;

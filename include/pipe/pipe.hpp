@@ -14,6 +14,7 @@
 #include <pipe/core/dependencies.hpp>
 #include <pipe/core/edge_table.hpp>
 #include <pipe/core/flow.hpp>
+#include <pipe/core/limits.hpp>
 #include <pipe/core/needs.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/pipeline.hpp>

@@ -183,12 +183,13 @@ class Choice(unittest.TestCase):
                               ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
                               ((*SMALL, "--jittr", 1), "did you mean --jitter"),
                               ((*SMALL, "--memory", "2MB"), "nothing fits 0.002 GB per GPU"),
-                              ((*SMALL, "--memory", 0), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '0'"),
-                              ((*SMALL, "--memory", "nan"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not 'nan'"),
-                              ((*SMALL, "--memory", "80 GB"), "above 0, such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
+                              ((*SMALL, "--memory", 0), "between 1e-6 and 1e9 GB, such as 80GB, 80GiB, 500MB or 2TB, not '0'"),
+                              ((*SMALL, "--memory", "nan"), "such as 80GB, 80GiB, 500MB or 2TB, not 'nan'"),
+                              ((*SMALL, "--memory", "80 GB"), "such as 80GB, 80GiB, 500MB or 2TB, not '80 GB'"),
                               ((*SMALL, "--tensor", 32), "but 16 is none of 32"),
                               ((*SMALL, "--expert", 2), "the model has no experts"),
                               ((*SMALL, "--efficiency", "nan,1,1"), "between 0 and 1, not 'nan'"),
+                              ((*SMALL, "--efficiency", "1,1e-300,1"), "a share must be between 1e-6 and 1, not '1e-300'"),
                               ((*SMALL, "--search", "--rounds", 2, "--seconds", 1), "leave one of them out"),
                               ((*SMALL, "--search", "--seconds", "nan"), "not 'nan'"),
                               ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
@@ -214,18 +215,42 @@ class Choice(unittest.TestCase):
             file = pathlib.Path(folder) / "file.json"
             for change, wanted in (({"num_hidden_layers": "24"}, "'num_hidden_layers' must be a whole number"),
                                    ({"num_hidden_layers": 1e30}, "'num_hidden_layers' must be a whole number"),
-                                   ({"num_hidden_layers": -3}, "must be at least 1"),
+                                   ({"num_hidden_layers": 0}, "must be at least 1"),
+                                   ({"num_hidden_layers": -3}, "line 1: 'num_hidden_layers' must be a whole number from 0 to 2^24"),
+                                   ({"hidden_size": 4 << 20, "num_hidden_layers": 99}, "more than 1e15 parameters"),
                                    ({"hidden_size": 2050}, "but 2050 is none of 16"),
                                    ({"num_key_value_heads": 5}, "but 16 is none of 5")):
                 file.write_text(json.dumps({**shape, **change}), encoding="utf-8")
                 self.check_refusal((SMALL[0], file, *SMALL[2:]), wanted)
                 self.check_refusal((SMALL[0], file, *SMALL[2:]), f"--model: cannot read '{file}': ")
-            for change, wanted in (({"peak_tflops": 0}, "above 0"), ({"memory_gb": "80"}, "'memory_gb' must be a number"),
+            for change, wanted in (({"peak_tflops": 0}, "line 1: 'peak_tflops' must be a number between 1e-6 and 1e9"),
+                                   ({"peak_tflops": 1e308}, "line 1: 'peak_tflops' must be a number between"),
+                                   ({"memory_gb": 1e-290}, "line 1: 'memory_gb' must be a number between"),
+                                   ({"gpus_per_machine": 2.5}, "GPU file, line 1: 'gpus_per_machine' must be a whole number"),
+                                   ({"memory_gb": "80"}, "'memory_gb' must be a number"),
                                    ({"peak_tflops": float("nan")}, "a number is wanted, at line 1"),
                                    ({"peak_tflops": float("inf")}, "a number is wanted, at line 1")):
                 file.write_text(json.dumps({**card, **change}), encoding="utf-8")
                 self.check_refusal((*SMALL[:5], file, *SMALL[6:]), wanted)
                 self.check_refusal((*SMALL[:5], file, *SMALL[6:]), f"--gpu: cannot read '{file}': ")
+
+    def test_costs_as_long_as_they_may_be_are_read_back(self):
+        def refuse(name):
+            raise AssertionError(f"{name} is no number of JSON")
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            for time, reason in ((1e12, ""), (1e-12, ""), (1e290, "'forward' has a time for stage 0, chunk 0")):
+                costs = {"pipelining_costs": 1, "communication": 0, "forward": [[time]], "backward_input": [[time]],
+                         "backward_weight": [[time]]}
+                file.write_text(json.dumps(costs), encoding="utf-8")
+                if reason:
+                    self.check_refusal((*SMALL, "--cost", file), reason)
+                    continue
+                rows = json.loads(output(*SMALL, "--cost", file, "--format", "json"), parse_constant=refuse)["candidates"]
+                self.assertTrue(all(0 < row["seconds"] < 1e15 for row in rows))
+                for line in output(*SMALL, "--cost", file).splitlines():
+                    self.assertTrue(line.isprintable(), line)
+                xml.etree.ElementTree.fromstring(output(*SMALL, "--cost", file, "--format", "svg"))
 
     def test_models_and_gpus_from_files(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -36,6 +36,13 @@ def table(*words):
     return json.loads(output(*words, "--format", "json"))
 
 
+def strict_json(text):
+    """What JSON says, without the Infinity and NaN that Python reads beside it."""
+    def refuse(name):
+        raise AssertionError(f"{name} is no number of JSON")
+    return json.loads(text, parse_constant=refuse)
+
+
 def names():
     return [line.split()[0] for line in output("--list").splitlines()]
 
@@ -594,6 +601,7 @@ class Timetables(unittest.TestCase):
 
     def test_help_and_list(self):
         self.assertIn("--microbatches M", output("--help"))
+        self.assertIn("--microbatches M", output("systems", "--help"))
         self.assertLessEqual({"gpipe", "1f1b", "seq1f1b"}, set(names()))
         for line in output("--list").splitlines():
             self.assertRegex(line, r"^\S+ +\S.{10,130}$")
@@ -647,6 +655,32 @@ class MeasuredCosts(unittest.TestCase):
             self.assertEqual(read["makespan"], table("1f1b", *self.SIZE, "--cost", file)["makespan"])
             page = output("1f1b", *self.SIZE, "--cost", file, "--format", "html", "--against", "seq1f1b")
             self.assertIn("seq1f1b", page)
+
+    def extreme(self, folder, time):
+        return cost_file(folder, {**self.COSTS, "backward_weight": [[1, 1], [0, 2], [3, time], [1, 1]]})
+
+    def test_outputs_of_extreme_times_are_read_back(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for time in (1e12, 1e-12):
+                words = ("zb-h1", *self.SIZE, "--cost", self.extreme(folder, time), "--format")
+                found = strict_json(output(*words, "json"))
+                check_rules(self, found)
+                self.assertEqual(time == 1e12, found["makespan"] > 1e11)
+                strict_json(output(*words, "trace"))
+                rows = list(csv.DictReader(io.StringIO(output(*words, "csv"))))
+                self.assertEqual(max(float(row["end"]) for row in rows), found["makespan"])
+                picture = xml.etree.ElementTree.fromstring(output(*words, "svg"))
+                for element in picture.iter():
+                    for name in ("x", "y", "width", "height"):
+                        self.assertRegex(element.get(name, "0"), r"^[0-9.e+-]+%?$")
+
+    def test_times_beyond_those_of_the_command_line_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for time in (1e308, 1e290, 1.1e12, 9e-13, 1e-290, -1):
+                result = run("zb-h1", *self.SIZE, "--cost", self.extreme(folder, time))
+                self.assertEqual((result.returncode, result.stdout), (2, ""))
+                self.assertIn("costs.json': costs, line 1: 'backward_weight' has a time for stage 2, chunk 1 that is not 0 or "
+                              "between 1e-12 and 1e12", result.stderr)
 
     def test_compare_and_search_take_the_same_times(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -735,7 +769,7 @@ class Mistakes(unittest.TestCase):
         self.refused(*self.GOOD, "--policy", "edge", reason="calls and memory")
         self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,2,3,4,5,6,7,8", reason="at most 7")
         self.refused(*self.GOOD, "--bytes", "1", reason="calls, memory and html")
-        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,-2", reason="between 0 and")
+        self.refused(*self.GOOD, "--format", "memory", "--bytes", "1,-2", reason="0 or between 1 and 2^40")
         self.refused("1f1b", "--devices", "1000", "--microbatches", "1000", "--format", "calls", reason="planned")
 
     def test_tokens(self):

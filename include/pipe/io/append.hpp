@@ -8,7 +8,10 @@
 #include <pipe/config.hpp>
 
 #include <charconv>
+#include <cmath>
 #include <concepts>
+#include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -28,36 +31,78 @@ void append_number(Sink& out, std::integral auto value) {
   out.append(std::string_view(digits, static_cast<std::size_t>(last - digits)));
 }
 
-//! @brief Appends the shortest decimal that reads back as the same double; with an exponent only
-//! where it has more than 16 digits before the point or begins behind the fifth after it.
-template <text_sink Sink>
-void append_number(Sink& out, double value) {
-  char digits[40];
-  double const size = value < 0 ? -value : value;
-  bool const plain = size == 0 || (size >= 1e-5 && size < 1e16);
-  char* const last = std::to_chars(digits,
-                                   digits + sizeof digits,
-                                   value,
-                                   plain ? std::chars_format::fixed : std::chars_format::scientific)
-                       .ptr;
-  out.append(std::string_view(digits, static_cast<std::size_t>(last - digits)));
+namespace detail {
+
+//! A double as text: the one place that all figures of tables and files go through.
+//! @param how a format of std::to_chars, and with it a precision of 0 to 17 digits.
+//! @throws std::invalid_argument for what is not finite, which JSON, SVG and tables cannot hold.
+template <class... How>
+struct digits_of {
+  explicit digits_of(double value, How... how) {
+    if (!std::isfinite(value))
+      throw std::invalid_argument("text: a number that is not finite cannot be written; what it "
+                                  "was made of is too large or divided by 0");
+    size = std::to_chars(room, room + sizeof room, value, how...).ptr - room;
+  }
+  [[nodiscard]] std::string_view text() const noexcept {
+    return {room, static_cast<std::size_t>(size)};
+  }
+  char room[336]; // a sign, 309 digits of the largest double, the point and 17 digits after it
+  std::ptrdiff_t size;
+};
+
+//! Whether people want a number without an exponent.
+[[nodiscard]] inline bool is_plain(double value) noexcept {
+  double const size = std::abs(value);
+  return size == 0 || (size >= 1e-5 && size < 1e16);
 }
 
-//! @brief Appends a double rounded to at most `decimals` digits behind the point, without trailing
+} // namespace detail
+
+//! @brief Appends the shortest decimal that reads back as the same double; with an exponent only
+//! where it has more than 16 digits before the point or begins after the fifth digit behind it.
+//! @throws std::invalid_argument for what is not finite, as all that append a double.
+template <text_sink Sink>
+void append_number(Sink& out, double value) {
+  out.append(detail::digits_of(value,
+                               detail::is_plain(value) ? std::chars_format::fixed
+                                                       : std::chars_format::scientific)
+               .text());
+}
+
+//! @brief Appends a double with so many digits after the point: figures that stand in a column.
+//! Never "-0".
+//! @pre 0 <= decimals <= 17
+template <text_sink Sink>
+void append_fixed(Sink& out, double value, int decimals) {
+  detail::digits_of const digits(value, std::chars_format::fixed, decimals);
+  std::string_view text = digits.text();
+  if (text.find_first_not_of("-0.") == text.npos && text.front() == '-')
+    text.remove_prefix(1);
+  out.append(text);
+}
+
+//! @brief Appends a double rounded to at most `decimals` digits after the point, without trailing
 //! zeros.
 //! @pre 0 <= decimals <= 17
 template <text_sink Sink>
 void append_rounded(Sink& out, double value, int decimals) {
-  char digits[400]; // 309 digits of the largest double, the point and the decimals
-  char const* last =
-    std::to_chars(digits, digits + sizeof digits, value, std::chars_format::fixed, decimals).ptr;
-  std::string_view text(digits, static_cast<std::size_t>(last - digits));
-  if (text.find('.') != std::string_view::npos) {
+  detail::digits_of const digits(value, std::chars_format::fixed, decimals);
+  std::string_view text = digits.text();
+  if (text.find('.') != text.npos) {
     text.remove_suffix(text.size() - 1 - text.find_last_not_of('0'));
     if (text.back() == '.')
       text.remove_suffix(1);
   }
   out.append(text == "-0" ? std::string_view("0") : text);
+}
+
+//! @brief Appends a double rounded to so many significant digits; with an exponent where it has
+//! more digits before the point, or begins after the fourth digit after it: "2.06e+11".
+//! @pre 1 <= digits <= 17
+template <text_sink Sink>
+void append_general(Sink& out, double value, int digits) {
+  out.append(detail::digits_of(value, std::chars_format::general, digits).text());
 }
 
 //! @brief Appends a double rounded to so many significant digits, but with all digits before the
@@ -66,20 +111,15 @@ void append_rounded(Sink& out, double value, int decimals) {
 //! @pre 1 <= digits <= 12
 template <text_sink Sink>
 void append_significant(Sink& out, double value, int digits) {
-  double size = value < 0 ? -value : value;
-  if (size == 0 || (size >= 1e-5 && size < 1e16)) {
-    int decimals = digits - 1;
-    for (; size >= 10 && decimals > 0; size /= 10)
-      --decimals;
-    for (; size > 0 && size < 1; size *= 10)
-      ++decimals;
-    append_rounded(out, value, decimals);
-    return;
-  }
-  char text[40];
-  char* const last =
-    std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits).ptr;
-  out.append(std::string_view(text, static_cast<std::size_t>(last - text)));
+  if (!detail::is_plain(value))
+    return append_general(out, value, digits);
+  double size = std::abs(value);
+  int decimals = digits - 1;
+  for (; size >= 10 && decimals > 0; size /= 10)
+    --decimals;
+  for (; size > 0 && size < 1; size *= 10)
+    ++decimals;
+  append_rounded(out, value, decimals);
 }
 
 //! @brief Appends text and numbers one after the other: `append(out, "device ", 3)`.

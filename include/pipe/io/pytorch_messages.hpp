@@ -163,7 +163,25 @@ private:
                name_of(receive, consumer, action.microbatch) + " is missing");
   }
 
-  //! The action at the other end of a message.
+  //! Both ends of a message stand in the file, even where the pass that makes it does not.
+  void check_other_end(pytorch_action const& action) {
+    if (other_end(action) >= 0)
+      return;
+    auto const verb = static_cast<int>(action.verb);
+    bool const sends =
+      action.verb == pytorch_verb::send_forward || action.verb == pytorch_verb::send_backward;
+    bool const up =
+      action.verb == pytorch_verb::send_forward || action.verb == pytorch_verb::receive_backward;
+    reject(action.line,
+           action.cell,
+           name_of(action.verb, action.stage, action.microbatch) + " waits for ever, since " +
+             name_of(static_cast<pytorch_verb>(sends ? verb + 1 : verb - 1),
+                     action.stage + (up ? 1 : -1),
+                     action.microbatch) +
+             " is missing");
+  }
+
+  //! The action at the other end of a message, or -1 where that is missing.
   [[nodiscard]] int other_end(pytorch_action const& action) {
     switch (action.verb) {
     case pytorch_verb::send_forward:
@@ -182,8 +200,10 @@ private:
   void prove_order() {
     std::vector<std::vector<int>> lines(static_cast<std::size_t>(extents_.devices));
     for (std::size_t i = 0; i < actions_.size(); ++i)
-      if (is_message(actions_[i]))
+      if (is_message(actions_[i])) {
+        check_other_end(actions_[i]);
         lines[static_cast<std::size_t>(actions_[i].line - 1)].push_back(static_cast<int>(i));
+      }
     std::vector<std::size_t> next(lines.size());
     std::vector<std::size_t> ready;
     for (std::size_t line = 0; line < lines.size(); ++line)

@@ -6,6 +6,7 @@
 //!
 //! The file is one JSON object; docs/timetable.md shows it.
 
+#include <pipe/core/limits.hpp>
 #include <pipe/core/pass.hpp>
 #include <pipe/core/shape.hpp>
 #include <pipe/model/cut_costs.hpp>
@@ -16,7 +17,6 @@
 
 #include <charconv>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -60,10 +60,17 @@ inline constexpr char const* bytes_of_costs = "message_bytes";
   return extents;
 }
 
-//! Every number with as many digits as bring it back.
-inline void append_cost_time(std::string& out, double time) {
+//! Every number with as many digits as bring it back. What is below the range is noise of a
+//! measurement, and 0.
+//! @throws std::invalid_argument for a number that `read_costs` would refuse.
+inline void append_cost(std::string& out, double number, number_range const& range = time_range) {
+  if (number > 0 && number < range.least)
+    number = 0;
+  if (!range.contains(number))
+    throw std::invalid_argument(std::string("write_costs: times must be ") + range.words +
+                                "; choose a unit in which they are");
   char digits[32];
-  out.append(digits, std::to_chars(digits, digits + sizeof digits, time).ptr);
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
 }
 
 [[noreturn]] inline void
@@ -73,13 +80,14 @@ refuse_costs(flat_json const& file, std::string const& name, std::string const& 
 }
 
 //! The number of a member that must be there.
-[[nodiscard]] inline double number_in_costs(flat_json const& file, std::string const& name) {
+[[nodiscard]] inline double
+number_in_costs(flat_json const& file, std::string const& name, number_range const& range) {
   if (!file.names().contains(name))
     throw std::invalid_argument("costs: '" + name +
                                 "' is missing; write the file anew by write_costs");
   auto const found = file.numbers().find(name);
-  if (found == file.numbers().end() || !(found->second >= 0))
-    refuse_costs(file, name, "must be a number that is not negative");
+  if (found == file.numbers().end() || !range.contains(found->second))
+    refuse_costs(file, name, std::string("must be a number, ") + range.words);
   return found->second;
 }
 
@@ -104,9 +112,12 @@ refuse_costs(flat_json const& file, std::string const& name, std::string const& 
                    "has another number of times for stage " + std::to_string(stage) + " (" +
                      std::to_string(rows[stage].size()) + ") than for stage 0 (" +
                      std::to_string(rows.front().size()) + "); every stage needs one per chunk");
-    for (double const time : rows[stage])
-      if (!(time >= 0))
-        refuse_costs(file, kind.name, "has a negative time for stage " + std::to_string(stage));
+    for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk)
+      if (!time_range.contains(rows[stage][chunk]))
+        refuse_costs(file,
+                     kind.name,
+                     "has a time for stage " + std::to_string(stage) + ", chunk " +
+                       std::to_string(chunk) + " that is not " + time_range.words);
   }
   return rows;
 }
@@ -121,11 +132,13 @@ refuse_costs(flat_json const& file, std::string const& name, std::string const& 
       return number >= 0 && number <= 65535 && number == static_cast<int>(number);
     };
     if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
-        !(row[2] >= 0) || !(row[3] >= 0))
+        !time_range.contains(row[2]) || !byte_time_range.contains(row[3]))
       refuse_costs(file,
                    links_of_costs,
-                   "needs of every link two different devices, the seconds of an empty message and "
-                   "those of a byte; none may be negative");
+                   "needs of every link two different devices, the seconds of an empty message (" +
+                     std::string(time_range.words) + ") and those of a byte (" +
+                     byte_time_range.words + "); link " + std::to_string(links.size()) +
+                     " has others");
     links.push_back({static_cast<int>(row[0]), static_cast<int>(row[1]), row[2], row[3]});
   }
   return links;
@@ -133,8 +146,8 @@ refuse_costs(flat_json const& file, std::string const& name, std::string const& 
 
 inline void check_names_in_costs(flat_json const& file) {
   for (auto const& [name, place] : file.names()) {
-    bool known = name == format_of_costs || name == message_of_costs ||
-                 name == links_of_costs || name == bytes_of_costs;
+    bool known = name == format_of_costs || name == message_of_costs || name == links_of_costs ||
+                 name == bytes_of_costs;
     for (kind_in_file const& kind : kinds_in_file)
       known = known || name == kind.name;
     if (!known)
@@ -147,7 +160,8 @@ inline void check_names_in_costs(flat_json const& file) {
   if (!file.names().contains(format_of_costs))
     throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
                                 "missing; write one by write_costs");
-  if (number_in_costs(file, format_of_costs) != 1)
+  auto const format = file.numbers().find(format_of_costs);
+  if (format == file.numbers().end() || format->second != 1)
     refuse_costs(file, format_of_costs, "must be 1, the only format so far");
 }
 
@@ -164,14 +178,14 @@ inline void check_names_in_costs(flat_json const& file) {
 inline void
 append_links(std::string& out, std::span<measured_link const> links, double message_bytes) {
   out += std::string(",\n\"") + bytes_of_costs + "\": ";
-  append_cost_time(out, message_bytes);
+  append_cost(out, message_bytes, byte_range);
   out += std::string(",\n\"") + links_of_costs + "\": [";
   for (std::size_t i = 0; i < links.size(); ++i) {
     out += (i == 0 ? "\n[" : ",\n[") + std::to_string(links[i].from) + ", " +
            std::to_string(links[i].to) + ", ";
-    append_cost_time(out, links[i].latency);
+    append_cost(out, links[i].latency);
     out += ", ";
-    append_cost_time(out, links[i].seconds_per_byte);
+    append_cost(out, links[i].seconds_per_byte, byte_time_range);
     out += "]";
   }
   out += "]";
@@ -185,14 +199,15 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 //! @param message_bytes of a message of one chunk: what the time per byte of links is of.
 //! @param extents of the pipeline that the costs are of, for example of the step that `costs_of`
 //! has read.
-//! @throws std::out_of_range where the costs are of fewer stages or chunks.
+//! @throws std::out_of_range where the costs are of fewer stages or chunks, std::invalid_argument
+//! where a time is beyond `time_range`. Shorter ones are written as 0.
 //! @complexity O(S C)
 [[nodiscard]] inline std::string write_costs(shape const& extents,
                                              cost_table const& costs,
                                              std::span<measured_link const> links = {},
                                              double message_bytes = 0) {
   std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
-  detail::append_cost_time(out, costs.latency());
+  detail::append_cost(out, costs.latency());
   std::vector<measured_link> const known =
     links.empty() ? detail::links_of_table(costs, extents.devices)
                   : std::vector<measured_link>(links.begin(), links.end());
@@ -206,7 +221,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
       for (int chunk = 0; chunk < extents.chunks; ++chunk) {
         double const time = costs.duration(row_writer::make(kind.kind, stage, 0, chunk));
         rows += chunk == 0 ? "" : ", ";
-        detail::append_cost_time(rows, time);
+        detail::append_cost(rows, time);
         any = any || time > 0;
       }
       rows += "]";
@@ -225,7 +240,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 [[nodiscard]] inline cut_costs read_costs(std::string_view json) {
   detail::flat_json const file(json);
   detail::check_names_in_costs(file);
-  double const message = detail::number_in_costs(file, detail::message_of_costs);
+  double const message = detail::number_in_costs(file, detail::message_of_costs, time_range);
   std::vector<std::vector<double>> const forward =
     detail::times_in_costs(file, detail::kinds_in_file[0]);
   std::size_t const most = 65535;
@@ -233,13 +248,12 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
     detail::refuse_costs(file, "forward", "has more than 65535 stages or chunks");
   int const stage_count = static_cast<int>(forward.size());
   int const chunk_count = static_cast<int>(forward.front().size());
-  cut_costs result{
-    stage_count,
-    chunk_count,
-    cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
-    detail::links_in_costs(file)};
+  cut_costs result{stage_count,
+                   chunk_count,
+                   cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
+                   detail::links_in_costs(file)};
   if (!result.links.empty())
-    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs);
+    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
   double work = 0;
   for (detail::kind_in_file const& kind : detail::kinds_in_file) {
     std::vector<std::vector<double>> rows = detail::times_in_costs(file, kind);
@@ -261,7 +275,7 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
         work += kind.needed ? time : 0;
       }
   }
-  if (!(work > 0 && work <= std::numeric_limits<double>::max()))
+  if (!(work > 0))
     detail::refuse_costs(file, "forward", "and the backward passes take no time; measure again");
   return result;
 }

@@ -8,6 +8,8 @@
 //! The table holds data sheets, not measurements. Programs replace any number of it, and the
 //! timetable tool reads a GPU from a file.
 
+#include <pipe/core/limits.hpp>
+
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -71,13 +73,27 @@ inline constexpr named_gpu gpus[] = {
   return detail::gpus;
 }
 
-//! @brief Checks that rates are positive.
+namespace detail {
+//! A number of `gpu` with its name.
+struct gpu_member {
+  char const* name;
+  double gpu::*member;
+};
+inline constexpr gpu_member gpu_members[] = {{"peak_tflops", &gpu::peak_tflops},
+                                             {"memory_gb", &gpu::memory_gb},
+                                             {"link_gb_per_s", &gpu::link_gb_per_s},
+                                             {"network_gb_per_s", &gpu::network_gb_per_s},
+                                             {"host_gb_per_s", &gpu::host_gb_per_s}};
+} // namespace detail
+
+//! @brief Checks that rates and memory lie in `gpu_range`.
 //! @throws std::invalid_argument with one sentence.
 constexpr void check_gpu(gpu const& rates) {
-  if (!(rates.peak_tflops > 0 && rates.memory_gb > 0 && rates.link_gb_per_s > 0 &&
-        rates.network_gb_per_s > 0 && rates.host_gb_per_s > 0 && rates.gpus_per_machine > 0))
-    throw std::invalid_argument("gpu: every rate, the memory and the GPUs per machine must be "
-                                "above 0");
+  for (detail::gpu_member const& each : detail::gpu_members)
+    if (!gpu_range.contains(rates.*each.member))
+      throw std::invalid_argument(std::string("gpu: ") + each.name + " must be " + gpu_range.words);
+  if (rates.gpus_per_machine < 1)
+    throw std::invalid_argument("gpu: gpus_per_machine must be at least 1");
 }
 
 //! @brief The GPU of a name.

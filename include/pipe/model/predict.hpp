@@ -35,8 +35,8 @@ struct training_setup {
 struct stage_content {
   int layers = 1;         //!< layers of the model
   bool embedding = false; //!< the embedding of tokens
-  bool output = false; //!< the output layer and the loss
-  int shards = 1;      //!< of the vocabulary, of which this stage has one
+  bool output = false;    //!< the output layer and the loss
+  int shards = 1;         //!< of the vocabulary, of which this stage has one
   // Parts of layers beside the whole ones, of which each has one of every part.
   int projections = 0; //!< what gives query, keys and values
   int attentions = 0;  //!< attention, which has no weights
@@ -79,6 +79,12 @@ constexpr void check_setup(transformer const& model, training_setup const& setup
                                 "GPUs that they are spread over, but " +
                                 std::to_string(model.experts) + " is none of " +
                                 std::to_string(setup.expert));
+  double const of_token =
+    static_cast<double>(activation_bytes(model, 1) + key_value_bytes(model, 1)) * model.layers +
+    static_cast<double>(logits_bytes(model, 1));
+  if (static_cast<double>(setup.sequence) * setup.sequences * of_token > 1e18)
+    throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
+                                "not counted; give shorter sequences or fewer of them");
 }
 
 //! @brief The stages of a pipeline with these layers: the first holds the embedding, the last the

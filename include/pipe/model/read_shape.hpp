@@ -8,6 +8,7 @@
 //! A model's file is the `config.json` that model hubs publish, or an object with the names of the
 //! members of `transformer`. Only numbers, booleans and words at the top are looked at.
 
+#include <pipe/core/limits.hpp>
 #include <pipe/model/flat_json.hpp>
 #include <pipe/model/gpu.hpp>
 #include <pipe/model/transformer.hpp>
@@ -21,21 +22,30 @@
 namespace pipelining::inline v0_2 {
 namespace detail {
 
+//! "model file, line 3: 'hidden' must be ...".
+[[noreturn]] inline void
+refuse_member(char const* what, flat_json const& file, char const* name, char const* wanted) {
+  throw std::invalid_argument(std::string(what) + ", line " + std::to_string(file.line_of(name)) +
+                              ": '" + name + "' must be " + wanted);
+}
+
 //! The first of some names that there is, as a whole number.
-[[nodiscard]] inline int
-whole_number(flat_json const& file, std::initializer_list<char const*> names, int otherwise) {
+[[nodiscard]] inline int whole_number(flat_json const& file,
+                                      std::initializer_list<char const*> names,
+                                      int otherwise,
+                                      char const* what = "model file") {
   for (char const* const name : names) {
     auto const found = file.numbers().find(name);
     bool const missing = found == file.numbers().end();
     if (missing && file.words().count(name) == 0)
       continue;
     double const value = missing ? 0.5 : found->second; // words are no numbers, in quotes or not
-    if (value != std::floor(value) || std::abs(value) > 2147483647.0)
-      throw std::invalid_argument(std::string("model file: '") + name + "' must be a whole number");
+    if (value != std::floor(value) || !model_range.contains(value))
+      refuse_member(what, file, name, model_range.words);
     return static_cast<int>(value);
   }
   if (otherwise < 0)
-    throw std::invalid_argument(std::string("model file: '") + *names.begin() +
+    throw std::invalid_argument(std::string(what) + ": '" + *names.begin() +
                                 "' is missing (or, in a hub's config.json, '" + names.end()[-1] +
                                 "')");
   return otherwise;
@@ -81,23 +91,16 @@ whole_number(flat_json const& file, std::initializer_list<char const*> names, in
 [[nodiscard]] inline gpu read_gpu(std::string_view json) {
   detail::flat_json const file(json);
   gpu result;
-  struct {
-    char const* name;
-    double gpu::*member;
-  } const wanted[] = {{"peak_tflops", &gpu::peak_tflops},
-                      {"memory_gb", &gpu::memory_gb},
-                      {"link_gb_per_s", &gpu::link_gb_per_s},
-                      {"network_gb_per_s", &gpu::network_gb_per_s},
-                      {"host_gb_per_s", &gpu::host_gb_per_s}};
-  for (auto const& each : wanted) {
+  for (detail::gpu_member const& each : detail::gpu_members) {
     auto const found = file.numbers().find(each.name);
-    if (found == file.numbers().end())
-      throw std::invalid_argument(
-        std::string("GPU file: '") + each.name +
-        (file.names().count(each.name) > 0 ? "' must be a number" : "' is missing"));
+    if (found == file.numbers().end() && !file.names().contains(each.name))
+      throw std::invalid_argument(std::string("GPU file: '") + each.name + "' is missing");
+    if (found == file.numbers().end() || !gpu_range.contains(found->second))
+      detail::refuse_member(
+        "GPU file", file, each.name, (std::string("a number ") + gpu_range.words).c_str());
     result.*each.member = found->second;
   }
-  result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8);
+  result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8, "GPU file");
   check_gpu(result);
   return result;
 }

@@ -9,6 +9,7 @@
 //! without tensor parallelism; `predict.hpp` shares them out. Numbers are bf16, attention is causal
 //! and keeps no scores (as in FlashAttention), there is no dropout.
 
+#include <pipe/core/limits.hpp>
 #include <pipe/core/pass.hpp>
 
 #include <cstdint>
@@ -41,7 +42,7 @@ struct transformer {
   bool tied = false;  //!< embedding and output layer are one matrix
   int experts = 0;    //!< experts of a layer; 0: dense
   int experts_per_token = 0; //!< experts that each token passes
-  int shared_ffn = 0; //!< inner width of what every token passes beside its experts
+  int shared_ffn = 0;        //!< inner width of what every token passes beside its experts
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
 };
@@ -72,6 +73,9 @@ namespace detail {
 
 } // namespace detail
 
+//! @brief The most parameters of a model, so that no number of bytes overflows.
+inline constexpr double most_parameters = 1e15;
+
 //! @brief Checks that a model of this shape exists.
 //! @throws std::invalid_argument with one sentence that names what is wrong.
 constexpr void check_transformer(transformer const& model) {
@@ -96,6 +100,29 @@ constexpr void check_transformer(transformer const& model) {
   if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
     throw std::invalid_argument(
       "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
+  struct named_number {
+    char const* name;
+    int value;
+  };
+  for (named_number const& each : {named_number{"layers", model.layers},
+                                   {"hidden", model.hidden},
+                                   {"heads", model.heads},
+                                   {"head_width", model.head_width},
+                                   {"ffn", model.ffn},
+                                   {"vocabulary", model.vocabulary},
+                                   {"experts", model.experts},
+                                   {"shared_ffn", model.shared_ffn}})
+    if (!model_range.contains(each.value))
+      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
+                                  model_range.words);
+  double const hidden = model.hidden; // in double, whose products cannot overflow
+  double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
+                                         : double{1} * model.ffn;
+  double const of_layer = 4 * hidden * static_cast<double>(detail::query_width(model)) +
+                          3 * hidden * inner + hidden * model.experts;
+  if (model.layers * of_layer + 2 * hidden * model.vocabulary > most_parameters)
+    throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
+                                "counted; check layers, widths, experts and vocabulary");
 }
 
 //! @brief Parameters of one layer, without the few of norms and biases.

@@ -64,14 +64,15 @@ namespace detail {
 }
 [[nodiscard]] inline rank_standing read_standing(std::string_view line) {
   rank_standing where;
-  std::size_t const bar = line.find('|');
-  if (line.empty() || bar == std::string_view::npos)
+  std::size_t const bar = line.find('|', 1);
+  if (bar == std::string_view::npos)
     return where;
   where.cause = static_cast<failure_cause>(line.front());
   where.text = std::string(line.substr(bar + 1));
-  for (std::size_t at = 1; at < bar; at = line.find(',', at) + 1) {
+  std::size_t comma = 0; // after the rank
+  for (std::size_t at = 1; (comma = line.find(',', at)) < bar; at = comma + 1) {
     int rank = -1;
-    (void)std::from_chars(line.data() + at, line.data() + bar, rank);
+    (void)std::from_chars(line.data() + at, line.data() + comma, rank);
     where.waits_for.push_back(rank);
   }
   return where;

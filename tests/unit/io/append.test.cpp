@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -52,6 +54,48 @@ TEST_CASE("rounded numbers have no zeros behind them and no negative zero") {
   CHECK(rounded(100, 3) == "100");
   CHECK(rounded(-0.001, 2) == "0");
   CHECK(rounded(1e300, 2).size() == 301);
+}
+
+TEST_CASE("figures of a column have all their digits, however large they are") {
+  auto const fixed = [](double value, int decimals) {
+    std::string text;
+    pp::append_fixed(text, value, decimals);
+    return text;
+  };
+  CHECK(fixed(27.2727, 2) == "27.27");
+  CHECK(fixed(100, 3) == "100.000");
+  CHECK(fixed(-0.001, 2) == "0.00");
+  CHECK(fixed(-0.001, 3) == "-0.001");
+  CHECK(fixed(5e-324, 17) == "0.00000000000000000");
+  double const largest = std::numeric_limits<double>::max();
+  CHECK(fixed(-largest, 17).size() == 1 + 309 + 1 + 17);
+  CHECK(std::strtod(fixed(1e290, 3).c_str(), nullptr) == 1e290);
+}
+
+TEST_CASE("general figures have an exponent where their digits do not reach the point") {
+  auto const general = [](double value, int digits) {
+    std::string text;
+    pp::append_general(text, value, digits);
+    return text;
+  };
+  CHECK(general(206158430208.0, 3) == "2.06e+11");
+  CHECK(general(1e8, 1) == "1e+08");
+  CHECK(general(12.5, 6) == "12.5");
+}
+
+TEST_CASE("what is not finite is refused, whichever way it is written") {
+  for (double const value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    std::string text;
+    CHECK_THROWS_AS(pp::append_number(text, value), std::invalid_argument);
+    CHECK_THROWS_AS(pp::append_fixed(text, value, 1), std::invalid_argument);
+    CHECK_THROWS_AS(pp::append_rounded(text, value, 1), std::invalid_argument);
+    CHECK_THROWS_AS(pp::append_general(text, value, 1), std::invalid_argument);
+    CHECK_THROWS_AS(pp::append_significant(text, value, 1), std::invalid_argument);
+    CHECK_THROWS_WITH(pp::append(text, 1, value),
+                      "text: a number that is not finite cannot be written; what it was made of is "
+                      "too large or divided by 0");
+    CHECK(text == "1");
+  }
 }
 
 TEST_CASE("texts and numbers follow each other") {

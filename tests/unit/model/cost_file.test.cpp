@@ -157,9 +157,9 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
   CHECK(refusal_of(with("\"communication\": 0.5,", "")) ==
         "costs: 'communication' is missing; write the file anew by write_costs");
   CHECK(refusal_of(with("0.5", "-0.5")) ==
-        "costs, line 2: 'communication' must be a number that is not negative");
+        "costs, line 2: 'communication' must be a number, 0 or between 1e-12 and 1e12");
   CHECK(refusal_of(with("0.5", "\"fast\"")) ==
-        "costs, line 2: 'communication' must be a number that is not negative");
+        "costs, line 2: 'communication' must be a number, 0 or between 1e-12 and 1e12");
   CHECK(refusal_of(with("communication", "comunication")) ==
         "costs, line 2: 'comunication' is no entry of a file of costs; those are pipelining_costs, "
         "communication, links, message_bytes, forward, backward_input, backward_weight, recompute, "
@@ -175,8 +175,10 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
   CHECK(refusal_of(with("[2, 3],\n", "")) ==
         "costs, line 6: 'backward_input' is of 1 x 2 stages and chunks, 'forward' of 2 x 2; all "
         "are of the same cut");
-  CHECK(refusal_of(with("[3, 4]", "[3, -4]")) ==
-        "costs, line 3: 'forward' has a negative time for stage 1");
+  CHECK(
+    refusal_of(with("[3, 4]", "[3, -4]")) ==
+    "costs, line 3: 'forward' has a time for stage 1, chunk 1 that is not 0 or between 1e-12 and "
+    "1e12");
   CHECK(refusal_of(with("[\n[1, 2],\n[3, 4]]", "[]")) ==
         "costs, line 3: 'forward' is empty; it needs a list per stage, with a time per chunk");
   CHECK(refusal_of(with("[\n[1, 2],\n[3, 4]]", "7")) ==
@@ -191,6 +193,43 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
         "costs, line 1: 'forward' and the backward passes take no time; measure again");
   CHECK(refusal_of(std::string(whole) + "x") ==
         "JSON: there is text behind the object, at line 12, character 1");
+}
+
+TEST_CASE("times of files have the limits of the command line") {
+  for (char const* const time : {"1e308", "1e-290", "1e290", "1.1e12", "9e-13"}) {
+    CAPTURE(time);
+    CHECK(refusal_of(with("3, 4", std::string("3, ") + time)) ==
+          "costs, line 3: 'forward' has a time for stage 1, chunk 1 that is not 0 or between 1e-12 "
+          "and 1e12");
+    CHECK(refusal_of(with("0.5", time)) ==
+          "costs, line 2: 'communication' must be a number, 0 or between 1e-12 and 1e12");
+  }
+  for (char const* const time : {"1e12", "1e-12", "0", "1e3"})
+    CHECK(refusal_of(with("3, 4", std::string("3, ") + time)) == "it was read");
+  auto const with_link = [](std::string const& bytes, std::string const& link) {
+    return refusal_of(
+      with("0.5", "0.5,\n\"message_bytes\": " + bytes + ",\n\"links\": [[0, 1, " + link + "]]"));
+  };
+  CHECK(with_link("1e6", "1e-6, 1e-11") == "it was read");
+  CHECK(with_link("1e300", "1e-6, 1e-11") ==
+        "costs, line 3: 'message_bytes' must be a number, 0 or between 1 and 2^40");
+  for (char const* const link : {"1e-6, 1e300", "1e-6, 1e-300", "1e-20, 0", "1e13, 0"})
+    CHECK(with_link("1e6", link) ==
+          "costs, line 4: 'links' needs of every link two different devices, the seconds of an "
+          "empty message (0 or between 1e-12 and 1e12) and those of a byte (0 or between 1e-24 and "
+          "1); link 0 has others");
+}
+
+TEST_CASE("what is written can be read: noise below the limits is 0, more is refused") {
+  pp::cost_table noisy({.devices = 1}, {1, 1, 1, 3e-19});
+  noisy.set(pp::pass_kind::recompute, 0, 0, 1e-13);
+  pp::cut_costs const read = pp::read_costs(pp::write_costs({.devices = 1}, noisy));
+  CHECK(read.times.latency() == 0);
+  CHECK(time_of(read.times, pp::pass_kind::recompute, 0) == 0);
+  noisy.set(pp::pass_kind::forward, 0, 0, 2e12);
+  CHECK_THROWS_WITH(pp::write_costs({.devices = 1}, noisy),
+                    "write_costs: times must be 0 or between 1e-12 and 1e12; choose a unit in "
+                    "which they are");
 }
 
 TEST_CASE("damaged files are refused or read, never more") {

@@ -143,7 +143,7 @@ TEST_CASE("latency and time per byte come back for every edge, late messages or 
     std::vector<pp::timetable_view> const views{step};
     std::vector<pp::message_sample> const seen =
       pp::message_samples(views, [&](pp::pass const&) { return each; });
-    for (int step = 0; step < 3; ++step)
+    for (int repeat = 0; repeat < 3; ++repeat)
       samples.insert(samples.end(), seen.begin(), seen.end());
     for (std::size_t i = 0; i < seen.size(); ++i) // one step of three, in which all were late
       samples[samples.size() - 1 - i].seconds += 30;
@@ -269,7 +269,8 @@ std::string refusal_of(std::string const& links) {
 TEST_CASE("links that cannot be are refused with their line") {
   std::string const wanted =
     "costs, line 2: 'links' needs of every link two different devices, the seconds of an empty "
-    "message and those of a byte; none may be negative";
+    "message (0 or between 1e-12 and 1e12) and those of a byte (0 or between 1e-24 and 1); link 0 "
+    "has others";
   for (char const* bad : {"[[0, 0, 1, 1]]",
                           "[[0, 1, 1]]",
                           "[[0, 1.5, 1, 1]]",

@@ -288,5 +288,15 @@ TEST_CASE("setups that do not fit the model are refused") {
   CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .expert = 2}),
                     doctest::Contains("experts"));
   CHECK_THROWS_WITH(pp::find_gpu("h300"), doctest::Contains("h100"));
-  CHECK_THROWS_WITH(pp::check_gpu({.peak_tflops = 0}), doctest::Contains("above 0"));
+  CHECK_THROWS_WITH(pp::check_gpu({.peak_tflops = 0}),
+                    "gpu: peak_tflops must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.network_gb_per_s = 1e308}),
+                    "gpu: network_gb_per_s must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.memory_gb = 1e-290}),
+                    "gpu: memory_gb must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.gpus_per_machine = 0}),
+                    "gpu: gpus_per_machine must be at least 1");
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = std::int64_t{1} << 40, .sequences = 4096}),
+                    "training_setup: a microbatch that keeps more than 1e18 bytes is not counted; "
+                    "give shorter sequences or fewer of them");
 }

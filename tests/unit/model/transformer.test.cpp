@@ -121,3 +121,28 @@ TEST_CASE("shapes that no model has are refused by name") {
   CHECK(message(good).find("experts_per_token") != std::string::npos);
   CHECK_THROWS_WITH(pp::find_transformer("gpt-8b"), doctest::Contains("gpt-7b"));
 }
+
+TEST_CASE(
+  "shapes whose parameters or bytes cannot be counted are refused, the largest are counted") {
+  int const most = 1 << 24;
+  auto const shape = [](int layers, int hidden, int ffn, int vocabulary) {
+    return pp::transformer{
+      .layers = layers, .hidden = hidden, .ffn = ffn, .vocabulary = vocabulary};
+  };
+  CHECK_THROWS_WITH(pp::check_transformer(shape(1, most, 1, 1)),
+                    doctest::Contains("more than 1e15 parameters"));
+  CHECK_NOTHROW(pp::check_transformer(shape(1, most / 4, 1, 1)));
+  CHECK_THROWS_WITH(pp::check_transformer(shape(1, most + 1, 1, 1)),
+                    "transformer: hidden must be a whole number from 0 to 2^24");
+  for (pp::transformer const& large : {shape(most, most, 1, 1),
+                                       shape(1, most, most, 1),
+                                       shape(most, 1 << 12, 1 << 14, 1),
+                                       shape(1, most, 1, most)})
+    CHECK_THROWS_WITH(pp::check_transformer(large), doctest::Contains("more than 1e15 parameters"));
+  pp::transformer experts = shape(1, 1 << 14, 1 << 14, 1);
+  experts.experts = experts.experts_per_token = most;
+  CHECK_THROWS_WITH(pp::check_transformer(experts), doctest::Contains("more than 1e15 parameters"));
+  pp::transformer heads = shape(1, 1 << 14, 1, 1);
+  heads.heads = heads.head_width = most;
+  CHECK_THROWS_WITH(pp::check_transformer(heads), doctest::Contains("more than 1e15 parameters"));
+}

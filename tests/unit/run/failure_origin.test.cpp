@@ -104,3 +104,15 @@ TEST_CASE("answers are asked for once per rank, through a real store too") {
   }
   CHECK_FALSE(one.look_up("nobody has said this", std::chrono::milliseconds(1)));
 }
+
+TEST_CASE("words of a rank that nobody wrote so are read to their end") {
+  CHECK(pp::detail::read_standing("d1,20,|late").waits_for == std::vector<int>{1, 20});
+  CHECK(pp::detail::read_standing("d|late, by 3").waits_for.empty());
+  CHECK(pp::detail::read_standing("d|late, by 3").text == "late, by 3");
+  CHECK(pp::detail::read_standing("d12|late").waits_for.empty()); // no comma after the rank
+  CHECK(pp::detail::read_standing("d1,x,|").waits_for == std::vector<int>{1, -1});
+  for (char const* const nothing : {"", "|", "d", "d1,"}) {
+    CHECK(pp::detail::read_standing(nothing).waits_for.empty());
+    CHECK(pp::detail::read_standing(nothing).text.empty());
+  }
+}
