@@ -11,12 +11,25 @@
 // case 9: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
 // case 10: expected-error {{run: the stage has a member collect_gradients or scatter_gradients, but they would never be called; declare both}}
 // case 11: expected-error {{run: the stage has a member accepts or roll_back, but they would never be called; declare both beside optimizer_step}}
+// case 12: expected-error {{run: the stage has a member tied_gradient or add_tied, but they would never be called; declare both}}
+// case 13: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
+// case 14: expected-error {{run: the stage has a member accepts or roll_back, but they would never be called; declare both beside optimizer_step}}
+// case 15: expected-error {{run: the stage has a member contribute, but it would never be called; declare it as contribute}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
 namespace pp = pipelining;
 
-struct block {
+// What a base class brings is a hook like the stage's own.
+struct layer {
+#if FAIL_CASE == 15
+  static bool contribute(pp::context const&, pp::totals const&, float*) {
+    return true;
+  }
+#endif
+};
+
+struct block final : layer {
 #if FAIL_CASE == 5
   void forward(pp::input, pp::output) {}
 #else
@@ -30,13 +43,20 @@ struct block {
   void backward(pp::context const&, pp::input, pp::output) {}
 #endif
 #if FAIL_CASE == 1
-  void gradients_ready() {}
+  void gradients_ready(pp::context const&, pp::output) {}
 #elif FAIL_CASE == 2
   void add_tied(pp::context const&, pp::input, pp::input) {}
 #elif FAIL_CASE == 3
   void contribute(pp::context const&, pp::input) {}
 #elif FAIL_CASE == 4
-  void optimizer_step(pp::totals const&) {}
+  void optimizer_step(pp::context, pp::totals&) {}
+#elif FAIL_CASE == 12
+  void tied_gradient(pp::context const&, pp::input) {}
+#elif FAIL_CASE == 13
+  void gather_weights(int) {}
+  void use_weights(pp::context&) {}
+#elif FAIL_CASE == 14
+  void roll_back(pp::context const&) {}
 #elif FAIL_CASE == 8
   void recompute(pp::context const&) {}
 #elif FAIL_CASE == 9
@@ -49,7 +69,7 @@ struct block {
   bool accepts(pp::context const&, pp::totals const&) {
     return true;
   }
-#else
+#elif FAIL_CASE != 15
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
   void contribute(pp::context const&, pp::output) {}
