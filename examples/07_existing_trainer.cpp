@@ -97,7 +97,8 @@ int main() {
   auto const table = [](int microbatches) {
     return pp::make_timetable<pp::OneFOneB>({devices, microbatches});
   };
-  // One set of threads and one memory for all plans. Each device stays on a core of its own.
+  // One set of threads and one memory for all plans. Each device stays on its share of the cores;
+  // threads that its passes start stay there, too: OMP_NUM_THREADS, if set, is at most that share.
   pp::thread_runner runner(pp::lower(table(8), sizes), stages, {.on_start = pp::pin_in_turn()});
   pp::plan_number const last_batch = runner.add(pp::lower(table(3), sizes));
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table(3), sizes));

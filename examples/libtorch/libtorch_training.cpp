@@ -107,7 +107,7 @@ bool train(char const* name) {
   auto stages = cut(size, pp::stages(table.extents));
   // Every device has one thread of its own, and PyTorch's operators shall not start more.
   pp::thread_runner runner(
-    pp::lower(table, sizes), stages, {.on_start = [](int) { at::set_num_threads(1); }});
+    pp::lower(table, sizes), stages, {.on_start = [](int, int) { at::set_num_threads(1); }});
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, sizes));
   // [snippet runner]
   double worst = 0;

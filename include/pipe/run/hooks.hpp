@@ -76,8 +76,10 @@ concept can_step_early = can_update<Stage> &&
 //! of this stage and a backward pass (both gradients) of `other`, in any order or at once: neither
 //! needs what the other makes. Composite passes of stages without it run as two passes in turn.
 template <class Stage, class Other>
-concept can_overlap = requires(
-  Stage& stage, composite_half const& forward, composite_half const& backward, Other& other) {
+concept can_overlap = requires(Stage& stage,
+                               composite_half const& forward,
+                               composite_half const& backward,
+                               Other& other) {
   stage.forward_backward(forward, backward, other);
 };
 
@@ -131,89 +133,105 @@ template <class Stage>
 
 namespace detail {
 
-// A name that two base classes have is ambiguous: that is how a member is found whatever it is.
-struct hook_names {
-  int gradients_ready;
-  int tied_gradient;
-  int add_tied;
-  int contribute;
-  int optimizer_step;
-  int recompute;
-  int gather_weights;
-  int use_weights;
-  int collect_gradients;
-  int scatter_gradients;
-  int accepts;
-  int roll_back;
-};
-template <class Stage>
-struct with_hook_names : Stage, hook_names {};
-
-template <class Stage>
-inline constexpr bool can_be_base = std::is_class_v<Stage> && !std::is_final_v<Stage>;
-
-template <class Stage>
-concept names_gradients_ready =
-  can_be_base<Stage> && !requires { &with_hook_names<Stage>::gradients_ready; };
-template <class Stage>
-concept names_tied_gradient =
-  can_be_base<Stage> && !requires { &with_hook_names<Stage>::tied_gradient; };
-template <class Stage>
-concept names_add_tied = can_be_base<Stage> && !requires { &with_hook_names<Stage>::add_tied; };
-template <class Stage>
-concept names_contribute = can_be_base<Stage> && !requires { &with_hook_names<Stage>::contribute; };
-template <class Stage>
-concept names_optimizer_step =
-  can_be_base<Stage> && !requires { &with_hook_names<Stage>::optimizer_step; };
-template <class Stage>
-concept names_gather = can_be_base<Stage> &&(
-  !requires { &with_hook_names<Stage>::gather_weights; } ||
-  !requires { &with_hook_names<Stage>::use_weights; });
-template <class Stage>
-concept names_scatter = can_be_base<Stage> &&(
-  !requires { &with_hook_names<Stage>::collect_gradients; } ||
-  !requires { &with_hook_names<Stage>::scatter_gradients; });
-
-template <class Stage>
-concept names_early_step = can_be_base<Stage> &&(
-  !requires { &with_hook_names<Stage>::accepts; } ||
-  !requires { &with_hook_names<Stage>::roll_back; } ||
-  requires(Stage & stage, context const& where) { stage.begin_iteration(where); });
-
-template <class Stage>
-concept names_recompute = can_be_base<Stage> && !requires {
-  &with_hook_names<Stage>::recompute;
+//! Stands for a parameter of any type but an rvalue reference.
+struct anything {
+  template <class T>
+  operator T&() const;
 };
 
-//! One readable sentence for each hook that has its name and nothing else.
+//! Stands for what no hook takes: what takes this, too, takes whatever comes and is no hook.
+struct stranger {};
+
+// Calls of each name. Only accessible members can be called, those of base classes and of final
+// classes alike. No template deduces its first parameter from braces, so none of a foreign class is
+// instantiated. nvcc takes braces for any aggregate: hence the second call, asked only where the
+// first is good.
+// clang-format off
+inline constexpr auto gradients_ready_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.gradients_ready({a}, b...); s.gradients_ready(a, b...); } {};
+inline constexpr auto tied_gradient_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.tied_gradient({a}, b...); s.tied_gradient(a, b...); } {};
+inline constexpr auto add_tied_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.add_tied({a}, b...); s.add_tied(a, b...); } {};
+inline constexpr auto contribute_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.contribute({a}, b...); s.contribute(a, b...); } {};
+inline constexpr auto optimizer_step_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.optimizer_step({a}, b...); s.optimizer_step(a, b...); } {};
+inline constexpr auto recompute_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.recompute({a}, b...); s.recompute(a, b...); } {};
+inline constexpr auto gather_weights_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.gather_weights({a}, b...); s.gather_weights(a, b...); } {};
+inline constexpr auto use_weights_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.use_weights({a}, b...); s.use_weights(a, b...); } {};
+inline constexpr auto collect_gradients_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.collect_gradients({a}, b...); s.collect_gradients(a, b...); } {};
+inline constexpr auto scatter_gradients_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.scatter_gradients({a}, b...); s.scatter_gradients(a, b...); } {};
+inline constexpr auto accepts_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.accepts({a}, b...); s.accepts(a, b...); } {};
+inline constexpr auto roll_back_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.roll_back({a}, b...); s.roll_back(a, b...); } {};
+inline constexpr auto begin_iteration_of = [](auto& s, auto& a, auto&... b)
+  requires requires { s.begin_iteration({a}, b...); s.begin_iteration(a, b...); } {};
+// clang-format on
+
+template <class Stage, class Call, class First, class... More>
+[[nodiscard]] constexpr bool takes_first() noexcept {
+  if constexpr (std::invocable<Call, Stage&, First&, More&...>)
+    return true;
+  else if constexpr (sizeof...(More) < 3)
+    return takes_first<Stage, Call, First, More..., anything>();
+  else
+    return false;
+}
+
+//! True if a member with the name of a hook has a context as its first parameter, whatever up to
+//! three others are. Two such overloads that differ in a type alone are not found.
+template <class Stage, class Call>
+[[nodiscard]] constexpr bool takes_context(Call) noexcept {
+  return takes_first<Stage, Call, context>() && !takes_first<Stage, Call, stranger>();
+}
+
+//! True if a stage has one of some members and yet lacks the hook that they are. Members of a hook
+//! that fits are not called with `anything`: their bodies may need the right types.
+template <class Stage, bool Fits, class... Calls>
+[[nodiscard]] constexpr bool misfits(Calls... calls) noexcept {
+  if constexpr (Fits)
+    return false;
+  else
+    return (takes_context<Stage>(calls) || ...);
+}
+
+//! One readable sentence for each hook whose other parameters do not fit.
 template <class Stage>
 struct check_hook_names {
-  static_assert(!names_gradients_ready<Stage> || can_announce_gradients<Stage>,
-                "run: the stage has a member gradients_ready, but it would never be called; declare "
-                "it as gradients_ready(pipelining::context const&)");
-  static_assert((!names_tied_gradient<Stage> && !names_add_tied<Stage>) || can_tie<Stage>,
+  static_assert(
+    !misfits<Stage, can_announce_gradients<Stage>>(gradients_ready_of),
+    "run: the stage has a member gradients_ready, but it would never be called; declare "
+    "it as gradients_ready(pipelining::context const&)");
+  static_assert(!misfits<Stage, can_tie<Stage>>(tied_gradient_of, add_tied_of),
                 "run: the stage has a member tied_gradient or add_tied, but they would never be "
                 "called; declare both, as tied_gradient(pipelining::context const&, "
                 "pipelining::output) and add_tied(context const&, input first, input last)");
-  static_assert(!names_contribute<Stage> || can_contribute<Stage>,
+  static_assert(!misfits<Stage, can_contribute<Stage>>(contribute_of),
                 "run: the stage has a member contribute, but it would never be called; declare it "
                 "as contribute(pipelining::context const&, pipelining::output)");
-  static_assert(!names_optimizer_step<Stage> || can_update<Stage>,
+  static_assert(!misfits<Stage, can_update<Stage>>(optimizer_step_of),
                 "run: the stage has a member optimizer_step, but it would never be called; declare "
                 "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
   static_assert(
-    !names_gather<Stage> || can_gather_weights<Stage>,
+    !misfits<Stage, can_gather_weights<Stage>>(gather_weights_of, use_weights_of),
     "run: the stage has a member gather_weights or use_weights, but they would never be "
     "called; declare both, as gather_weights(pipelining::context const&, "
     "pipelining::output) and use_weights(context const&, pipelining::input)");
   static_assert(
-    !names_scatter<Stage> || can_scatter_gradients<Stage>,
+    !misfits<Stage, can_scatter_gradients<Stage>>(collect_gradients_of, scatter_gradients_of),
     "run: the stage has a member collect_gradients or scatter_gradients, but they would "
     "never be called; declare both, as collect_gradients(pipelining::context const&, "
     "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
-  static_assert(!names_early_step<Stage> || can_step_early<Stage>,
+  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of, roll_back_of, begin_iteration_of),
                 "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
-                "never be called; declare all beside optimizer_step, as bool "
+                "never be called; declare all next to optimizer_step, as bool "
                 "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
                 "const&, bool stepped) and begin_iteration(context const&)");
   static constexpr bool good = true;

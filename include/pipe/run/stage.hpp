@@ -48,8 +48,8 @@ concept can_recompute = requires(Stage& stage, context const& where, input in) {
 
 //! @brief `stage.perform(kind, context, input, output)`: passes of kinds of the user's own flow.
 template <class Stage>
-concept can_perform = requires(
-  Stage& stage, pass_kind kind, context const& where, input in, output out) {
+concept can_perform =
+  requires(Stage& stage, pass_kind kind, context const& where, input in, output out) {
   stage.perform(kind, where, in, out);
 };
 
@@ -81,7 +81,7 @@ struct check_stage {
                 "backward_input(context const&, "
                 "input, output) and backward_weight(context const&)");
   static_assert(
-    !names_recompute<Stage> || can_recompute<Stage>,
+    !misfits<Stage, can_recompute<Stage>>(recompute_of),
     "run: the stage has a member recompute, but it would never be called; declare it as "
     "recompute(pipelining::context const&, pipelining::input)");
   static constexpr bool good = check_hook_names<Stage>::good;
@@ -89,7 +89,8 @@ struct check_stage {
 
 } // namespace detail
 
-//! @brief A sentence that says what to give a stage that lacks the member that a kind of pass calls.
+//! @brief A sentence that says what to give a stage that lacks the member that a kind of pass
+//! calls.
 //! @param who "the stage", or "stage 3"
 [[nodiscard]] inline std::string missing_member(stage_call call, std::string const& who) {
   if (call == stage_call::perform)

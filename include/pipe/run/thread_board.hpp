@@ -36,10 +36,10 @@ struct threads {
   //! before their first write, outputs that must be written to their end, and a sentence before an
   //! access through a null buffer ends the process. Costs memory, time and allocations.
   bool guarded = false;
-  //! Called once by the thread of each device, with the number of the device, before anything else:
-  //! the place to pin it to a core (`pin_in_turn`), to name it, to set its rounding or its number of
+  //! Called once by the thread of each device, with the number of the device and how many there
+  //! are, before anything else: the place to give it its cores (`pin_in_turn`), to name it, to set its rounding or its number of
   //! OpenMP threads. The thread touches its memory after that, so it lies near the core.
-  std::function<void(int device)> on_start{};
+  std::function<void(int device, int devices)> on_start{};
   //! How long a device looks for a message before it sleeps; waking up takes about as long. Where the
   //! process has fewer cores than the plan has devices, devices sleep at once.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);

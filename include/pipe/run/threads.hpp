@@ -196,7 +196,7 @@ private:
     };
     try {
       if (board.options.on_start)
-        board.options.on_start(device);
+        board.options.on_start(device, board.devices);
     } catch (std::exception const& error) {
       failed(error.what());
     } catch (...) {

@@ -10,15 +10,28 @@
 // case 8: expected-error {{run: the stage has a member recompute, but it would never be called; declare it as recompute\(pipelining::context const&, pipelining::input\)}}
 // case 9: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
 // case 10: expected-error {{run: the stage has a member collect_gradients or scatter_gradients, but they would never be called; declare both}}
-// case 11: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
-// case 12: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
-// case 13: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all beside optimizer_step}}
+// case 11: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
+// case 12: expected-error {{run: the stage has a member tied_gradient or add_tied, but they would never be called; declare both}}
+// case 13: expected-error {{run: the stage has a member gather_weights or use_weights, but they would never be called; declare both}}
+// case 14: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
+// case 15: expected-error {{run: the stage has a member contribute, but it would never be called; declare it as contribute}}
+// case 16: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
+// case 17: expected-error {{run: the stage has a member accepts, roll_back or begin_iteration, but they would never be called; declare all next to optimizer_step}}
 // clang-format on
 #include <pipe/run/stage.hpp>
 
 namespace pp = pipelining;
 
-struct block {
+// What a base class brings is a hook like the stage's own.
+struct layer {
+#if FAIL_CASE == 15
+  static bool contribute(pp::context const&, pp::totals const&, float*) {
+    return true;
+  }
+#endif
+};
+
+struct block final : layer {
 #if FAIL_CASE == 5
   void forward(pp::input, pp::output) {}
 #else
@@ -32,13 +45,20 @@ struct block {
   void backward(pp::context const&, pp::input, pp::output) {}
 #endif
 #if FAIL_CASE == 1
-  void gradients_ready() {}
+  void gradients_ready(pp::context const&, pp::output) {}
 #elif FAIL_CASE == 2
   void add_tied(pp::context const&, pp::input, pp::input) {}
 #elif FAIL_CASE == 3
   void contribute(pp::context const&, pp::input) {}
 #elif FAIL_CASE == 4
-  void optimizer_step(pp::totals const&) {}
+  void optimizer_step(pp::context, pp::totals&) {}
+#elif FAIL_CASE == 12
+  void tied_gradient(pp::context const&, pp::input) {}
+#elif FAIL_CASE == 13
+  void gather_weights(int) {}
+  void use_weights(pp::context&) {}
+#elif FAIL_CASE == 14
+  void roll_back(pp::context const&) {}
 #elif FAIL_CASE == 8
   void recompute(pp::context const&) {}
 #elif FAIL_CASE == 9
@@ -52,15 +72,15 @@ struct block {
     return true;
   }
   void begin_iteration(pp::context const&) {}
-#elif FAIL_CASE == 12
+#elif FAIL_CASE == 16
   void optimizer_step(pp::context const&, pp::totals const&) {}
   bool accepts(pp::context const&, pp::totals const&) {
     return true;
   }
   void roll_back(pp::context const&, bool) {}
-#elif FAIL_CASE == 13
+#elif FAIL_CASE == 17
   void begin_iteration(pp::context const&) {}
-#else
+#elif FAIL_CASE != 15
   void recompute(pp::context const&, pp::input) {}
   void gradients_ready(pp::context const&) {}
   void contribute(pp::context const&, pp::output) {}

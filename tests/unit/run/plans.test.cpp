@@ -290,7 +290,7 @@ TEST_CASE("threads begin with the caller's function, each for its device, and it
   pp::thread_runner runner(
     pp::lower(pp::make_timetable<pp::OneFOneB>({3, 2}), words),
     model,
-    {.on_start = [&](int device) {
+    {.on_start = [&](int device, int) {
       started[static_cast<std::size_t>(device)] = std::this_thread::get_id();
     }});
   runner.step();
@@ -299,7 +299,7 @@ TEST_CASE("threads begin with the caller's function, each for its device, and it
   auto const fail = [&] {
     pp::thread_runner refused(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 2}), words),
                               model,
-                              {.on_start = [](int device) {
+                              {.on_start = [](int device, int) {
                                 if (device == 1)
                                   throw std::domain_error("no such core");
                               }});
