@@ -187,6 +187,7 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
         "datum 'lost' is made by no kind; let one make it");
   CHECK(refusal([](small_flow& of) {
           of.kind(1).effect_count = 1;
+          of.data.pop_back();
         }).starts_with("kind 'back' makes nothing"));
   CHECK(refusal([](small_flow& of) {
           of.add(1, {does::adds_to, 1});
