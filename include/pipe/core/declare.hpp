@@ -285,6 +285,10 @@ private:
       result.input = reads.input;
       result.input_step = reads.input_step;
     }
+    require(flow_.engines == 1 || count + (implied ? 0 : 1) < 3,
+            flow_.kinds[kind],
+            "waits for three rows, but beside other engines a pass waits for two at most; let one "
+            "of them wait for another");
     int products = 0;
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
       effect const& one = flow_.kinds[kind].effects[i];

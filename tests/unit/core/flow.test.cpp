@@ -251,6 +251,29 @@ TEST_CASE(
         "kind 'dispatch' and datum 'routed': beside the engine compute, a pass frees at most one "
         "datum of its unit that lies in slots and makes at most one; let a kind of the engine "
         "compute do the rest");
+  CHECK(
+    refusal([](small_flow& of) { // of another stage, and of two engines of its own
+      of.data.push_back({.word = "asked", .lives = pp::residence::nowhere, .wanted = true});
+      of.data.push_back({.word = "told", .lives = pp::residence::nowhere, .wanted = true});
+      of.data.push_back({.word = "last", .lives = pp::residence::nowhere, .wanted = true});
+      auto const marks = [&of](pass_kind kind, char letter, engine on, std::uint8_t made) {
+        of.kinds.push_back(
+          {kind,
+           pp::declare_kind(letter, "mark", on, pp::stage_call::perform, {{does::makes, made}})});
+      };
+      marks(pass_kind::copy_in, 'c', engine::copy_in, 3);
+      marks(pass_kind::copy_out, 'o', engine::copy_out, 4);
+      of.kinds.push_back({pass_kind::recompute,
+                          pp::declare_kind('L',
+                                           "late",
+                                           engine::compute,
+                                           pp::stage_call::perform,
+                                           {{does::reads, 0, of_stage::before},
+                                            {does::reads, 3},
+                                            {does::reads, 4},
+                                            {does::makes, 5}})});
+    }) == "kind 'late' waits for three rows, but beside other engines a pass waits for two at "
+          "most; let one of them wait for another");
   CHECK(refusal([](small_flow& of) { // a third kind reads what `back` frees, in any order
           of.data.push_back({.word = "seen", .lives = pp::residence::nowhere, .wanted = true});
           of.kinds.push_back({pass_kind::recompute,

@@ -195,7 +195,9 @@ TEST_CASE("whatever is declared runs, or is refused in a sentence") {
                                                                                 : 1'000;
   std::map<std::string, int> sentences;
   int ends[static_cast<int>(end::count) + 1]{};
-  for (unsigned i = first; i < first + flows; ++i) {
+  // The last is one that has found a fault before: waits for two engines.
+  for (unsigned number = 0; number < flows + (seed == nullptr ? 1 : 0); ++number) {
+    unsigned const i = number < flows ? first + number : 12'075;
     CAPTURE(i);
     outcome const found = try_flow(i);
     ++ends[static_cast<int>(found.at)];
