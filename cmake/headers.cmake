@@ -15,6 +15,7 @@ set(PIPELINING_HEADERS_CORE
   core/dependencies.hpp
   core/edge_table.hpp
   core/flow.hpp
+  core/flow_rules.hpp
   core/limits.hpp
   core/needs.hpp
   core/pass.hpp

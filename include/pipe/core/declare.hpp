@@ -5,10 +5,12 @@
 //! @brief From data and kinds of passes to who waits for whom. Header for pipelining::declare.
 
 #include <pipe/core/flow.hpp>
+#include <pipe/core/flow_rules.hpp>
 #include <pipe/core/pass.hpp>
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <stdexcept>
 
 namespace pipelining::inline v0_2 {
@@ -31,16 +33,6 @@ namespace detail {
 //! The step back: from the stage that makes a datum to those that read it.
 [[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
   return whose == of_stage::group ? beside : -step_to(whose);
-}
-
-//! A set of rows or of kinds.
-using flow_set = std::uint32_t;
-
-[[nodiscard]] constexpr flow_set only(int member) noexcept {
-  return static_cast<flow_set>(1u << static_cast<unsigned>(member));
-}
-[[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
-  return (set >> static_cast<unsigned>(member) & 1u) != 0;
 }
 
 //! What a kind waits for, before what is implied is left out.
@@ -83,6 +75,10 @@ struct data_users {
         known.freers |= one.what == does::frees ? only(kind) : 0;
       }
   }
+  //! True when whoever makes the row of a datum makes the datum.
+  [[nodiscard]] constexpr bool fill_row(flow const& declared, int datum) const noexcept {
+    return of[datum].makers == declared.makers[declared.row_of[datum]];
+  }
 };
 
 //! True when among these kinds every datum of a unit that one reads is made by one, and every datum
@@ -106,7 +102,10 @@ class flow_resolution {
 public:
   constexpr explicit flow_resolution(flow& target) : flow_(target) {}
 
+  //! @throws std::invalid_argument with the sentence of the first rule that is broken.
   constexpr void run() {
+    flow_rules const rules(flow_);
+    rules.check_parts();
     number_engines();
     number_rows();
     find_readers();
@@ -118,14 +117,12 @@ public:
       if (flow_.kinds[kind].exists())
         for (int after = 0; after < 2; ++after)
           link(kind, after == 1);
+    rules.check_uses(makers_);
+    check_ends(rules);
     find_choices();
   }
 
 private:
-  static constexpr bool brings(effect const& one) noexcept {
-    return one.what == does::makes || one.what == does::adds_to;
-  }
-
   constexpr void number_engines() {
     for (int on = 1; on < engine_count; ++on)
       for (kind_of_pass const& kind : flow_.kinds)
@@ -136,13 +133,12 @@ private:
   //! Data whose makers make another datum too share its row.
   constexpr void number_rows() {
     for (int of = 0; of < flow_.data_count; ++of) {
-      flow_set makers = 0;
+      flow_set& makers = makers_[of];
       for (int kind = 0; kind < most_kinds; ++kind)
         for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
           if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
             makers = static_cast<flow_set>(makers | only(kind));
-      if (makers == 0)
-        throw std::invalid_argument("flow: no kind makes one of the data");
+      require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
       int row = 0;
       while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
         ++row;
@@ -158,7 +154,8 @@ private:
   //! Who reads a datum of another stage, and whether anybody frees it. Memory that a kind works in
   //! is there where the datum whose pool it shares is.
   constexpr void find_readers() {
-    int pool_step[256]{};
+    int pool_step[slot_classes]{};
+    bool both_ways[slot_classes]{};
     for (kind_of_pass const& kind : flow_.kinds) {
       flow_.scatters =
         flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
@@ -170,14 +167,21 @@ private:
           continue;
         flow_.reader_step[one.of] = step_back(one.stage);
         flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
-        pool_step[flow_.data[one.of].pool] = flow_.reader_step[one.of];
+        int& step = pool_step[flow_.data[one.of].pool];
+        bool& both = both_ways[flow_.data[one.of].pool];
+        both = both || (step != 0 && step != flow_.reader_step[one.of]);
+        step = flow_.reader_step[one.of];
       }
     }
     for (int of = 0; of < flow_.data_count; ++of) {
-      if (flow_.data[of].lives != residence::nowhere)
-        flow_.reader_step[of] = pool_step[flow_.data[of].pool];
-      if (flow_.data[of].instance == per::reader && flow_.reader_step[of] == 0)
-        throw std::invalid_argument("flow: no other stage reads what there is for each reader");
+      int const pool = flow_.data[of].pool;
+      if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
+        continue;
+      flow_.reader_step[of] = pool_step[pool];
+      require(pool_step[pool] == 0 || flow_.freed[of],
+              flow_.data[of],
+              "lies in a pool of what other stages read, but they do not read it and nobody frees "
+              "it; let a kind free it, or put it into another pool");
     }
   }
 
@@ -197,14 +201,13 @@ private:
         reads.own = static_cast<flow_set>(reads.own | only(row));
         continue;
       }
-      int const step = step_to(one.stage);
-      if (reads.input != kind_links::none && (reads.input != row || reads.input_step != step))
-        throw std::invalid_argument("flow: a kind reads data of two other stages");
       reads.input = row;
-      reads.input_step = step;
+      reads.input_step = step_to(one.stage);
     }
-    if (made_[kind] == 0)
-      throw std::invalid_argument("flow: a kind makes nothing, so nobody can tell that it has run");
+    require(made_[kind] != 0,
+            declared,
+            "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
+            "nowhere");
     reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
   }
 
@@ -257,8 +260,10 @@ private:
     int made = 0;
     for (int row = 0; row < flow_.rows; ++row)
       if (holds(made_[kind], row)) {
-        if (made == 3)
-          throw std::invalid_argument("flow: a kind makes more than three rows of data");
+        require(
+          made < 3,
+          flow_.kinds[kind],
+          "makes more than three rows of data; let the same kinds make what belongs together");
         result.made[made++] = row;
       }
     flow_set own = reads.own;
@@ -268,8 +273,9 @@ private:
     int count = 0;
     for (int row = 0; row < flow_.rows; ++row)
       if (holds(own, row)) {
-        if (count == 2)
-          throw std::invalid_argument("flow: a kind waits for more than two rows of its own stage");
+        require(count < 2,
+                flow_.kinds[kind],
+                "waits for more than two rows of its own stage; let one of them wait for another");
         result.own[count++] = row;
       }
     bool implied = reads.input == kind_links::none;
@@ -279,17 +285,29 @@ private:
       result.input = reads.input;
       result.input_step = reads.input_step;
     }
+    require(flow_.engines == 1 || count + (implied ? 0 : 1) < 3,
+            flow_.kinds[kind],
+            "waits for three rows, but beside other engines a pass waits for two at most; let one "
+            "of them wait for another");
     int products = 0;
     for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
       effect const& one = flow_.kinds[kind].effects[i];
       if (one.what == does::adds_to)
         result.chunk_step = one.order == chunk_order::ascending ? -1 : 1;
       if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
-        if (products == 3)
-          throw std::invalid_argument("flow: a kind makes more than three data for other stages");
+        require(products < 3,
+                flow_.kinds[kind],
+                "makes more than three data for other stages; let a second kind make the others");
         result.products[products++] = one.of;
       }
     }
+  }
+
+  constexpr void check_ends(flow_rules const& rules) const {
+    flow_set reached[most_kinds]{};
+    for (int kind = 0; kind < most_kinds; ++kind)
+      reached[kind] = reads_[kind].reached;
+    rules.check_ends(reached, made_);
   }
 
   //! Is there a set of kinds that makes all rows once but is not what a unit needs?
@@ -299,6 +317,9 @@ private:
       if (flow_.kinds[kind].exists())
         existing = static_cast<flow_set>(existing | only(kind));
     data_users const users(flow_);
+    for (int of = 0; of < flow_.data_count; ++of)
+      flow_.has_choices =
+        flow_.has_choices || (is_read_elsewhere(flow_, of) && !users.fill_row(flow_, of));
     for (flow_set kinds = existing; kinds != 0 && !flow_.has_choices;
          kinds = (kinds - 1) & existing)
       flow_.has_choices = makes_rows_once(flow_, kinds) && !uses_all_data(users, kinds);
@@ -307,6 +328,7 @@ private:
   flow& flow_;
   kind_reads reads_[most_kinds]{};
   flow_set made_[most_kinds]{};
+  flow_set makers_[most_data]{}; // by datum
 };
 
 } // namespace detail
@@ -317,23 +339,35 @@ private:
 //! Works out who waits for whom. What a pass waits for is who made what it reads; reads that others
 //! imply are left out, so a pass waits for at most one row of another stage and two of its own.
 //!
-//! @throws std::invalid_argument (in the compiler: no constant) for a kind that makes nothing,
-//! reads of two other stages, or waits for more rows than that, and for data that nobody makes.
-[[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
-                                     std::initializer_list<numbered_kind> kinds) {
+//! @throws std::invalid_argument (in the compiler: no constant, and the same sentence) for what
+//! `flow_rules` refuse: numbers that are none, a kind that makes nothing or uses more slots than a
+//! pass has, data that nobody makes, or that one kind frees and another may still read.
+//! @complexity O(2^k) for k kinds, where no set of them is a wrong choice.
+[[nodiscard]] constexpr flow declare(std::span<datum const> data,
+                                     std::span<numbered_kind const> kinds) {
   flow result;
   for (datum const& one : data) {
-    if (result.data_count == most_data)
-      throw std::invalid_argument("flow: more than 26 data");
+    detail::require(
+      result.data_count < most_data, one, "is one too many; a flow has at most 26 data");
     result.data[result.data_count++] = one;
   }
   for (numbered_kind const& one : kinds) {
-    if (index_of(one.number) >= most_kinds || result.kinds[index_of(one.number)].exists())
-      throw std::invalid_argument("flow: kinds have different numbers below 26");
+    detail::require(index_of(one.number) < most_kinds && !result[one.number].exists(),
+                    one.kind,
+                    "has a number of 26 or more, or that of another kind; use another pass_kind");
+    detail::require(one.kind.exists(), one.kind, "has no letter; give it one");
     result.kinds[index_of(one.number)] = one.kind;
   }
+  if (kinds.empty())
+    throw std::invalid_argument("flow: there is no kind of pass; declare one");
   detail::flow_resolution(result).run();
   return result;
+}
+
+//! @brief The same of lists.
+[[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
+                                     std::initializer_list<numbered_kind> kinds) {
+  return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
 }
 
 } // namespace pipelining::inline v0_2

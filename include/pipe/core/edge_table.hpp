@@ -63,9 +63,15 @@ namespace detail {
           {group.first + other, member});
     }
   std::size_t widest = 1;
+  // One pass of a group may make something for each of its neighbours, other passes for one side.
   for (std::size_t stage = 0; stage < count; ++stage)
-    widest = std::max(
-      {widest, before_all[stage].size() + beside_all[stage].size(), after_all[stage].size()});
+    widest =
+      std::max({widest,
+                before_all[stage].size() + beside_all[stage].size(),
+                after_all[stage].size(),
+                beside_all[stage].empty()
+                  ? 0
+                  : before_all[stage].size() + beside_all[stage].size() + after_all[stage].size()});
   std::vector<int> table{static_cast<int>(widest)};
   int at = 0;
   for (auto const& side : sides) {

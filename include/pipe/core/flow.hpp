@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <stdexcept>
 
 namespace pipelining::inline v0_2 {
 
@@ -54,13 +55,17 @@ struct flow_word {
     for (std::size_t i = 0; i < Size; ++i)
       text[i] = literal[i];
   }
-  //! What another text holds, and an end to it. @pre together at most 27 letters
-  [[nodiscard]] static constexpr flow_word of(char const* word, char const* end = "") noexcept {
+  //! What another text holds, and an end to it.
+  //! @throws std::invalid_argument for more than 27 letters together.
+  [[nodiscard]] static constexpr flow_word of(char const* word, char const* end = "") {
     flow_word result;
-    int at = 0;
+    std::size_t at = 0;
     for (char const* const part : {word, end})
-      for (int i = 0; part[i] != '\0'; ++i)
+      for (int i = 0; part[i] != '\0'; ++i) {
+        if (at + 1 == sizeof text)
+          throw std::invalid_argument("flow: a word has at most 27 letters");
         result.text[at++] = part[i];
+      }
     return result;
   }
   //! For calls that want C strings.
@@ -174,8 +179,8 @@ struct flow {
   bool freed[most_data]{};           //!< by datum: a kind frees it
   kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
   int engine_row[engine_count] = {
-    0, -1, -1, -1};                           //!< which row of a device an engine is, -1 for none
-  int engines = 1;                            //!< rows of passes of a device
+    0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
+  int engines = 1;              //!< rows of passes of a device
   bool reads_in_groups = false; //!< a kind reads what the stages of its group make
   bool scatters = false;        //!< gradients of weights that are gathered are scattered
   bool has_needs = false;       //!< a kind needs what another keeps there for several units
@@ -220,12 +225,15 @@ struct flow {
 }
 
 //! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.
+//! @throws std::invalid_argument for more than 10 effects.
 [[nodiscard]] constexpr kind_of_pass declare_kind(char letter,
                                                   flow_word const& word,
                                                   engine on,
                                                   stage_call calls,
                                                   std::initializer_list<effect> effects) {
   kind_of_pass result{letter, word, on, calls};
+  if (effects.size() > most_effects)
+    throw std::invalid_argument("flow: a kind has at most 10 effects; split it into two kinds");
   for (effect const& one : effects)
     result.effects[result.effect_count++] = one;
   return result;

@@ -79,7 +79,7 @@ device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
 
 //! @brief The way that a microbatch takes.
 [[nodiscard]] constexpr int route_of(shape const& extents, int microbatch) noexcept {
-  return extents.where == placement::custom ? microbatch % extents.custom_routes
+  return extents.where == placement::custom   ? microbatch % extents.custom_routes
          : enters_at_end(extents, microbatch) ? 1
                                               : 0;
 }
@@ -126,6 +126,9 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
     throw std::invalid_argument("shape: at most 65535 microbatches are supported");
   if (extents.chunks > most)
     throw std::invalid_argument("shape: at most 65535 chunks are supported");
+  if (std::int64_t{rows} * stages(extents) > most_passes / extents.custom_routes)
+    throw std::invalid_argument("shape: the routes give more than 2^28 lines of stages and rows of "
+                                "the flow; choose fewer routes");
   std::int64_t const per_stage = std::int64_t{rows} * extents.microbatches * extents.chunks;
   if (per_stage > most_passes / stages(extents))
     throw std::invalid_argument(

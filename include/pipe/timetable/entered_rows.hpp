@@ -251,7 +251,7 @@ constexpr row_findings enter_row(place_map const& map,
         int const line = base + links.own[k];
         if (made_at[line][unit] - here < behind)
           continue;
-        if (!Plain && others != nullptr)
+        if (!Plain && others != nullptr && others[i] == nothing_before)
           others[i] = line;
         else
           input = line;

@@ -202,6 +202,27 @@ constexpr report check_memory(pool_effect const& of,
   return {};
 }
 
+//! True when the stages of which a unit reads a datum have made it, not only another of its row.
+//! @param found the kinds of every unit of every stage
+[[nodiscard]] constexpr bool
+reads_what_is_made(pipeline const& over, data_users const& users, flow_set const* found, int at) {
+  flow const& declared = *over.declared;
+  int const unit_count = units(over);
+  for (int kind = 0; kind < most_kinds; ++kind)
+    for (int i = 0; holds(found[at], kind) && i < declared.kinds[kind].effect_count; ++i) {
+      effect const& one = declared.kinds[kind].effects[i];
+      if (one.stage == of_stage::own || users.fill_row(declared, one.of))
+        continue;
+      int const stage = at / unit_count;
+      for (int k = 0; k < neighbours(over, stage, step_to(one.stage)); ++k) {
+        int const maker = neighbour(over, stage, step_to(one.stage), k).stage;
+        if ((found[maker * unit_count + at % unit_count] & users.of[one.of].makers) == 0)
+          return false;
+      }
+    }
+  return true;
+}
+
 //! Every unit has kinds of passes that go together.
 constexpr report check_sets(place_map const& map, place_row const* rows) {
   pipeline const& over = map.over;
@@ -215,8 +236,10 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
     }
   report result;
   flow_set good = 0; // that of the unit before, as a rule
+  data_users const users(*over.declared);
   for (int i = 0; i < count && result; ++i)
-    if (found[i] != good && !uses_all_data(*over.declared, found[i])) {
+    if ((found[i] != good && !uses_all_data(users, found[i])) ||
+        (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
       result = {rule::wrong_kinds, device_of(over, what), 0, what, {}};
     } else {
@@ -262,10 +285,9 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   message_times const times{table.latency, table.groups, table.links};
   for (int number = 0; number < rows && result; ++number) {
     place_row const& row = entered.rows()[number];
-    result =
-      plain
-        ? check_times<true>(entered.map(), row, part.view(), times, number, row.count, 0)
-        : check_times<false>(entered.map(), row, part.view(), times, number, row.count, 0);
+    result = plain
+               ? check_times<true>(entered.map(), row, part.view(), times, number, row.count, 0)
+               : check_times<false>(entered.map(), row, part.view(), times, number, row.count, 0);
     if (result && memory_limit != unlimited && table.declared->engines == 1)
       result = check_memory(memory, row.passes, row.count, number, memory_limit);
   }

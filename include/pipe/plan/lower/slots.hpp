@@ -23,13 +23,13 @@ namespace pipelining::inline v0_2::detail {
 struct slot_pool {
   int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
   int* released =
-    nullptr;     //!< [2 items of the device], by slot: the item that released it last, or `nothing`
+    nullptr; //!< [2 items of the device], by slot: the item that released it last, or `nothing`
   //! [items of the device][width + 1], by slot: who has read what was in it, where several streams
   //! can; else null.
   int* readers = nullptr;
-  int first = 0; //!< of freed, the slot to take next
-  int last = 0;  //!< one behind the last of freed
-  int count = 0; //!< slots that exist
+  int first = 0;      //!< of freed, the slot to take next
+  int last = 0;       //!< one behind the last of freed
+  int count = 0;      //!< slots that exist
   int peak = nothing; //!< the item that was the first to need that many
 
   //! A slot for an item: the one that has been free the longest, or a new one.
@@ -76,9 +76,11 @@ struct slot_state {
 };
 
 //! @brief The most items that an item needs: the makers of what it reads, and who left the slots
-//! that it takes.
+//! that it takes. In a chain that is one for each effect; in a graph of width w, up to w + 2 left
+//! each of the seven slots that a pass may take, 3 w those that it fills for readers.
 [[nodiscard]] constexpr int most_needs(pipeline const& over) noexcept {
-  return 12 * graph_width(over);
+  int const width = graph_width(over);
+  return 12 * width + (width > 1 ? 24 : 0);
 }
 
 //! The walk over the program of one device.

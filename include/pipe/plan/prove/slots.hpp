@@ -204,11 +204,11 @@ struct slot_check {
       return {static_cast<slot_class>(use.pool), *kept};
     return use.makes || use.works_in ? step.out : step.in;
   }
-  //! What lies nowhere orders those that make and read it.
+  //! What lies nowhere orders those that make and read it. A pass may use what it has made.
   constexpr void follow_nowhere(int i, int instance, bool makes) noexcept {
     if (makes)
       makers[instance] = i;
-    else if (makers[instance] == nothing || !knows(i, makers[instance]))
+    else if (makers[instance] != i && (makers[instance] == nothing || !knows(i, makers[instance])))
       fail(plan_rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {

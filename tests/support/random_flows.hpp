@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Flows, pipelines and orders by chance, sensible ones and nonsense, for tests.
+
+#include <pipe/core/declare.hpp>
+#include <pipe/core/dependencies.hpp>
+#include <pipe/core/pipeline.hpp>
+#include <pipe/core/slot_class.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace support {
+
+//! @brief Chance, the same on all machines.
+struct dice {
+  std::mt19937 engine;
+
+  explicit dice(unsigned seed) : engine(seed) {}
+  //! @brief A number from 0 to below `count`.
+  int below(int count) { return static_cast<int>(engine() % static_cast<unsigned>(count)); }
+  bool one_in(int count) { return below(count) == 0; }
+  template <class Enum>
+  Enum any(int count) {
+    return static_cast<Enum>(below(count));
+  }
+  template <class T>
+  T const& pick(std::vector<T> const& of) {
+    return of[static_cast<std::size_t>(below(static_cast<int>(of.size())))];
+  }
+  template <class T>
+  void shuffle(std::vector<T>& of) {
+    for (std::size_t i = of.size(); i > 1; --i)
+      std::swap(of[i - 1], of[static_cast<std::size_t>(below(static_cast<int>(i)))]);
+  }
+};
+
+//! @brief What `declare` is given.
+struct declaration {
+  std::vector<pipelining::datum> data{};
+  std::vector<pipelining::numbered_kind> kinds{};
+
+  [[nodiscard]] pipelining::flow flow() const { return pipelining::declare(data, kinds); }
+};
+
+namespace random_detail {
+
+namespace pp = pipelining;
+
+inline std::uint8_t number(pp::slot_class of) {
+  return static_cast<std::uint8_t>(of);
+}
+
+inline void add(pp::kind_of_pass& to, pp::effect const& one) {
+  if (to.effect_count < pp::most_effects)
+    to.effects[to.effect_count++] = one;
+}
+
+inline pp::datum datum_of(char const* word, pp::slot_class pool) {
+  pp::datum result;
+  result.word = pp::flow_word::of(word);
+  result.pool = number(pool);
+  result.arrives_in = number(pool);
+  return result;
+}
+
+//! Any numbers at all, most of them in range.
+inline declaration nonsense(dice& chance) {
+  declaration result;
+  int const data = chance.below(6) + (chance.one_in(50) ? 25 : 0);
+  for (int i = 0; i < data; ++i) {
+    pp::datum of;
+    of.word = pp::flow_word::of(("d" + std::to_string(i)).c_str());
+    of.pool = static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::slot_classes));
+    of.arrives_in =
+      static_cast<std::uint8_t>(chance.below(chance.one_in(10) ? 256 : pp::slot_classes));
+    of.lives = chance.one_in(3) ? chance.any<pp::residence>(4) : pp::residence::device;
+    of.instance = chance.one_in(3) ? chance.any<pp::per>(4) : pp::per::unit;
+    of.wanted = chance.one_in(2);
+    of.only_chunked = chance.one_in(8);
+    result.data.push_back(of);
+  }
+  int const kinds = chance.below(8) + 1;
+  for (int i = 0; i < kinds; ++i) {
+    pp::kind_of_pass kind;
+    kind.letter = chance.one_in(40) ? '\0' : static_cast<char>('a' + chance.below(26));
+    kind.word = pp::flow_word::of(("k" + std::to_string(i)).c_str());
+    kind.on = chance.one_in(3) ? chance.any<pp::engine>(5) : pp::engine::compute;
+    kind.calls = chance.one_in(8) ? chance.any<pp::stage_call>(14) : pp::stage_call::perform;
+    kind.in_groups = chance.one_in(8);
+    int const effects = chance.below(5) + 1;
+    for (int k = 0; k < effects; ++k)
+      add(kind,
+          {chance.one_in(3) ? chance.any<pp::does>(6) : chance.any<pp::does>(3),
+           static_cast<std::uint8_t>(chance.below(chance.one_in(30) || data == 0 ? 40 : data)),
+           chance.one_in(4) ? chance.any<pp::of_stage>(5) : pp::of_stage::own,
+           chance.any<pp::chunk_order>(2)});
+    if (chance.one_in(60))
+      kind.effect_count = chance.below(40) - 10;
+    result.kinds.push_back(
+      {static_cast<pp::pass_kind>(chance.one_in(20) ? chance.below(40) : i), kind});
+  }
+  return result;
+}
+
+//! A train of kinds: each makes something that the next one reads, some move a slot on an engine
+//! of their own, some read or make what travels between stages.
+inline declaration sensible(dice& chance) {
+  declaration result;
+  // Of each of these pools a pass uses one slot; and it reads one and fills one of all others.
+  std::vector<pp::slot_class> const pools{pp::slot_class::activation,
+                                          pp::slot_class::weight_input,
+                                          pp::slot_class::sequence,
+                                          pp::slot_class::sequence_gradient};
+  std::vector<pp::slot_class> const others{
+    pp::slot_class::weights, pp::slot_class::full_gradients, pp::slot_class::statistics};
+  auto const declared = [&result](pp::datum of) {
+    of.word = pp::flow_word::of((std::string("d") + std::to_string(result.data.size())).c_str());
+    result.data.push_back(of);
+    return static_cast<std::uint8_t>(result.data.size() - 1);
+  };
+  int const count = chance.below(8) + 1;
+  std::vector<std::uint8_t> open; // made, and not freed yet
+  std::vector<std::uint8_t> marks;
+  for (int i = 0; i < count; ++i) {
+    pp::kind_of_pass kind;
+    kind.letter = static_cast<char>('a' + i);
+    kind.word = pp::flow_word::of(("k" + std::to_string(i)).c_str());
+    bool const moves = !open.empty() && chance.one_in(4);
+    if (moves) {
+      kind.on = static_cast<pp::engine>(1 + chance.below(3));
+      kind.calls = chance.one_in(2) ? pp::stage_call::copy : pp::stage_call::perform;
+    }
+    std::vector<pp::slot_class> kept = pools;
+    bool reads_own = false;
+    bool in = false;
+    bool out = false;
+    auto const take = [&] {
+      auto const at = kept.begin() + chance.below(static_cast<int>(kept.size()));
+      pp::slot_class const pool = *at;
+      kept.erase(at);
+      return pool;
+    };
+    if (!open.empty() && (moves || chance.below(4) != 0)) {
+      auto const at = open.begin() + chance.below(static_cast<int>(open.size()));
+      bool const frees = moves || chance.below(3) != 0;
+      add(kind, {frees ? pp::does::frees : pp::does::reads, *at});
+      auto const own =
+        std::find(kept.begin(), kept.end(), static_cast<pp::slot_class>(result.data[*at].pool));
+      in = own == kept.end();
+      if (!in)
+        kept.erase(own);
+      if (frees)
+        open.erase(at);
+      reads_own = true;
+    }
+    if (!marks.empty() && (!reads_own || chance.one_in(3)))
+      add(kind, {pp::does::reads, marks.back()});
+    if (!moves && !in && chance.one_in(2)) { // something that travels
+      out = true;
+      bool const forward = chance.one_in(2);
+      pp::datum sent =
+        datum_of("", forward ? pp::slot_class::output : pp::slot_class::input_gradient);
+      sent.arrives_in =
+        number(forward ? pp::slot_class::received_input : pp::slot_class::received_gradient);
+      sent.wanted = true;
+      sent.instance = chance.one_in(4) ? pp::per::reader : pp::per::unit;
+      std::uint8_t const of = declared(sent);
+      add(kind, {pp::does::reads, of, forward ? pp::of_stage::before : pp::of_stage::after});
+      add(kind, {pp::does::makes, of});
+    }
+    if (!moves && chance.one_in(4)) { // a sum over the chunks
+      pp::datum sum = datum_of("", take());
+      sum.instance = pp::per::microbatch;
+      sum.only_chunked = chance.one_in(2);
+      add(kind,
+          {pp::does::adds_to, declared(sum), pp::of_stage::own, chance.any<pp::chunk_order>(2)});
+      if (chance.one_in(2))
+        add(kind, {pp::does::frees, static_cast<std::uint8_t>(result.data.size() - 1)});
+    }
+    if (chance.one_in(5) && !moves) { // memory to work in
+      std::uint8_t const of = declared(datum_of("", take()));
+      add(kind, {pp::does::makes, of});
+      add(kind, {pp::does::frees, of});
+    }
+    if (moves || (chance.below(3) != 0 && !(out && kept.empty()))) {
+      bool const stays = out || (!kept.empty() && chance.one_in(2));
+      pp::datum made = datum_of("", stays ? take() : chance.pick(others));
+      if (!stays && chance.one_in(3)) {
+        made = datum_of("", pp::slot_class::host_activation);
+        made.lives = pp::residence::host;
+      }
+      made.wanted = chance.one_in(2);
+      open.push_back(declared(made));
+      add(kind, {pp::does::makes, open.back()});
+    }
+    pp::datum mark;
+    mark.lives = pp::residence::nowhere;
+    mark.wanted = chance.one_in(2);
+    marks.push_back(declared(mark));
+    add(kind, {pp::does::makes, marks.back()});
+    result.kinds.push_back({static_cast<pp::pass_kind>(i), kind});
+    if (chance.one_in(6) && i + 1 < count &&
+        result.kinds.size() < 20) { // another way to do the same
+      kind.letter = static_cast<char>('A' + i);
+      kind.on = moves || chance.one_in(2) ? kind.on : pp::engine::compute;
+      result.kinds.push_back({static_cast<pp::pass_kind>(20 - i), kind});
+    }
+  }
+  return result;
+}
+
+//! A flow of the library.
+inline declaration parts_of(pp::flow const& of) {
+  declaration result;
+  result.data.assign(of.data, of.data + of.data_count);
+  for (int kind = 0; kind < pp::most_kinds; ++kind)
+    if (of.kinds[kind].exists())
+      result.kinds.push_back({static_cast<pp::pass_kind>(kind), of.kinds[kind]});
+  return result;
+}
+
+//! One thing changed, or none.
+inline void change(declaration& of, dice& chance) {
+  pp::kind_of_pass& kind =
+    of.kinds[static_cast<std::size_t>(chance.below(static_cast<int>(of.kinds.size())))].kind;
+  pp::datum& datum =
+    of.data[static_cast<std::size_t>(chance.below(static_cast<int>(of.data.size())))];
+  pp::effect& effect = kind.effects[kind.effect_count > 0 ? chance.below(kind.effect_count) : 0];
+  switch (chance.below(9)) {
+  case 0: add(kind, effect); return;
+  case 1: effect.what = chance.any<pp::does>(5); return;
+  case 2:
+    effect.of = static_cast<std::uint8_t>(chance.below(static_cast<int>(of.data.size())));
+    return;
+  case 3: effect.stage = chance.any<pp::of_stage>(4); return;
+  case 4: kind.on = chance.any<pp::engine>(4); return;
+  case 5: datum.pool = static_cast<std::uint8_t>(chance.below(20)); return;
+  case 6: datum.instance = chance.any<pp::per>(3); return;
+  case 7: datum.lives = chance.any<pp::residence>(3); return;
+  default: kind.effect_count -= kind.effect_count > 0 ? 1 : 0; return;
+  }
+}
+
+} // namespace random_detail
+
+//! @brief A declaration: nonsense, sensible, or one thing changed in a sensible one or in `known`.
+inline declaration random_declaration(dice& chance, std::vector<pipelining::flow> const& known) {
+  int const way = chance.below(8);
+  if (way == 0)
+    return random_detail::nonsense(chance);
+  declaration result =
+    way < 6 ? random_detail::sensible(chance) : random_detail::parts_of(chance.pick(known));
+  if (way == 5 || way == 7)
+    random_detail::change(result, chance);
+  return result;
+}
+
+//! @brief A schedule that says what it has been given. One at a time: its flow is static.
+struct given_orders {
+  inline static pipelining::flow declared; //!< the flow
+
+  pipelining::shape extents{};
+  std::vector<int> holders{}; //!< device by stage
+  std::vector<std::vector<pipelining::pass>> rows{};
+
+  [[nodiscard]] pipelining::shape arrange(int, int) const { return extents; }
+  [[nodiscard]] int device_of(pipelining::shape const&, int stage, int) const {
+    return holders[static_cast<std::size_t>(stage)];
+  }
+  template <class Cost, class Rows>
+  void generate(pipelining::shape const&, Cost const&, Rows&& out) const {
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      for (pipelining::pass const& what : rows[row])
+        out[row].push(what);
+  }
+};
+
+//! @brief The same with stages that are no chain.
+struct given_graph : given_orders {
+  std::vector<pipelining::stage_edge> edges{};
+  std::vector<pipelining::stage_group> groups{};
+
+  [[nodiscard]] std::vector<pipelining::stage_edge> const&
+  edges_of(pipelining::shape const&) const {
+    return edges;
+  }
+  [[nodiscard]] std::vector<pipelining::stage_group> const&
+  groups_of(pipelining::shape const&) const {
+    return groups;
+  }
+};
+
+//! @brief Kinds of passes that a unit may have: makers of what is wanted, and of what they read and
+//! free.
+inline std::vector<int> random_kinds(dice& chance, pipelining::flow const& of, bool in_groups) {
+  namespace pp = pipelining;
+  std::vector<int> chosen;
+  auto const has = [&chosen](int kind) {
+    return std::find(chosen.begin(), chosen.end(), kind) != chosen.end();
+  };
+  unsigned made = 0;
+  auto const rows_of = [&of](int kind) {
+    unsigned rows = 0;
+    for (int row = 0; row < of.rows; ++row)
+      rows |= (of.makers[row] >> static_cast<unsigned>(kind) & 1U) << static_cast<unsigned>(row);
+    return rows;
+  };
+  auto const choose = [&](auto const& suits) {
+    std::vector<int> all;
+    for (int kind = 0; kind < pp::most_kinds; ++kind)
+      if (of.kinds[kind].exists() && of.kinds[kind].in_groups == in_groups && suits(kind)) {
+        if (has(kind))
+          return;
+        if ((rows_of(kind) & made) == 0)
+          all.push_back(kind);
+      }
+    if (all.empty())
+      return;
+    chosen.push_back(chance.pick(all));
+    made |= rows_of(chosen.back());
+  };
+  auto const does_to = [&of](int kind, int datum, auto const& suits) {
+    for (int i = 0; i < of.kinds[kind].effect_count; ++i)
+      if (pp::effect const& one = of.kinds[kind].effects[i];
+          one.of == datum && one.stage == pp::of_stage::own && suits(one.what))
+        return true;
+    return false;
+  };
+  auto const makes = [](pp::does what) {
+    return what == pp::does::makes || what == pp::does::adds_to;
+  };
+  auto const frees = [](pp::does what) { return what == pp::does::frees; };
+  for (int turn = 0; turn < 8; ++turn) {
+    for (int row = 0; row < of.rows; ++row)
+      if (of.wanted[row])
+        choose([&](int kind) { return (of.makers[row] >> static_cast<unsigned>(kind) & 1U) != 0; });
+    for (int datum = 0; datum < of.data_count; ++datum)
+      for (int const kind : std::vector<int>(chosen)) {
+        if (does_to(kind, datum, [](pp::does) { return true; }))
+          choose([&](int other) { return does_to(other, datum, makes); });
+        if (does_to(kind, datum, makes))
+          choose([&](int other) { return does_to(other, datum, frees); });
+      }
+  }
+  return chosen;
+}
+
+//! @brief Fills the rows of a schedule with passes in an order that lets each wait for what is
+//! before it, as far as there is one.
+inline void fill_rows(dice& chance,
+                      pipelining::pipeline const& over,
+                      std::vector<std::vector<pipelining::pass>>& rows) {
+  namespace pp = pipelining;
+  std::vector<pp::pass> left;
+  for (int stage = 0; stage < stages(over.extents); ++stage) {
+    std::vector<int> const usual = random_kinds(chance, *over.declared, in_group(over, stage));
+    for (int microbatch = 0; microbatch < over.extents.microbatches; ++microbatch) {
+      std::vector<int> const kinds =
+        chance.one_in(3) ? random_kinds(chance, *over.declared, in_group(over, stage)) : usual;
+      for (int const kind : kinds)
+        for (int chunk = 0; chunk < over.extents.chunks; ++chunk)
+          left.push_back(
+            pp::row_writer::make(static_cast<pp::pass_kind>(kind), stage, microbatch, chunk));
+    }
+  }
+  chance.shuffle(left);
+  std::vector<bool> made(static_cast<std::size_t>(pass_indices(over)), false);
+  while (!left.empty()) {
+    auto ready = std::find_if(left.begin(), left.end(), [&](pp::pass const& what) {
+      auto const needed = dependencies(over, what);
+      for (int i = 0; i < needed.count; ++i)
+        if (!made[static_cast<std::size_t>(needed.index(i))])
+          return false;
+      return true;
+    });
+    ready = ready == left.end() ? left.begin() : ready;
+    pp::kind_links const& links = links_of(over, *ready);
+    for (int const row : links.made)
+      if (row >= 0)
+        made[static_cast<std::size_t>((row * stages(over.extents) + ready->stage) * units(over) +
+                                      unit_of(over, *ready))] = true;
+    rows[static_cast<std::size_t>(row_of(over, *ready))].push_back(*ready);
+    left.erase(ready);
+  }
+}
+
+} // namespace support
