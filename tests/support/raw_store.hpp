@@ -25,8 +25,8 @@ namespace pp = pipelining;
 //! A connection to a store on this machine that has said nothing yet.
 inline pp::connection knock(int port) {
   std::string problem;
-  auto line = pp::reach<pp::polling_clock>(
-    "127.0.0.1", port, pp::polling_clock::now() + std::chrono::seconds(20), problem);
+  pp::countdown<> end(std::chrono::seconds(20));
+  auto line = pp::reach("127.0.0.1", port, end, problem);
   if (!line)
     throw std::runtime_error("nobody listens: " + problem);
   return std::move(*line);
