@@ -278,6 +278,7 @@ set(PIPELINING_HEADERS_RUN
   run/threads.hpp
   run/trace_of.hpp
   run/validate_step.hpp
+  run/watchdog.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

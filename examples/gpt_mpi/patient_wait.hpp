@@ -4,6 +4,7 @@
 //! @file
 //! @brief How a rank waits for messages that are not the runner's.
 
+#include <pipe/run/clock.hpp>
 #include <pipe/run/store.hpp>
 
 #include <mpi.h>
@@ -29,7 +30,7 @@ struct patient_wait {
   //! Waits for MPI, but not for somebody who is gone.
   //! @throws std::runtime_error with what goes on after "rank 2"
   void operator()(MPI_Request& request) const {
-    auto const end = std::chrono::steady_clock::now() + deadline;
+    pp::countdown<> left(deadline);
     for (int done = 0;;) {
       if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
         throw std::runtime_error(std::string("cannot reach ") + whom + " by MPI");
@@ -40,7 +41,7 @@ struct patient_wait {
       if (auto const reason = line->failure()) {
         throw std::runtime_error(std::string("has lost one of ") + whom + ": " + *reason);
       }
-      if (std::chrono::steady_clock::now() >= end) {
+      if (left.is_over()) {
         throw std::runtime_error(std::string("has waited for ") + whom + " beyond the deadline");
       }
       std::this_thread::yield();

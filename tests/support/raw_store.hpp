@@ -28,8 +28,8 @@ inline constexpr auto patience = std::chrono::seconds(20);
 //! A connection to a store on this machine that has said nothing yet.
 inline pp::connection knock(int port) {
   std::string problem;
-  auto line = pp::reach<pp::polling_clock>(
-    "127.0.0.1", port, pp::polling_clock::now() + patience, problem);
+  pp::countdown<> end(patience);
+  auto line = pp::reach("127.0.0.1", port, end, problem);
   if (!line)
     throw std::runtime_error("nobody listens: " + problem);
   return std::move(*line);

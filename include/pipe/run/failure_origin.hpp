@@ -135,8 +135,9 @@ trace_origin(Store& line, std::string const& name, int named, std::chrono::nanos
   switch (origin.found) {
   case kind::named: return {};
   case kind::silent:
-    return who + " is where it began: it does not answer; its process has ended or hangs, or is "
-                 "outside of its runner";
+    return who +
+           " is where it began: it does not answer; its process is stopped or hung, or gone with "
+           "its machine, or outside of its runner";
   case kind::busy: return who + " is where it began: it " + origin.text;
   case kind::circle: return origin.text;
   }

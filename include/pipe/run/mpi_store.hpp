@@ -90,7 +90,7 @@ public:
   explicit mpi_store(MPI_Comm world = MPI_COMM_WORLD,
                      std::chrono::nanoseconds deadline = std::chrono::seconds(60),
                      std::string const& listen = {})
-      : end_(polling_clock::now() + deadline) {
+      : end_(deadline) {
     int rank = 0;
     int size = 1;
     (void)MPI_Comm_rank(world, &rank);
@@ -129,7 +129,7 @@ private:
     int port = 0;
   };
 
-  [[nodiscard]] std::chrono::nanoseconds left() const { return end_ - polling_clock::now(); }
+  [[nodiscard]] std::chrono::nanoseconds left() { return end_.left(); }
 
   template <std::size_t Size>
   static void put(std::array<char, Size>& place, std::string const& text) {
@@ -225,7 +225,7 @@ private:
         throw std::runtime_error("store: MPI could not pass on the address of rank 0");
       if (done != 0)
         return {};
-      if (polling_clock::now() >= end_)
+      if (end_.is_over())
         break;
       polling_clock::sleep_for(std::chrono::microseconds(100));
     }
@@ -240,7 +240,7 @@ private:
     return late;
   }
 
-  polling_clock::time_point end_;
+  countdown<> end_;
   std::unique_ptr<store_server> server_;
   std::unique_ptr<store> line_;
 };

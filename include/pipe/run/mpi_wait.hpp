@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -40,6 +41,7 @@ struct mpi_wait {
   basic_store<Clock>& line;
   std::chrono::nanoseconds deadline;
   typename Clock::time_point next_look{};
+  std::atomic<unsigned> pulse = 0; // looks so far: a sign of life for the watchdog
 
   //! Looks at the store, but at most once in a millisecond.
   //! @throws mpi_stop when some rank has failed.
@@ -47,6 +49,7 @@ struct mpi_wait {
     if (now < next_look)
       return;
     next_look = now + std::chrono::milliseconds(1);
+    pulse.store(pulse.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (auto reason = line.failure())
       throw mpi_stop{std::move(*reason), failure_cause::told};
   }
@@ -59,12 +62,12 @@ struct mpi_wait {
     if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
       return code;
     auto const start = Clock::now();
-    for (;;) {
+    for (countdown<Clock> left(deadline, start);;) {
       if (int const code = MPI_Test(&request, &done, &status); done != 0 || code != MPI_SUCCESS)
         return code;
       auto const now = Clock::now();
       look(now);
-      if (now - start >= deadline)
+      if (left.is_over(now))
         return std::nullopt;
       if (now - start < std::chrono::milliseconds(1))
         std::this_thread::yield();
@@ -76,8 +79,7 @@ struct mpi_wait {
   //! The first failure of the run, once the store knows of one; asked for when a message has failed
   //! and the store may say why.
   std::optional<std::string> verdict() {
-    auto const end = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < end) {
+    for (countdown<Clock> left(std::chrono::seconds(1)); !left.is_over();) {
       if (auto reason = line.failure())
         return reason;
       Clock::sleep_for(std::chrono::milliseconds(1));

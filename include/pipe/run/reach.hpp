@@ -5,6 +5,7 @@
 //! @brief Listening at an address and reaching one, IPv4 and IPv6, with a deadline. Header for
 //! pipelining::listen_on and pipelining::reach.
 
+#include <pipe/run/clock.hpp>
 #include <pipe/run/socket.hpp>
 
 #include <algorithm>
@@ -64,7 +65,7 @@ look_up_host(std::string const& host, int port, int flags, std::vector<endpoint>
 //! The same with a deadline: a name is looked up by a thread that is left behind when it is late.
 template <class Clock>
 [[nodiscard]] std::vector<endpoint>
-resolve(std::string const& host, int port, typename Clock::time_point end, std::string& problem) {
+resolve(std::string const& host, int port, countdown<Clock>& end, std::string& problem) {
   struct question {
     std::vector<endpoint> found{};
     int code = 0;
@@ -77,7 +78,7 @@ resolve(std::string const& host, int port, typename Clock::time_point end, std::
     asked->code = look_up_host(host, port, 0, asked->found);
     asked->answered = true;
   }).detach();
-  while (!asked->answered && Clock::now() < end)
+  while (!asked->answered && !end.is_over())
     Clock::sleep_for(std::chrono::milliseconds(1));
   if (!asked->answered) {
     problem = "the name server does not answer";
@@ -123,9 +124,9 @@ resolve(std::string const& host, int port, typename Clock::time_point end, std::
          std::memcmp(&here.address, &there.address, here.length) == 0;
 }
 
-//! One attempt, in real time.
-[[nodiscard]] inline descriptor
-knock(endpoint const& where, std::chrono::milliseconds longest, std::string& problem) {
+//! One attempt, which takes up to a second.
+template <class Clock>
+[[nodiscard]] descriptor knock(endpoint const& where, countdown<Clock>& end, std::string& problem) {
   descriptor socket(
     ::socket(where.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   int code = socket.get() < 0 ? errno : 0;
@@ -134,7 +135,12 @@ knock(endpoint const& where, std::chrono::milliseconds longest, std::string& pro
   if (code == EINPROGRESS) {
     pollfd watched{socket.get(), POLLOUT, 0};
     socklen_t length = sizeof code;
-    if (::poll(&watched, 1, static_cast<int>(longest.count())) <= 0)
+    int answers = 0;
+    countdown<Clock> attempt(std::chrono::seconds(1));
+    do
+      answers = ::poll(&watched, 1, in_milliseconds(std::min(attempt.slice(), end.slice())));
+    while (answers == 0 && !attempt.is_over() && !end.is_over());
+    if (answers <= 0)
       code = ETIMEDOUT;
     else if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &code, &length) != 0)
       code = errno;
@@ -194,17 +200,13 @@ inline void check_port(int port) {
 
 //! @brief One round of attempts to connect to a host: each of its addresses once.
 //! @param problem receives why it has failed.
-//! @return nothing where none of them answers before `end`.
+//! @return nothing where none of them answers before the end.
 template <class Clock>
 [[nodiscard]] std::optional<connection>
-reach(std::string const& host, int port, typename Clock::time_point end, std::string& problem) {
-  for (auto const& place : detail::resolve<Clock>(host, port, end, problem)) {
-    using std::chrono::milliseconds;
-    auto const left = std::chrono::duration_cast<milliseconds>(end - Clock::now());
-    auto const wait = std::clamp<milliseconds>(left, milliseconds(10), std::chrono::seconds(1));
-    if (descriptor socket = detail::knock(place, wait, problem); socket.get() >= 0)
+reach(std::string const& host, int port, countdown<Clock>& end, std::string& problem) {
+  for (auto const& place : detail::resolve(host, port, end, problem))
+    if (descriptor socket = detail::knock(place, end, problem); socket.get() >= 0)
       return connection(std::move(socket));
-  }
   return std::nullopt;
 }
 

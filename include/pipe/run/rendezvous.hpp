@@ -23,6 +23,10 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
+//! Bytes that cores fetch and give up together. What one thread writes while others poll something
+//! else lies on lines of its own.
+inline constexpr std::size_t cache_line = 64;
+
 //! Looks at something that another thread will change, without sleep, for a while. Between looks it
 //! gives way to threads that have no core: the other one may be among them.
 //! @return whether it has come.
@@ -46,9 +50,9 @@ template <class Come>
 }
 
 //! Where one thread sleeps until others have changed something that it looks at. Whoever changes it
-//! (with sequentially consistent stores) opens the door, which costs one load unless somebody sleeps
-//! behind it.
-class sleeping_place {
+//! (with sequentially consistent stores) opens the door, which costs one load unless somebody
+//! sleeps there. On a cache line of its own: all who send to one device look at its door only.
+class alignas(cache_line) sleeping_place {
 public:
   //! @brief Sleeps until `come()`, which reads with sequential consistency.
   template <class Come>
@@ -59,13 +63,13 @@ public:
     opened_.wait(lock, come);
     asleep_.store(false, std::memory_order_relaxed);
   }
-  //! @brief The same, until a time.
-  //! @return false when the time has passed before.
+  //! @brief The same, but not longer than told.
+  //! @return whether it has come.
   template <class Come>
-  bool wait_until(std::chrono::steady_clock::time_point end, Come come) {
+  bool wait_for(std::chrono::nanoseconds longest, Come come) {
     std::unique_lock lock(guard_);
     asleep_.store(true, std::memory_order_seq_cst);
-    bool const woken = opened_.wait_until(lock, end, come);
+    bool const woken = opened_.wait_for(lock, longest, come);
     asleep_.store(false, std::memory_order_relaxed);
     return woken;
   }
@@ -133,17 +137,14 @@ public:
     return meetings_[index(step)].posts.load(std::memory_order_seq_cst) == round_;
   }
 
-  //! @brief Blocks device `device` until a message has been copied.
-  //! @param awake how long it looks before it sleeps. @param deadline how long it sleeps.
-  //! @return false when the run was aborted or the deadline has passed.
-  [[nodiscard]] bool wait(item const& step,
-                          int device,
-                          std::chrono::nanoseconds awake,
-                          std::chrono::nanoseconds deadline) {
+  //! @brief Blocks device `device` until a message has been copied or the run is aborted, which is
+  //! up to whoever watches the run.
+  //! @param awake how long it looks before it sleeps.
+  //! @return false when the run was aborted.
+  [[nodiscard]] bool wait(item const& step, int device, std::chrono::nanoseconds awake) {
     auto const over = [&] { return done(step) || aborted(); };
     if (!detail::spin_until(awake, over))
-      doors_[static_cast<std::size_t>(device)].wait_until(
-        std::chrono::steady_clock::now() + deadline, over);
+      doors_[static_cast<std::size_t>(device)].wait(over);
     return done(step);
   }
 
@@ -163,7 +164,7 @@ private:
   static constexpr std::uint32_t posts_of_a_round = 3;
 
   // On a cache line of its own: neighbours belong to other messages, which other cores write.
-  struct alignas(64) meeting {
+  struct alignas(detail::cache_line) meeting {
     std::byte* from = nullptr;
     std::byte* to = nullptr;
     std::atomic<std::uint32_t> posts = 0; // of all rounds
@@ -178,7 +179,8 @@ private:
   std::vector<meeting> meetings_;
   std::vector<detail::sleeping_place> doors_;
   std::uint32_t round_ = 0; // what `posts` of a complete message is
-  std::atomic<bool> aborted_ = false;
+  // Read at every look, written when a run fails.
+  alignas(detail::cache_line) std::atomic<bool> aborted_ = false;
   std::atomic<bool> some_left_ = false;
 };
 

@@ -54,14 +54,19 @@ inline void set_option(int socket, int level, int name, int value) noexcept {
   (void)::setsockopt(socket, level, name, &value, sizeof value);
 }
 
+//! As the kernel wants it: rounded up, and at most a second.
+[[nodiscard]] inline int in_milliseconds(std::chrono::nanoseconds longest) noexcept {
+  using std::chrono::milliseconds;
+  auto const left = std::chrono::ceil<milliseconds>(longest);
+  return static_cast<int>(
+    std::clamp<milliseconds>(left, milliseconds(0), std::chrono::seconds(1)).count());
+}
+
 //! Waits in real time until a socket can be read, or written where `writes`, but not longer than
 //! told.
 inline void wait_for_socket(int socket, bool writes, std::chrono::nanoseconds longest) noexcept {
-  using std::chrono::milliseconds;
   pollfd watched{socket, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0};
-  auto const left = std::chrono::ceil<milliseconds>(longest);
-  auto const wait = std::clamp<milliseconds>(left, milliseconds(0), std::chrono::seconds(1));
-  (void)::poll(&watched, 1, static_cast<int>(wait.count()));
+  (void)::poll(&watched, 1, in_milliseconds(longest));
 }
 
 } // namespace detail

@@ -15,6 +15,8 @@
 #include <concepts>
 #include <cstddef>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -52,7 +54,8 @@ concept run_store =
   { line.failure() } -> std::convertible_to<std::optional<std::string>>;
 };
 
-//! @brief One process's line to the store. Not for several threads.
+//! @brief One process's line to the store. For one thread; what another one has to say goes through
+//! `if_free`.
 //!
 //! No call blocks beyond its deadline, not even where rank 0 no longer runs.
 template <class Clock = polling_clock>
@@ -62,19 +65,19 @@ public:
   //! @throws std::runtime_error when rank 0 cannot be reached before the deadline, or turns this
   //! process away.
   basic_store(store_address const& address, int rank, std::chrono::nanoseconds deadline)
-      : rank_(rank) {
-    auto const end = Clock::now() + deadline;
+      : turn_(std::make_unique<std::recursive_mutex>()), rank_(rank) {
+    countdown<Clock> end(deadline);
     std::string problem = "nobody answers";
     for (;;) {
       std::vector<std::string> const hosts = detail::hosts_of(address);
       for (std::size_t i = 0; i < hosts.size(); ++i) {
         // With another one to try, this one gets a moment only.
-        auto const soon = Clock::now() + std::chrono::seconds(2);
-        auto const greeting_end = i + 1 < hosts.size() ? std::min(soon, end) : end;
-        if (open_line(hosts[i], address, greeting_end, end, problem))
+        auto const greeting =
+          i + 1 < hosts.size() ? std::chrono::seconds(2) : std::chrono::nanoseconds::max();
+        if (open_line(hosts[i], address, greeting, end, problem))
           return;
       }
-      if (Clock::now() >= end)
+      if (end.is_over())
         throw std::runtime_error("store: rank " + std::to_string(rank) +
                                  " cannot reach rank 0 at " + address.host + ", port " +
                                  std::to_string(address.port) + ": " + problem);
@@ -90,8 +93,8 @@ public:
   //! not taken what was written before.
   ~basic_store() {
     line_.write(detail::frame('B', ""));
-    auto const end = Clock::now() + std::chrono::seconds(1);
-    while (line_.pending() && Clock::now() < end) {
+    countdown<Clock> end(std::chrono::seconds(1));
+    while (line_.pending() && !end.is_over()) {
       pause(end);
       line_.flush();
     }
@@ -100,6 +103,7 @@ public:
   //! @brief Gives a key its value.
   //! @throws std::length_error for a value beyond connection::most_bytes.
   void set(std::string_view key, std::string_view value) {
+    auto const held = take_turn();
     std::string const message = detail::frame('S', key, value);
     if (message.size() > connection::most_bytes)
       throw std::length_error("store: the value of '" + std::string(key) + "' has " +
@@ -113,6 +117,7 @@ public:
   //! @throws deadline_error past the deadline; std::runtime_error when a rank has failed, with its
   //! reason.
   [[nodiscard]] std::string get(std::string const& key, std::chrono::nanoseconds deadline) {
+    auto const held = take_turn();
     std::optional<std::string> const value = await(key, deadline, true);
     if (value)
       return *value;
@@ -127,6 +132,7 @@ public:
   //! @return nothing when it has not come before the deadline, or rank 0 is gone.
   [[nodiscard]] std::optional<std::string> look_up(std::string const& key,
                                                    std::chrono::nanoseconds deadline) {
+    auto const held = take_turn();
     return await(key, deadline, false);
   }
 
@@ -141,12 +147,14 @@ public:
 
   //! @brief The first half of a barrier: says that this rank has come, and does not wait.
   void arrive(std::string const& name, int size) {
+    auto const held = take_turn();
     line_.write(detail::frame('J', name, std::to_string(size)));
   }
   //! @brief The second half: waits for the others.
   //! @throws as barrier.
   void await_all(std::string const& name, std::chrono::nanoseconds deadline) {
-    if (until(Clock::now() + deadline, true, [&] { return passed_.erase(name) != 0; }))
+    auto const held = take_turn();
+    if (until(deadline, true, [&] { return passed_.erase(name) != 0; }))
       return;
     throw_if_failed("all ranks at '" + name + "'");
     std::vector<int> const missing = who_is_missing(name);
@@ -159,20 +167,23 @@ public:
   //! @brief Asks the store whether it is there.
   //! @return false where it has not answered in time: the process of rank 0 hangs, or is gone.
   [[nodiscard]] bool answers(std::chrono::nanoseconds patience) {
+    auto const held = take_turn();
     std::string const question = std::to_string(++questions_);
     line_.write(detail::frame('P', question));
-    return until(Clock::now() + patience, false, [&] { return answered_ >= questions_; });
+    return until(patience, false, [&] { return answered_ >= questions_; });
   }
 
   //! @brief Tells all ranks that this one has failed, and why. Only the first failure of a run is
   //! passed on.
   void abort(std::string_view reason) {
+    auto const held = take_turn();
     line_.write(detail::frame('A', reason.substr(0, connection::most_bytes / 2)));
   }
 
   //! @brief The reason of the run's failure, once there is one: another rank's, or that rank 0 is
   //! gone.
   [[nodiscard]] std::optional<std::string> failure() {
+    auto const held = take_turn();
     line_.flush();
     while (auto const message = line_.read())
       if (!message->empty())
@@ -184,22 +195,37 @@ public:
     return failure_;
   }
 
+  //! @brief Lets another thread speak, such as a watchdog for a thread that hangs.
+  //! @param speak may call this line.
+  //! @return false where the line's own thread is in a call of it; then nothing was said.
+  template <class Speak>
+  bool if_free(Speak speak) {
+    std::unique_lock const held(*turn_, std::try_to_lock);
+    if (held)
+      speak();
+    return held.owns_lock();
+  }
+
 private:
+  [[nodiscard]] std::unique_lock<std::recursive_mutex> take_turn() const {
+    return std::unique_lock(*turn_);
+  }
+
   //! How long the store may take to answer what it knows at once.
   static constexpr std::chrono::seconds courtesy{1};
 
   //! One attempt at one host.
   bool open_line(std::string const& host,
                  store_address const& address,
-                 typename Clock::time_point greeting_end,
-                 typename Clock::time_point end,
+                 std::chrono::nanoseconds greeting,
+                 countdown<Clock>& end,
                  std::string& problem) {
-    auto reached = reach<Clock>(host, address.port, end, problem);
+    auto reached = reach(host, address.port, end, problem);
     if (!reached)
       return false;
     line_ = std::move(*reached);
     // The store speaks first, so that nothing of this run is told to somebody else.
-    std::optional<std::string> word = next_word(greeting_end);
+    std::optional<std::string> word = next_word(end, greeting);
     if (!word || *word != detail::frame('W', detail::store_magic)) {
       problem = word ? "what answers there is no store of this version" : "it does not answer";
       line_ = connection();
@@ -218,11 +244,13 @@ private:
     return false;
   }
 
-  std::optional<std::string> next_word(typename Clock::time_point end) {
-    for (;;) {
+  std::optional<std::string>
+  next_word(countdown<Clock>& end,
+            std::chrono::nanoseconds longest = std::chrono::nanoseconds::max()) {
+    for (countdown<Clock> word_end(longest);;) {
       if (auto word = line_.read(); word && !word->empty())
         return word;
-      if (!line_.open() || Clock::now() >= end)
+      if (!line_.open() || end.is_over() || word_end.is_over())
         return std::nullopt;
       pause(end);
     }
@@ -241,23 +269,23 @@ private:
   }
 
   //! Sleeps until something may have come.
-  void pause(typename Clock::time_point end) {
+  void pause(countdown<Clock> const& end) {
     if constexpr (std::derived_from<Clock, std::chrono::steady_clock>)
-      detail::wait_for_socket(line_.get(), line_.pending(), end - Clock::now());
+      detail::wait_for_socket(line_.get(), line_.pending(), end.slice());
     else
       Clock::sleep_for(std::chrono::microseconds(200));
   }
 
   //! Waits for what a message brings.
-  //! @return false past the end, when the line is closed, or, where `failure_ends`, when the run
-  //! has failed.
+  //! @return false when it has taken longer than told, when the line is closed, or, where
+  //! `failure_ends`, when the run has failed.
   template <class Condition>
-  bool until(typename Clock::time_point end, bool failure_ends, Condition has_come) {
-    for (;;) {
+  bool until(std::chrono::nanoseconds longest, bool failure_ends, Condition has_come) {
+    for (countdown<Clock> end(longest);;) {
       bool const failed = failure().has_value();
       if (has_come())
         return true;
-      if ((failed && (failure_ends || !line_.open())) || Clock::now() >= end)
+      if ((failed && (failure_ends || !line_.open())) || end.is_over())
         return false;
       pause(end);
     }
@@ -267,7 +295,7 @@ private:
   await(std::string const& key, std::chrono::nanoseconds deadline, bool failure_ends) {
     line_.write(detail::frame('G', key));
     auto found = arrived_.end();
-    if (!until(Clock::now() + deadline, failure_ends, [&] {
+    if (!until(deadline, failure_ends, [&] {
           found = arrived_.find(key);
           return found != arrived_.end();
         }))
@@ -296,7 +324,7 @@ private:
     check_store("all ranks at '" + name + "'");
     line_.write(detail::frame('Q', name));
     std::vector<int> missing;
-    if (!until(Clock::now() + courtesy, false, [&] { return missing_.contains(name); }))
+    if (!until(courtesy, false, [&] { return missing_.contains(name); }))
       return missing;
     std::string const& list = missing_[name];
     for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1)
@@ -306,6 +334,7 @@ private:
     return missing;
   }
 
+  std::unique_ptr<std::recursive_mutex> turn_; // one thread at a time; the line itself can move
   int rank_;
   connection line_;
   int questions_ = 0;

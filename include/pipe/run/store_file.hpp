@@ -47,8 +47,7 @@ template <class Clock = polling_clock>
 [[nodiscard]] store_address read_store_file(std::string const& path,
                                             std::string const& job,
                                             std::chrono::nanoseconds deadline) {
-  auto const end = Clock::now() + deadline;
-  for (;;) {
+  for (countdown<Clock> left(deadline);;) {
     std::ifstream file(path);
     std::string magic;
     std::string port;
@@ -63,7 +62,7 @@ template <class Clock = polling_clock>
       found.ranks = *rank_count;
       return found;
     }
-    if (Clock::now() >= end)
+    if (left.is_over())
       throw std::runtime_error("store: rank 0 of job '" + job + "' has not written " + path +
                                " before the deadline; do all ranks see that folder?");
     Clock::sleep_for(std::chrono::milliseconds(20));

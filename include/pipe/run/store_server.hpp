@@ -62,7 +62,7 @@ private:
 
   struct guest {
     connection line;
-    clock::time_point came;
+    countdown<clock> patience{hello_time}; //!< with a stranger
     int rank = -1;        //!< -1: a stranger
     bool refused = false; //!< was told so; the line stays until the other end has read it
     bool ready = true;    //!< something may have arrived
@@ -93,8 +93,8 @@ private:
 
   [[nodiscard]] bool over() {
     if (closing_ && !end_)
-      end_ = clock::now() + std::chrono::seconds(2);
-    return end_ && (ranks_.empty() || clock::now() >= *end_);
+      end_.emplace(std::chrono::seconds(2));
+    return end_ && (ranks_.empty() || end_->is_over());
   }
 
   void wait(std::vector<pollfd>& watched) {
@@ -134,7 +134,6 @@ private:
         drop_oldest_stranger();
       guests_.push_back(std::make_unique<guest>());
       guests_.back()->line = connection(std::move(socket));
-      guests_.back()->came = clock::now();
       guests_.back()->line.write(detail::frame('W', detail::store_magic));
     }
   }
@@ -169,10 +168,9 @@ private:
 
   //! Closes the lines of those who have left.
   void sweep() {
-    auto const now = clock::now();
     std::vector<std::string> lost;
     auto const gone = [&](std::unique_ptr<guest> const& each) {
-      bool const late = each->stranger() && now - each->came > hello_time;
+      bool const late = each->stranger() && each->patience.is_over();
       if (each->line.open() && !late)
         return false;
       if (!each->stranger()) {
@@ -301,7 +299,7 @@ private:
   descriptor bell_;
   std::atomic<bool> closing_ = false;
   bool crowded_ = false;
-  std::optional<clock::time_point> end_;
+  std::optional<countdown<clock>> end_;
   std::vector<std::unique_ptr<guest>> guests_; // strangers in the order in which they came
   std::map<int, guest*> ranks_;
   std::map<std::string, std::string> values_;

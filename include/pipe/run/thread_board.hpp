@@ -10,12 +10,14 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/report/describe.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/clock.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/rendezvous.hpp>
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -29,8 +31,9 @@ namespace pipelining::inline v0_2 {
 
 //! @brief How threads run a plan.
 struct threads {
-  //! The longest that a device waits for one message. After that, the step fails and says who waits
-  //! for whom.
+  //! The longest that nothing begins or ends on any device. After that the step fails, and says
+  //! which device is not back from which pass, and who waits for whom. Time in which the process
+  //! was suspended does not count (countdown). on_start has as long.
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! The checked mode, for debugging: guard bytes around every slot, poison (not a number) in slots
   //! before their first write, outputs that must be written to their end, and a sentence before an
@@ -75,7 +78,7 @@ struct thread_plan {
 enum class errand { start, touch, step, end };
 
 //! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
-struct alignas(64) device_standing {
+struct alignas(cache_line) device_standing {
   std::atomic<int> position = 0;        // the item that the device is at
   std::atomic<int> waits_on = nothing;  // the item that it waits for, or nothing
   std::atomic<bool> at_home = true;     // it has ended its errand
@@ -96,9 +99,11 @@ struct thread_board {
   std::vector<device_standing> standings; // [P]
   steady::time_point step_start;
 
-  std::atomic<long> generation = 0; // errands begun
-  errand what = errand::start;
-  std::atomic<int> running = 0; // devices that have not ended the errand
+  // What devices look at between errands, and what they write at the end of one, lie apart from
+  // each other and from the rest.
+  alignas(cache_line) std::atomic<long> generation = 0; // errands begun
+  std::atomic<errand> what = errand::start; // a thread that is not back may still read it
+  alignas(cache_line) std::atomic<int> running = 0; // devices that have not ended the errand
   std::atomic<bool> again = false; // the iteration of the step begins again
   sleeping_place caller;
 
@@ -164,7 +169,7 @@ struct thread_board {
     failed_device.store(nothing, std::memory_order_relaxed);
     failure = nullptr;
     failure_text.clear();
-    what = why;
+    what.store(why, std::memory_order_relaxed);
     for (device_standing& device : standings)
       device.at_home.store(false, std::memory_order_relaxed);
     running.store(devices, std::memory_order_relaxed);
@@ -175,19 +180,38 @@ struct thread_board {
 
   //! Ends the threads: those at home now, others when they come home.
   void dismiss() {
-    what = errand::end;
+    what.store(errand::end, std::memory_order_relaxed);
     generation.fetch_add(1, std::memory_order_seq_cst);
     for (device_standing& device : standings)
       device.home.open();
   }
 
-  //! Waits until all are back; once one has failed, until the deadline.
+  //! Waits until all are back. Where nothing moves for a deadline the errand fails, and those who
+  //! only wait for others have a moment to come back.
   //! @return whether they are back.
   bool gather() {
     auto const back = [this] { return running.load(std::memory_order_seq_cst) == 0; };
-    auto const failed = [this] { return failed_device.load(std::memory_order_seq_cst) != nothing; };
-    caller.wait([&] { return back() || failed(); });
-    return back() || caller.wait_until(steady::now() + options.deadline, back);
+    if (what.load(std::memory_order_relaxed) == errand::touch) { // calls nobody, so it ends; large memory takes its time
+      caller.wait(back);
+      return true;
+    }
+    countdown<steady> still(options.deadline);
+    std::uint64_t seen = 0;
+    while (!caller.wait_for(still.slice(), back)) {
+      std::uint64_t const now_seen = whereabouts();
+      if (now_seen != std::exchange(seen, now_seen)) {
+        still = countdown<steady>(options.deadline);
+      } else if (still.is_over()) {
+        int const culprit = unreturned();
+        int const hanging = devices_in_calls();
+        fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
+        countdown<steady> moment(std::chrono::milliseconds(400));
+        while (running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return back();
+      }
+    }
+    return true;
   }
 
   //! A thread comes back.
@@ -209,15 +233,45 @@ struct thread_board {
     }
     if (now != nullptr)
       now->messages.abort();
-    caller.open();
   }
 
-  //! A device that has not ended the step.
-  [[nodiscard]] int unreturned() const {
-    int device = 0;
-    while (device + 1 < devices && standings[static_cast<std::size_t>(device)].at_home.load())
-      ++device;
-    return device;
+  //! A number that changes when a device begins an item, waits for another one or ends its errand.
+  [[nodiscard]] std::uint64_t whereabouts() const noexcept {
+    std::uint64_t all = 1;
+    for (device_standing const& its : standings)
+      for (int const part : {its.position.load(std::memory_order_relaxed),
+                             its.waits_on.load(std::memory_order_relaxed),
+                             its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
+        all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
+    return all;
+  }
+
+  [[nodiscard]] bool is_home(int device) const noexcept {
+    return standings[static_cast<std::size_t>(device)].at_home.load(std::memory_order_relaxed);
+  }
+
+  //! A device that has not ended the errand; one that waits for no other, if there is one.
+  [[nodiscard]] int unreturned() const noexcept {
+    int found = 0;
+    for (int device = devices - 1; device >= 0; --device) {
+      bool const waits = waits_in_step(device);
+      if (!is_home(device) && (!waits || is_home(found) || waits_in_step(found)))
+        found = device;
+    }
+    return found;
+  }
+
+  //! How many have not ended the errand and wait for no other.
+  [[nodiscard]] int devices_in_calls() const noexcept {
+    int count = 0;
+    for (int device = 0; device < devices; ++device)
+      count += is_home(device) || waits_in_step(device) ? 0 : 1;
+    return count;
+  }
+
+  [[nodiscard]] bool waits_in_step(int device) const noexcept {
+    return standings[static_cast<std::size_t>(device)].waits_on.load(std::memory_order_relaxed) !=
+           nothing;
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
@@ -225,9 +279,25 @@ struct thread_board {
                     now->view.extents.chunks > 1);
   }
 
-  //! Who waits for whom, one line per device.
-  [[nodiscard]] std::string standing() const {
+  //! What a device that waits for no other has not come back from; goes on after "device 1".
+  [[nodiscard]] std::string not_back(int device) const {
+    if (what.load(std::memory_order_relaxed) == errand::start)
+      return " is not back from threads::on_start";
+    auto const at = static_cast<std::size_t>(
+      standings[static_cast<std::size_t>(device)].position.load(std::memory_order_relaxed));
+    auto const steps = now->view.program_of(device);
+    if (at >= steps.size())
+      return " is not back from the end of its program";
+    return " is not back from the " + describe_subject(steps[at], now->view.extents.chunks > 1);
+  }
+
+  //! Who is not back, if it waits for no other, and who waits for whom, one line per device.
+  [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
+    if (!is_home(culprit) && !waits_in_step(culprit))
+      text = ": device " + std::to_string(culprit) + not_back(culprit);
+    if (what.load(std::memory_order_relaxed) == errand::start)
+      return text;
     for (int device = 0; device < devices; ++device) {
       device_standing const& its = standings[static_cast<std::size_t>(device)];
       int const at = its.position.load(std::memory_order_relaxed);

@@ -52,15 +52,10 @@ struct thread_device {
       if (work.messages.done(message))
         continue;
       standing.waits_on.store(i, std::memory_order_relaxed);
-      bool const arrived =
-        work.messages.wait(message, device, board.spin_in_step, board.options.deadline);
-      if (!arrived) {
-        if (!work.messages.aborted())
-          board.fail(device, "run: no progress before the deadline" + board.standing(), nullptr);
-        standing.waits_on.store(nothing, std::memory_order_relaxed);
-        throw stopped{};
-      }
+      bool const arrived = work.messages.wait(message, device, board.spin_in_step);
       standing.waits_on.store(nothing, std::memory_order_relaxed);
+      if (!arrived)
+        throw stopped{};
     }
     if (last > known)
       known = last;

@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <string>
@@ -31,7 +32,8 @@ namespace pipelining::inline v0_2 {
 
 namespace detail {
 
-//! The threads of a runner. While a stage has not returned, they are left to themselves.
+//! The threads of a runner. One that is in a stage which has not returned is left to itself; it
+//! owns the board, with all that it may still touch.
 struct thread_crew {
   std::shared_ptr<thread_board> board;
   std::vector<std::thread> workers;
@@ -40,14 +42,25 @@ struct thread_crew {
   thread_crew(thread_crew const&) = delete;
   thread_crew& operator=(thread_crew const&) = delete;
   ~thread_crew() {
-    bool const stuck = board->running.load(std::memory_order_acquire) != 0;
-    board->dismiss();
-    for (std::thread& worker : workers) {
-      if (stuck)
-        worker.detach();
-      else
-        worker.join();
+    std::string lost;
+    std::vector<bool> left;
+    for (int device = 0; device < board->devices; ++device) {
+      left.push_back(board->running.load(std::memory_order_acquire) != 0 &&
+                     !board->is_home(device));
+      if (left.back())
+        lost +=
+          "run: device " + std::to_string(device) + board->not_back(device) +
+          "; its thread is left, and keeps the memory of its runner; the stages must live on\n";
     }
+    board->dismiss();
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      if (left[i])
+        workers[i].detach();
+      else
+        workers[i].join();
+    }
+    if (!lost.empty())
+      (void)std::fputs(lost.c_str(), stderr);
   }
 };
 
@@ -67,9 +80,10 @@ template <class Stages>
 class thread_runner {
 public:
   //! @param work the plan that `step()` runs; copied. @param stages must outlive the runner.
-  //! @throws std::invalid_argument when the number of stages is not the plan's, when the plan splits
-  //! the backward pass of a stage that cannot, or when a stage has hooks that the plan never calls;
-  //! run_error when `threads::on_start` throws (its exception is nested).
+  //! @throws std::invalid_argument when the number of stages is not the plan's, when the plan
+  //! splits the backward pass of a stage that cannot, or when a stage has hooks that the plan never
+  //! calls; run_error when `threads::on_start` throws (its exception is nested) or does not return
+  //! before the deadline.
   thread_runner(plan work, Stages& stages, threads options = {})
       : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
         board_(crew_.board.get()) {
@@ -78,13 +92,13 @@ public:
       crew_.workers.emplace_back(
         [board = crew_.board, &stages, device] { serve(*board, stages, device); });
     complete(detail::errand::start);
+    complete(detail::errand::touch);
   }
   thread_runner(thread_runner const&) = delete;
   thread_runner& operator=(thread_runner const&) = delete;
 
-  //! @brief Ends the threads. While a stage has not returned, the threads are left to themselves,
-  //! and the stages
-  //!        must live on.
+  //! @brief Ends the threads. One that is in a stage which has not returned is left to itself, with
+  //! the memory of the runner; a line on stderr says so. The stages must live on then.
   ~thread_runner() = default;
 
   //! @brief Takes a further plan, which `step(number)` runs.
@@ -107,8 +121,9 @@ public:
 
   //! @brief Runs every pass of a plan once.
   //! @param which of the plans; the first one unless told otherwise.
-  //! @throws run_error when a stage throws (its exception is nested) or a device waits beyond the
-  //! deadline, std::invalid_argument for a number that `add` has not given, and for a plan that
+  //! @throws run_error when a stage throws (its exception is nested), when nothing begins or ends
+  //! on any device for a deadline, and while a stage of an earlier step has not returned;
+  //! std::invalid_argument for a number that `add` has not given, and for a plan that
   //! validates a step of the optimizer that was not taken early, or leaves one without.
   //! @sync returns when all devices have ended the step.
   void step(plan_number which = {}) {
@@ -131,7 +146,9 @@ public:
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
   //! until the next step. Where the plan before is validated and nothing else, they are its rows.
+  //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] pipelining::totals totals() const {
+    refuse_while_stuck();
     if (board_->now == nullptr)
       return {};
     bool const at_end = detail::steps_early(board_->now->view.validation);
@@ -140,7 +157,9 @@ public:
 
   //! @brief The passes of the last step with their measured start and end, in seconds since the
   //! start of the step; before the first step, the passes of the first plan at time 0.
+  //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] dynamic_timetable trace() const {
+    refuse_while_stuck();
     detail::thread_plan const& ran =
       board_->now != nullptr ? *board_->now : *board_->plans.front();
     return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
@@ -175,8 +194,8 @@ private:
       if (!detail::spin_until(board.spin_between_steps, called))
         board.standings[d].home.wait(called);
       ++seen;
-      switch (board.what) {
-      case detail::errand::start: start(board, device); [[fallthrough]];
+      switch (board.what.load(std::memory_order_relaxed)) {
+      case detail::errand::start: start(board, device); break;
       case detail::errand::touch:
         board.memories[d].touch();
         board.host_memories[d].touch();
@@ -207,8 +226,6 @@ private:
   //! Sends the threads and waits for them; raises what went wrong.
   void complete(detail::errand why) {
     board_->send(why);
-    // Every device leaves its waits at once; only a stage that does not return can hold up the end
-    // of the step.
     if (!board_->gather())
       stuck_device_ = board_->unreturned();
     if (board_->failed_device.load(std::memory_order_acquire) == nothing)
