@@ -5,7 +5,6 @@
 // Expected output: 2 pipelines of 2 devices: ... 0 weights differ from one pipeline
 #include <pipe/pipe.hpp>
 #include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
 
 #include <mpi.h>
 

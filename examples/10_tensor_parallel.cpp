@@ -6,7 +6,6 @@
 // Expected output: 2 pipelines of 2 devices with 2 shards each: 0 weights differ ...
 #include <pipe/pipe.hpp>
 #include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
 
 #include <mpi.h>
 

@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief A plan on MPI processes, one rank per device. Header for pipelining::mpi_runner. Needs
-//! <mpi.h>; link `pipelining::mpi`.
+//! @brief A plan on MPI processes, one rank per device. Header for pipelining::mpi_runner; with
+//! pipelining::mpi_store. Needs <mpi.h>; link `pipelining::mpi`.
 
 #include <pipe/config.hpp>
 
@@ -18,6 +18,7 @@
 #include <pipe/run/execute.hpp>
 #include <pipe/run/failure_origin.hpp>
 #include <pipe/run/mpi_device.hpp>
+#include <pipe/run/mpi_store.hpp> // a runner needs one
 #include <pipe/run/mpi_wait.hpp>
 #include <pipe/run/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>

@@ -58,13 +58,63 @@ template <class Schedule>
 //! @throws std::invalid_argument for a device, a number of chunks or an edge that cannot be.
 template <class Schedule>
 [[nodiscard]] pipeline_tables tables_of(Schedule const& plan, shape const& extents) {
-  pipeline_tables result{flow_of<Schedule>(), {}, {}, edges_by(plan, extents)};
+  pipeline_tables result{copied(flow_of<Schedule>()), {}, {}, edges_by(plan, extents)};
   result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
   result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
   write_holders(plan, extents, result.holders.data());
   write_first_units(plan, extents, result.first_units.data());
   return result;
 }
+
+//! Extents and tables of a schedule.
+template <class Schedule>
+[[nodiscard]] device_orders without_passes(Schedule const& plan, pipeline_size size) {
+  check_extents({.devices = size.devices, .microbatches = size.microbatches});
+  device_orders orders{plan.arrange(size.devices, size.microbatches), {}, {0}, {}};
+  check_extents(orders.extents, flow_of<Schedule>().rows);
+  orders.tables = tables_of(plan, orders.extents);
+  return orders;
+}
+
+// From here on the same for all schedules, so that it is compiled once.
+
+//! Room for one more row, after those that have ended.
+[[nodiscard]] inline row_writer begin_row(device_orders& orders) {
+  int const capacity = row_capacity(orders.over());
+  auto const begin = static_cast<std::size_t>(orders.offsets.back());
+  orders.passes.resize(std::max(orders.passes.size(), begin + static_cast<std::size_t>(capacity)));
+  return {orders.passes.data() + begin, capacity};
+}
+
+inline void end_row(device_orders& orders, int count) {
+  orders.offsets.push_back(orders.offsets.back() + count);
+}
+
+//! Leaves the rows that nothing was written to empty.
+inline void end_rows(device_orders& orders) {
+  orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
+  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over())) + 1,
+                        orders.offsets.back());
+}
+
+//! Room for all rows, of a schedule that writes them together.
+struct all_rows {
+  std::vector<pass> storage;
+  std::vector<row_writer> rows;
+
+  explicit all_rows(pipeline const& over) : rows(static_cast<std::size_t>(row_count(over))) {
+    auto const capacity = static_cast<std::size_t>(row_capacity(over));
+    storage.resize(rows.size() * capacity);
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      rows[row] = {storage.data() + row * capacity, static_cast<int>(capacity)};
+  }
+  void append_to(device_orders& orders) const {
+    for (row_writer const& row : rows) {
+      orders.passes.insert(orders.passes.end(), row.passes, row.passes + row.count);
+      orders.offsets.push_back(static_cast<int>(orders.passes.size()));
+    }
+  }
+};
 
 } // namespace detail
 
@@ -75,36 +125,19 @@ template <class Schedule>
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] device_orders
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  check_extents({.devices = size.devices, .microbatches = size.microbatches});
-  device_orders orders{plan.arrange(size.devices, size.microbatches), {}, {0}, {}};
-  check_extents(orders.extents, flow_of<Schedule>().rows);
-  orders.tables = detail::tables_of(plan, orders.extents);
+  device_orders orders = detail::without_passes(plan, size);
   check_cost(orders.over(), cost);
-  int const capacity = row_capacity(orders.over());
   if constexpr (closed_form_schedule<Schedule>) {
-    orders.passes.resize(static_cast<std::size_t>(capacity));
     for (int device = 0; device < size.devices; ++device) {
-      auto const begin = static_cast<std::size_t>(orders.offsets.back());
-      orders.passes.resize(
-        std::max(orders.passes.size(), begin + static_cast<std::size_t>(capacity)));
-      row_writer row{orders.passes.data() + begin, capacity};
+      row_writer row = detail::begin_row(orders);
       plan.order(orders.extents, device, row);
-      orders.offsets.push_back(static_cast<int>(begin) + row.count);
+      detail::end_row(orders, row.count);
     }
-    orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
-    for (int row = size.devices; row < row_count(orders.over()); ++row)
-      orders.offsets.push_back(orders.offsets.back());
+    detail::end_rows(orders);
   } else {
-    auto const rows_in_all = static_cast<std::size_t>(row_count(orders.over()));
-    std::vector<pass> storage(rows_in_all * static_cast<std::size_t>(capacity));
-    std::vector<row_writer> rows(rows_in_all);
-    for (std::size_t row = 0; row < rows_in_all; ++row)
-      rows[row] = {storage.data() + row * static_cast<std::size_t>(capacity), capacity};
-    plan.generate(orders.extents, cost, rows.data());
-    for (row_writer const& row : rows) {
-      orders.passes.insert(orders.passes.end(), row.passes, row.passes + row.count);
-      orders.offsets.push_back(static_cast<int>(orders.passes.size()));
-    }
+    detail::all_rows written(orders.over());
+    plan.generate(orders.extents, cost, written.rows.data());
+    written.append_to(orders);
   }
   return orders;
 }

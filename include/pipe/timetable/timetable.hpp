@@ -16,9 +16,18 @@
 
 namespace pipelining::inline v0_2 {
 
+namespace detail {
+
+//! A flow, copied as bytes. Compilers write the fields of a constant one by one, at every place.
+[[nodiscard]] inline flow copied(flow const& declared) noexcept {
+  return declared;
+}
+
+} // namespace detail
+
 //! @brief What a timetable keeps of its pipeline beside the extents: a value of its own.
 struct pipeline_tables {
-  flow declared = training;           //!< what passes do
+  flow declared = detail::copied(training); //!< what passes do
   std::vector<std::uint16_t> holders; //!< of a custom placement: [routes][S], else empty
   std::vector<int> first_units;       //!< of unequal numbers of chunks: [M + 1], else empty
   std::vector<int> edges;             //!< of stages that are no chain: `edge_table`, else empty

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
 
 #include <mpi.h>
 

@@ -2,7 +2,6 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
