@@ -5,7 +5,7 @@
 //! @brief The passes of a timetable as a graph for other libraries to run: what waits for what, a
 //! check that a run kept to it, and the program that times it.
 
-#include <pipe/core/dependencies.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -10,8 +10,8 @@
 #include <pipe/timetable/make_timetable.hpp>
 
 #ifdef BENCHMARK_WITH_MPI
-#include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
+#include <pipe/mpi/mpi.hpp>
+#include <pipe/mpi/store.hpp>
 
 #include <mpi.h>
 #endif

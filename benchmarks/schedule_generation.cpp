@@ -21,7 +21,7 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/search/v_auto.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>

@@ -9,36 +9,36 @@ set(PIPELINING_HEADERS_ROOT
 )
 
 set(PIPELINING_HEADERS_CORE
-  core/array_of.hpp
-  core/constants.hpp
-  core/declare.hpp
-  core/dependencies.hpp
-  core/edge_table.hpp
-  core/flow.hpp
-  core/flow_rules.hpp
-  core/limits.hpp
-  core/needs.hpp
-  core/pass.hpp
-  core/pipeline.hpp
-  core/ratio.hpp
-  core/shape.hpp
-  core/shard_weights.hpp
-  core/slot_class.hpp
-  core/sort_stably.hpp
-  core/stage_graph.hpp
-  core/training.hpp
-  core/training_flows.hpp
-  core/training_kinds.hpp
+  flow/array_of.hpp
+  flow/constants.hpp
+  flow/declare.hpp
+  flow/dependencies.hpp
+  flow/edge_table.hpp
+  flow/flow.hpp
+  flow/flow_rules.hpp
+  flow/limits.hpp
+  flow/needs.hpp
+  flow/pass.hpp
+  flow/pipeline.hpp
+  flow/ratio.hpp
+  flow/shape.hpp
+  flow/shard_weights.hpp
+  flow/slot_class.hpp
+  flow/sort_stably.hpp
+  flow/stage_graph.hpp
+  flow/training.hpp
+  flow/training_flows.hpp
+  flow/training_kinds.hpp
 )
 
 set(PIPELINING_HEADERS_SCHEDULE
   schedule/attention_exchange.hpp
   schedule/bit_pipe.hpp
   schedule/breadth_first.hpp
-  schedule/building_block.hpp
+  schedule/block/building_block.hpp
   schedule/chimera.hpp
   schedule/chronos_pipe.hpp
-  schedule/chunk_counts.hpp
+  schedule/block/chunk_counts.hpp
   schedule/chunk_flow.hpp
   schedule/dual_pipe.hpp
   schedule/gpipe.hpp
@@ -47,30 +47,30 @@ set(PIPELINING_HEADERS_SCHEDULE
   schedule/helix_pipe.hpp
   schedule/interleaved.hpp
   schedule/one_f_one_b.hpp
-  schedule/placed_on.hpp
-  schedule/repeat.hpp
+  schedule/block/placed_on.hpp
+  schedule/block/repeat.hpp
   schedule/round_pipe.hpp
   schedule/requirements.hpp
   schedule/schedule.hpp
-  schedule/schedule_tables.hpp
+  schedule/block/schedule_tables.hpp
   schedule/seq1f1b.hpp
   schedule/seq1f1b_interleaved.hpp
   schedule/slice_v.hpp
   schedule/slim_pipe.hpp
   schedule/slim_pipe_exchange.hpp
-  schedule/slot_block.hpp
-  schedule/stage_visits.hpp
+  schedule/block/slot_block.hpp
+  schedule/block/stage_visits.hpp
   schedule/stp.hpp
   schedule/svpp.hpp
-  schedule/timeline.hpp
+  schedule/block/timeline.hpp
   schedule/v_one_f_one_b.hpp
-  schedule/v_search.hpp
+  schedule/block/v_search.hpp
   schedule/v_shape.hpp
-  schedule/walk.hpp
+  schedule/block/walk.hpp
   schedule/wei_pipe.hpp
-  schedule/with_recompute.hpp
-  schedule/with_sharded_weights.hpp
-  schedule/with_stage_graph.hpp
+  timetable/adapt/with_recompute.hpp
+  timetable/adapt/with_sharded_weights.hpp
+  timetable/adapt/with_stage_graph.hpp
   schedule/zero_bubble.hpp
   schedule/zero_bubble_auto.hpp
   schedule/zero_bubble_interleaved.hpp
@@ -102,58 +102,58 @@ set(PIPELINING_HEADERS_TIMETABLE
 )
 
 set(PIPELINING_HEADERS_MODEL
-  model/cost_file.hpp
-  model/cut_costs.hpp
-  model/device_memory.hpp
-  model/flat_json.hpp
-  model/gpu.hpp
-  model/links.hpp
-  model/measured.hpp
-  model/one_clock.hpp
-  model/predict.hpp
-  model/predict_groups.hpp
-  model/predict_shards.hpp
-  model/read_shape.hpp
-  model/transformer.hpp
+  planner/model/cost_file.hpp
+  planner/model/cut_costs.hpp
+  planner/model/device_memory.hpp
+  planner/model/flat_json.hpp
+  planner/model/gpu.hpp
+  planner/model/links.hpp
+  planner/model/measured.hpp
+  planner/model/one_clock.hpp
+  planner/model/predict.hpp
+  planner/model/predict_groups.hpp
+  planner/model/predict_shards.hpp
+  planner/model/read_shape.hpp
+  planner/model/transformer.hpp
 )
 
 set(PIPELINING_HEADERS_SEARCH
-  search/block_frontier.hpp
-  search/bound_graph.hpp
-  search/bound_kinds.hpp
-  search/bound_paths.hpp
-  search/bounds.hpp
-  search/chunk_sequences.hpp
-  search/continuous_offsets.hpp
-  search/exact.hpp
-  search/exact_bound.hpp
-  search/exact_copies.hpp
-  search/exact_proofs.hpp
-  search/exact_search.hpp
-  search/exact_state.hpp
-  search/exact_ways.hpp
-  search/found_pipeline.hpp
-  search/frontier.hpp
-  search/layer_partition.hpp
-  search/layered_model.hpp
-  search/list_order.hpp
-  search/offload_rules.hpp
-  search/order_graph.hpp
-  search/order_search.hpp
-  search/order_walk.hpp
-  search/pipeline_search.hpp
-  search/pipeline_trials.hpp
-  search/pipeline_walk.hpp
-  search/round_stages.hpp
-  search/sequence_groups.hpp
-  search/sequence_partition.hpp
-  search/shortest_slices.hpp
-  search/v_auto.hpp
-  search/v_continuous.hpp
-  search/vocabulary_1f1b.hpp
-  search/vocabulary_rows.hpp
-  search/with_offload.hpp
-  search/with_vocabulary.hpp
+  planner/search/block_frontier.hpp
+  planner/search/bound_graph.hpp
+  planner/search/bound_kinds.hpp
+  planner/search/bound_paths.hpp
+  planner/search/bounds.hpp
+  planner/cut/chunk_sequences.hpp
+  planner/search/continuous_offsets.hpp
+  planner/search/exact.hpp
+  planner/search/exact_bound.hpp
+  planner/search/exact_copies.hpp
+  planner/search/exact_proofs.hpp
+  planner/search/exact_search.hpp
+  planner/search/exact_state.hpp
+  planner/search/exact_ways.hpp
+  planner/search/found_pipeline.hpp
+  planner/search/frontier.hpp
+  planner/cut/layer_partition.hpp
+  planner/cut/layered_model.hpp
+  planner/search/list_order.hpp
+  timetable/adapt/offload_rules.hpp
+  planner/search/order_graph.hpp
+  planner/search/order_search.hpp
+  planner/search/order_walk.hpp
+  planner/search/pipeline_search.hpp
+  planner/search/pipeline_trials.hpp
+  planner/search/pipeline_walk.hpp
+  planner/cut/round_stages.hpp
+  planner/cut/sequence_groups.hpp
+  planner/cut/sequence_partition.hpp
+  planner/cut/shortest_slices.hpp
+  planner/search/v_auto.hpp
+  planner/search/v_continuous.hpp
+  timetable/adapt/vocabulary_1f1b.hpp
+  timetable/adapt/vocabulary_rows.hpp
+  timetable/adapt/with_offload.hpp
+  timetable/adapt/with_vocabulary.hpp
 )
 
 set(PIPELINING_HEADERS_ATTENTION
@@ -207,37 +207,37 @@ set(PIPELINING_HEADERS_PLAN
   plan/prove/static_proof.hpp
   plan/prove/steps.hpp
   plan/prove/validation.hpp
-  plan/report/call_counts.hpp
-  plan/report/describe.hpp
-  plan/report/difference.hpp
-  plan/report/fingerprint.hpp
-  plan/report/plan_tables.hpp
-  plan/report/policy_cost.hpp
+  view/call_counts.hpp
+  plan/describe.hpp
+  plan/difference.hpp
+  plan/fingerprint.hpp
+  view/plan_tables.hpp
+  view/policy_cost.hpp
 )
 
 set(PIPELINING_HEADERS_IO
-  io/append.hpp
-  io/csv.hpp
-  io/figures.hpp
-  io/html.hpp
-  io/html_control.hpp
-  io/html_data.hpp
-  io/html_links.hpp
-  io/html_model.hpp
-  io/html_sliders.hpp
-  io/html_timeline.hpp
-  io/html_times.hpp
-  io/html_view.hpp
-  io/json.hpp
-  io/pytorch_actions.hpp
-  io/pytorch_messages.hpp
-  io/read_pytorch_csv.hpp
-  io/shades.hpp
-  io/svg.hpp
-  io/text.hpp
-  io/timetable_caption.hpp
-  io/trace.hpp
-  io/write_pytorch_csv.hpp
+  view/append.hpp
+  view/csv.hpp
+  view/figures.hpp
+  view/html.hpp
+  view/html/control.hpp
+  view/html/data.hpp
+  view/html/links.hpp
+  view/html/model.hpp
+  view/html/sliders.hpp
+  view/html/timeline.hpp
+  view/html/times.hpp
+  view/html/view.hpp
+  view/json.hpp
+  view/pytorch/actions.hpp
+  view/pytorch/messages.hpp
+  view/pytorch/read_csv.hpp
+  flow/shades.hpp
+  view/svg.hpp
+  view/text.hpp
+  view/timetable_caption.hpp
+  view/trace.hpp
+  view/pytorch/write_csv.hpp
 )
 
 set(PIPELINING_HEADERS_RUN
@@ -245,34 +245,34 @@ set(PIPELINING_HEADERS_RUN
   run/arena.hpp
   run/carried_totals.hpp
   run/check.hpp
-  run/checkpoint.hpp
+  cluster/checkpoint.hpp
   run/clock.hpp
   run/context.hpp
   run/error.hpp
   run/execute.hpp
-  run/failure_origin.hpp
+  cluster/failure_origin.hpp
   run/guards.hpp
   run/hooks.hpp
-  run/launch_address.hpp
-  run/launch_environment.hpp
+  cluster/launch_address.hpp
+  cluster/launch_environment.hpp
   run/null_access.hpp
-  run/packed_state.hpp
-  run/plan_agreement.hpp
+  cluster/packed_state.hpp
+  cluster/plan_agreement.hpp
   run/plan_cache.hpp
   run/plan_number.hpp
   run/post_validated.hpp
-  run/rank_layout.hpp
-  run/reach.hpp
+  cluster/rank_layout.hpp
+  cluster/reach.hpp
   run/rendezvous.hpp
   run/run_item.hpp
-  run/run_text.hpp
-  run/socket.hpp
+  cluster/run_text.hpp
+  cluster/socket.hpp
   run/stage.hpp
   run/stages.hpp
-  run/store.hpp
-  run/store_file.hpp
-  run/store_protocol.hpp
-  run/store_server.hpp
+  cluster/store.hpp
+  cluster/store_file.hpp
+  cluster/store_protocol.hpp
+  cluster/store_server.hpp
   run/thread_board.hpp
   run/thread_device.hpp
   run/threads.hpp
@@ -296,10 +296,10 @@ set(PIPELINING_CORE_HEADERS
 
 # Headers of pipelining::mpi. They need <mpi.h>; they are installed with the others, since they need nothing built.
 set(PIPELINING_MPI_HEADERS
-  run/mpi.hpp
-  run/mpi_device.hpp
-  run/mpi_wait.hpp
-  run/mpi_store.hpp
+  mpi/mpi.hpp
+  mpi/device.hpp
+  mpi/wait.hpp
+  mpi/store.hpp
 )
 
 # Headers of pipelining::cuda. They need the CUDA toolkit, and nvcc where they hold kernels; they are installed with the

@@ -2,7 +2,7 @@
 // What you learn: to invent a schedule, have it checked, measured, proven and drawn.
 // How to run: build/release/bin/02_own_schedule > halves.svg
 // Expected output: the picture on standard output, the figures on standard error
-#include <pipe/io/svg.hpp>
+#include <pipe/view/svg.hpp>
 #include <pipe/pipe.hpp>
 
 #include <cstdio>

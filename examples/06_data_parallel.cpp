@@ -4,7 +4,7 @@
 // the work of all. How to run: mpirun -n 4 build/release/bin/06_data_parallel
 // Expected output: 2 pipelines of 2 devices: ... 0 weights differ from one pipeline
 #include <pipe/pipe.hpp>
-#include <pipe/run/mpi.hpp>
+#include <pipe/mpi/mpi.hpp>
 
 #include <mpi.h>
 

@@ -5,7 +5,7 @@
 // mpirun -n 8 build/release/bin/10_tensor_parallel
 // Expected output: 2 pipelines of 2 devices with 2 shards each: 0 weights differ ...
 #include <pipe/pipe.hpp>
-#include <pipe/run/mpi.hpp>
+#include <pipe/mpi/mpi.hpp>
 
 #include <mpi.h>
 

@@ -14,7 +14,7 @@
 
 #include "gpt/exchanged_layers.hpp"
 #include "gpt/single_device.hpp"
-#include "support/exchange_on_one_device.hpp"
+#include "tools/support/exchange_on_one_device.hpp"
 
 namespace pp = pipelining;
 

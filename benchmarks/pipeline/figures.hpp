@@ -4,9 +4,9 @@
 //! @file
 //! @brief From times of passes to the figures that the benchmark of the stream runner prints.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -3,10 +3,10 @@
 //! @brief How well the stream runner keeps to the plan, and what it costs the host: several
 //! devices of a plan on one GPU, whose passes wait for a known time instead of computing.
 
-#include <pipe/io/append.hpp>
-#include <pipe/io/json.hpp>
-#include <pipe/io/svg.hpp>
-#include <pipe/io/trace.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
+#include <pipe/view/svg.hpp>
+#include <pipe/view/trace.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/sizes.hpp>

@@ -5,7 +5,7 @@
 //! @brief What a run is of: all that changes its numbers, as lines that ranks and checkpoints
 //! compare.
 
-#include <pipe/run/plan_agreement.hpp>
+#include <pipe/cluster/plan_agreement.hpp>
 
 #include <charconv>
 #include <chrono>

@@ -4,8 +4,8 @@
 //! @file
 //! @brief A run whose devices take over attention of each other: bytes planned and measured.
 
-#include <pipe/core/shape.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -14,8 +14,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "../support/exchange_on_one_device.hpp"
-#include "../support/named_schedules.hpp"
+#include "tools/support/exchange_on_one_device.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "exchanged_layers.hpp"
 #include "options.hpp"
 #include "report.hpp"

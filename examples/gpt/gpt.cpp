@@ -8,8 +8,8 @@
 //! stage.hpp (what a stage does in each pass), pipeline.hpp (how the library runs the stages), then
 //! this file.
 
-#include <pipe/core/shape.hpp>
-#include <pipe/io/timetable_caption.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>

@@ -5,12 +5,12 @@
 //! @brief The model under RoundPipe: parameters lie on the host, and those of a stage are in a slot
 //! of a device while it runs.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/search/round_stages.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -5,13 +5,13 @@
 //! @brief A run with weights that lie on the host: bytes of those that are loaded, planned and
 //! measured.
 
-#include <pipe/core/slot_class.hpp>
-#include <pipe/search/round_stages.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "host_weights.hpp"
 #include "options.hpp"
 #include "report.hpp"

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../support/split_words.hpp"
-#include "../support/termination.hpp"
+#include "tools/support/split_words.hpp"
+#include "tools/support/termination.hpp"
 #include "backend.hpp"
 
 namespace {

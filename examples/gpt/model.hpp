@@ -4,7 +4,7 @@
 //! @file
 //! @brief Sizes of the model, and how its layers are cut into stages and its sequences into chunks.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 
 #include <cstdint>
 #include <stdexcept>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief The command line of the example.
 
-#include <pipe/io/append.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -18,7 +18,7 @@
 #include <system_error>
 #include <vector>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "model.hpp"
 
 namespace gpt {

@@ -4,7 +4,7 @@
 //! @file
 //! @brief The model cut into stages and run by the library: timetable, plan, threads.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/chart.hpp"
+#include "tools/support/chart.hpp"
 
 namespace gpt {
 

@@ -5,13 +5,13 @@
 //! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
 //! files.
 
-#include <pipe/io/html.hpp>
-#include <pipe/io/svg.hpp>
-#include <pipe/io/timetable_caption.hpp>
-#include <pipe/io/trace.hpp>
-#include <pipe/model/cost_file.hpp>
-#include <pipe/model/measured.hpp>
-#include <pipe/search/chunk_sequences.hpp>
+#include <pipe/view/html.hpp>
+#include <pipe/view/svg.hpp>
+#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/trace.hpp>
+#include <pipe/planner/model/cost_file.hpp>
+#include <pipe/planner/model/measured.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "pipeline.hpp"
 #include "plot.hpp"

@@ -5,9 +5,9 @@
 //! @brief A run from the first line of its report to the last: what is the same wherever stages
 //! run.
 
-#include <pipe/io/figures.hpp>
-#include <pipe/io/text.hpp>
-#include <pipe/io/timetable_caption.hpp>
+#include <pipe/view/figures.hpp>
+#include <pipe/view/text.hpp>
+#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <csignal>

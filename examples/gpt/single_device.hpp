@@ -5,7 +5,7 @@
 //! @brief The same model on one device, one microbatch after the other: what pipelines are held
 //! against, and where the times of passes are measured.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -5,9 +5,9 @@
 //! @brief How a timetable cuts the work of a step, and the bytes that come of it: messages, slots,
 //! what is kept.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/model/device_memory.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/timetable/timetable.hpp>

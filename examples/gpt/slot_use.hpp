@@ -4,9 +4,9 @@
 //! @file
 //! @brief What of a pool of slots was planned, and what came of it.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
-#include <pipe/model/device_memory.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/timetable/timetable.hpp>
 

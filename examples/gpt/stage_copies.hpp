@@ -4,7 +4,7 @@
 //! @file
 //! @brief A stage as the library knows it, where several places run its passes.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 //! @brief A shard of a stage. Its passes go in steps, half a layer each, with a sum over all shards
 //! behind each step: whoever runs them can do something else meanwhile.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -10,7 +10,7 @@
 //! run; and the words `one_device_has`. A model has `step`, and its parameters by `stages()` or by
 //! `for_each_parameter`; a pipeline has `update` and `trace`, too.
 
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -5,7 +5,7 @@
 //! @brief All shards of all stages on one device, one after the other: what a tensor-parallel
 //! pipeline is held against.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

@@ -4,8 +4,8 @@
 //! @file
 //! @brief A run with stages in shards: what it refuses, and bytes and sums, planned and measured.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"

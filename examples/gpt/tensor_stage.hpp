@@ -6,8 +6,8 @@
 //! sums inside, and braided passes hide each other's sums. How the shards reach each other, on
 //! threads or as processes, is a parameter.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/timetable/timetable.hpp>
 

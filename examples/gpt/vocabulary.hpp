@@ -5,7 +5,7 @@
 //! @brief The GPT with its vocabulary in shards: every device has a part of the embedding and of
 //! the output layer. The same pieces run in a pipeline, or on one device one after the other.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/context.hpp>

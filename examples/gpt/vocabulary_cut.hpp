@@ -4,7 +4,7 @@
 //! @file
 //! @brief How a model with its vocabulary in shards is cut, and what the shards tell each other.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

@@ -4,13 +4,13 @@
 //! @file
 //! @brief A run with the vocabulary in shards: what it refuses, and bytes, planned and measured.
 
-#include <pipe/core/slot_class.hpp>
-#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <stdexcept>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"

@@ -4,8 +4,8 @@
 //! @file
 //! @brief The model under WeiPipe: microbatches stay on their device, weights travel as messages.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/context.hpp>

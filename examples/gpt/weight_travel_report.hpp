@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "../support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "single_device.hpp"

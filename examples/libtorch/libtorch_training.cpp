@@ -10,7 +10,7 @@
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/search/layer_partition.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <torch/torch.h>

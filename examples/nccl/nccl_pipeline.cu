@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <examples/nccl/train.cuh>
-#include <examples/support/split_words.hpp>
-#include <examples/support/termination.hpp>
+#include <tools/support/split_words.hpp>
+#include <tools/support/termination.hpp>
 #include <exception>
 #include <stdexcept>
 #include <string>

@@ -14,7 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <examples/nccl/layer.cuh>
-#include <examples/support/termination.hpp>
+#include <tools/support/termination.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>

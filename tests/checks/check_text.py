@@ -29,7 +29,7 @@ OUTSIDE_RUN = {
 }
 # Outside of tests, whose stand-ins for C libraries fill arrays of C.
 OUTSIDE_TESTS = {
-    r"\bv?s[n]?printf\b": "its result is not the length of the text; write numbers by <pipe/io/append.hpp>",
+    r"\bv?s[n]?printf\b": "its result is not the length of the text; write numbers by <pipe/view/append.hpp>",
 }
 VAGUE = re.compile(r"(^|_)(util|utils|helper|helpers|common|misc|manager|fast|stuff)(_|$|\.)")
 

@@ -15,7 +15,7 @@
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

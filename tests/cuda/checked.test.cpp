@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Messages with headers: the executor for NCCL finds what the stand-in changes on the way.
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 
@@ -12,7 +12,7 @@
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

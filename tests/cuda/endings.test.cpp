@@ -14,7 +14,7 @@
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <tuple>
 #include <vector>
 

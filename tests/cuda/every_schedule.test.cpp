@@ -4,7 +4,7 @@
 // PIPELINING_TEST_EVERYTHING in the environment: the product.
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <examples/support/named_schedules.hpp>
+#include <tools/support/named_schedules.hpp>
 #include <stdexcept>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

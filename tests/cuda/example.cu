@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <cuda_runtime.h>
 
@@ -16,7 +16,7 @@
 #include <string>
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <thread>
 #include <utility>
 #include <vector>

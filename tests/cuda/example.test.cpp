@@ -10,7 +10,7 @@
 #include <string>
 #include <tests/cuda/example.hpp>
 #include <tests/cuda/example_reference.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

@@ -4,14 +4,14 @@
 //! @file
 //! @brief A store for ranks that are threads of the stand-in, in virtual time.
 
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <chrono>
 #include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 
 //! @brief What all ranks share. Only one host thread of the stand-in runs at any moment.
 struct memory_board {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every planted bug is found by one of the checks that the tests of the executors make.
-#include <pipe/plan/report/call_counts.hpp>
+#include <pipe/view/call_counts.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@
 #include <tests/cuda/killers.hpp>
 #include <tests/cuda/mutants.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/run/error.hpp>

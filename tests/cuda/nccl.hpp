@@ -10,7 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 struct nccl_case {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for NCCL, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/cuda/communicators.cuh>
-#include <pipe/model/measured.hpp>
+#include <pipe/planner/model/measured.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/report/call_counts.hpp>
+#include <pipe/view/call_counts.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -17,7 +17,7 @@
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
@@ -15,7 +15,7 @@
 #include <numeric>
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/round_pipe.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

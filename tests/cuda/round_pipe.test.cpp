@@ -3,8 +3,8 @@
 // two stages on a stream of their own, and gradients go back; on the stand-in.
 #include <pipe/plan/lower.hpp>
 #include <pipe/schedule/round_pipe.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
-#include <pipe/search/round_stages.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <tests/cuda/round_pipe.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

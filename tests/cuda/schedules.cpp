@@ -9,10 +9,10 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
 #include <pipe/run/error.hpp>
@@ -14,7 +14,7 @@
 #include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/streams.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

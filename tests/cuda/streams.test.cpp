@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/model/measured.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/planner/model/measured.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/report/call_counts.hpp>
+#include <pipe/view/call_counts.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -22,7 +22,7 @@
 #include <string>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
@@ -17,7 +17,7 @@
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_stage.cuh>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The hooks on the executors for CUDA, compiled by nvcc as users compile them, on the stand-in.
-#include <pipe/io/shades.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -16,7 +16,7 @@
 #include <string>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -9,7 +9,7 @@
 #include <tests/cuda/killers.hpp>
 #include <tests/cuda/training_mutants.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

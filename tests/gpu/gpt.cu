@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The parts of the GPT of examples/gpt_cuda, one by one. The same object runs on the stand-in.
+// The parts of the GPT of examples/gpt/cuda, one by one. The same object runs on the stand-in.
 #include <pipe/cuda/handles.cuh>
 
 #include <cuda_bf16.h>
@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <examples/gpt_cuda/matrix_products.cuh>
-#include <examples/gpt_cuda/numbers.cuh>
-#include <examples/gpt_cuda/trained.cuh>
+#include <examples/gpt/cuda/matrix_products.cuh>
+#include <examples/gpt/cuda/numbers.cuh>
+#include <examples/gpt/cuda/trained.cuh>
 #include <tests/gpu/gpt.hpp>
 #include <vector>
 

@@ -7,11 +7,11 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/with_recompute.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/search/with_offload.hpp>
-#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
@@ -28,9 +28,9 @@
 #include <examples/gpt/system.hpp>
 #include <examples/gpt/text.hpp>
 #include <examples/gpt/vocabulary.hpp>
-#include <examples/gpt_cuda/gpu_model.hpp>
-#include <examples/gpt_cuda/relative_error.hpp>
-#include <examples/support/exchange_on_one_device.hpp>
+#include <examples/gpt/cuda/gpu_model.hpp>
+#include <examples/gpt/cuda/relative_error.hpp>
+#include <tools/support/exchange_on_one_device.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The backends cuda and nccl of the GPT on the stand-in, where ranks are threads: WORLD_SIZE of
 // them, or two. What the stand-in has found follows the report.
-#include <pipe/run/launch_environment.hpp>
-#include <pipe/run/store.hpp>
-#include <pipe/run/store_server.hpp>
+#include <pipe/cluster/launch_environment.hpp>
+#include <pipe/cluster/store.hpp>
+#include <pipe/cluster/store_server.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <examples/gpt/backend.hpp>
-#include <examples/gpt_cuda/on_cuda.hpp>
-#include <examples/gpt_cuda/on_nccl.hpp>
+#include <examples/gpt/cuda/on_cuda.hpp>
+#include <examples/gpt/cuda/on_nccl.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <tests/simulators/cuda/standin.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

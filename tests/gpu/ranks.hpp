@@ -5,7 +5,7 @@
 //! @brief What the tests of the NCCL runner on a GPU ask of the object that nvcc makes.
 
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // NCCL between two processes that share one GPU. NCCL takes processes with different NCCL_HOSTID
 // for two machines and goes through the network, here the loopback; whether it does is not
 // documented, so a refusal is no failure.
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 

@@ -24,7 +24,7 @@ def doors(include):
 
 def main(compiler, include):
     found = doors(include)
-    if not {"pipe/pipe.hpp", "pipe/cuda.cuh", "pipe/cuda/nccl.cuh", "pipe/run/mpi.hpp"} <= set(found):
+    if not {"pipe/pipe.hpp", "pipe/cuda.cuh", "pipe/cuda/nccl.cuh", "pipe/mpi/mpi.hpp"} <= set(found):
         sys.exit(f"these are not the headers that users begin with: {found}")
     for header in found:
         run = subprocess.run([compiler, "-x", "c++", "-std=c++17", "-fsyntax-only", "-I", include, "-"],

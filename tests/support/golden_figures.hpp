@@ -5,7 +5,7 @@
 //! @brief Compares schedules with golden figures and orders. Header for golden_figures,
 //! golden_orders, check_figures, check_order, check_rows and check_looped.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

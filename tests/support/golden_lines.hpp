@@ -5,7 +5,7 @@
 //! @brief Reads the text files under tests/golden. Header for golden_lines, golden_row and
 //! row_text.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <fstream>

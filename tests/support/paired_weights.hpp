@@ -4,8 +4,8 @@
 //! @file
 //! @brief A schedule whose composite passes complete the gradients of stages.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 namespace support {

@@ -4,8 +4,8 @@
 //! @file
 //! @brief Plans written by hand, good and bad: the order of items is given, the rest is filled in.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/plan.hpp>

@@ -4,10 +4,10 @@
 //! @file
 //! @brief Flows, pipelines and orders by chance, sensible ones and nonsense, for tests.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief The two ends of a store's line, without the library's manners.
 
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <atomic>
 #include <chrono>

@@ -7,8 +7,8 @@
 //! Shares nothing with the library but the types: no dense numbers, no tables of ends, no lists of
 //! dependencies. Every question is asked of all passes, so it takes quadratic time.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cmath>

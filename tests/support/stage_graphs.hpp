@@ -4,7 +4,7 @@
 //! @file
 //! @brief Stage graphs drawn by lot, and stages that train on them in exact arithmetic.
 
-#include <pipe/core/stage_graph.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/run/context.hpp>
 
 #include <algorithm>

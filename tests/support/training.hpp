@@ -7,7 +7,7 @@
 //! hosts and devices, and exact where the order of a sum could differ.
 
 #include <pipe/config.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Reads golden/search/uneven_layers.txt: layers, and their best cut under 1F1B.
 
-#include <pipe/search/layer_partition.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <cstddef>

@@ -9,7 +9,7 @@
 #include <pipe/cuda/message_header.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 
 #include <cuda_runtime_api.h>

@@ -5,7 +5,7 @@
 //! @brief Ends the communicators of a rank whatever the rank itself waits for. Header for
 //! pipelining::cuda::communicator_guard.
 
-#include <pipe/core/sort_stably.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/cuda/rank_wait.cuh>
 
 #include <cuda_runtime_api.h>

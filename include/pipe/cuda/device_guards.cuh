@@ -8,7 +8,7 @@
 #include <pipe/cuda/handles.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/guards.hpp>
 

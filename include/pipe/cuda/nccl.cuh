@@ -19,10 +19,10 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/run/failure_origin.hpp>
-#include <pipe/run/plan_agreement.hpp>
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <cuda_runtime_api.h>
 

@@ -8,8 +8,8 @@
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/run/error.hpp>
-#include <pipe/run/failure_origin.hpp>
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/store.hpp>
 
 #include <chrono>
 #include <cstddef>

@@ -21,8 +21,8 @@
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/run/carried_totals.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/run/failure_origin.hpp>
-#include <pipe/run/store.hpp>
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/store.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -16,7 +16,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/failure_origin.hpp>
+#include <pipe/cluster/failure_origin.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

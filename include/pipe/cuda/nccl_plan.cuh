@@ -14,8 +14,8 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
-#include <pipe/run/failure_origin.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/cluster/failure_origin.hpp>
 
 #include <cuda_runtime_api.h>
 

@@ -5,7 +5,7 @@
 //! @brief Messages as copies between devices of one process. Header for
 //! pipelining::cuda::peer_copies.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/plan/connection_rounds.hpp>

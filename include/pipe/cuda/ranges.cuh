@@ -6,9 +6,9 @@
 //! pipelining::cuda::item_ranges.
 
 #include <pipe/config.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/io/shades.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::rank_wait.
 
-#include <pipe/run/failure_origin.hpp>
+#include <pipe/cluster/failure_origin.hpp>
 
 #include <algorithm>
 #include <chrono>

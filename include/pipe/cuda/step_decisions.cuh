@@ -5,7 +5,7 @@
 //! @brief What the host must know to decide about a step of the optimizer. Header for
 //! pipelining::cuda::step_decisions.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>

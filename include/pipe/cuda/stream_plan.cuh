@@ -5,7 +5,7 @@
 //! @brief What one plan of a stream runner has on the devices. Header for
 //! pipelining::cuda::stream_plan.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
@@ -13,7 +13,7 @@
 #include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/run/check.hpp>
 

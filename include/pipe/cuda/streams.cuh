@@ -4,7 +4,7 @@
 //! @file
 //! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/shared_device.cuh>

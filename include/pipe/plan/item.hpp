@@ -5,9 +5,9 @@
 //! @brief The steps of a device's program and the buffers that they use. Header for
 //! pipelining::item.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <cstddef>
 #include <cstdint>

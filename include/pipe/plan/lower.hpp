@@ -4,8 +4,8 @@
 //! @file
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/budget.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
@@ -16,7 +16,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/describe.hpp>

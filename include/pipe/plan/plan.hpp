@@ -4,8 +4,8 @@
 //! @file
 //! @brief A timetable lowered for execution. Header for pipelining::plan.
 
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/timetable.hpp>

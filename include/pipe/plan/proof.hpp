@@ -4,7 +4,7 @@
 //! @file
 //! @brief What a proof finds. Header for pipelining::plan_rule and pipelining::proof.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

@@ -4,8 +4,8 @@
 //! @file
 //! @brief The proof that a plan drains and mixes up no data. Header for pipelining::prove.
 
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/plan.hpp>

@@ -5,7 +5,7 @@
 //! @brief How large buffers are. Header for the concept pipelining::buffer_sizes and for
 //! pipelining::no_sizes.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <concepts>

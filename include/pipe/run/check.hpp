@@ -5,7 +5,7 @@
 //! @brief What every runner checks before it starts. Header for pipelining::check_stages and
 //! pipelining::drained_order.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove/drain.hpp>

@@ -5,8 +5,8 @@
 //! @brief What a stage functor is handed. Header for pipelining::context, pipelining::input,
 //! pipelining::output, pipelining::totals and pipelining::composite_half.
 
-#include <pipe/core/shape.hpp>
-#include <pipe/core/stage_graph.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
 
 #include <cstddef>
 #include <cstdint>

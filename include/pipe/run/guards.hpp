@@ -5,8 +5,8 @@
 //! @brief Finds stages that write where they may not, read what nobody wrote, or leave a message
 //! unwritten. Header for pipelining::slot_guards.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>

@@ -6,7 +6,7 @@
 //! pipelining::null_explainer.
 
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/run/context.hpp>
 
 #include <csignal>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief The plans of one runner. Header for pipelining::plan_number.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <cstddef>

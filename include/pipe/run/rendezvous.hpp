@@ -5,7 +5,7 @@
 //! @brief Messages between threads without a buffer in between. Header for pipelining::rendezvous.
 
 #include <pipe/config.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

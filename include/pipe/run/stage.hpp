@@ -5,8 +5,8 @@
 //! @brief What a stage functor must be able to do, and how a pass reaches it. Header for the stage
 //! concepts.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>

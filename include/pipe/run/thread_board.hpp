@@ -5,10 +5,10 @@
 //! @brief What the threads of a runner share. Header for pipelining::threads and
 //! pipelining::detail::thread_board.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/guards.hpp>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief What ran, as a timetable. Header for pipelining::trace_of.
 
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/timetable/timetable.hpp>

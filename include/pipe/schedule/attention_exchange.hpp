@@ -5,8 +5,8 @@
 //! @brief Which device takes over how much attention of which other. Header for
 //! pipelining::attention_exchange.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe.hpp>
 

@@ -4,10 +4,10 @@
 //! @file
 //! @brief Two V shapes in opposite directions on the same devices. Header for pipelining::BitPipe.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/slot_block.hpp>
+#include <pipe/schedule/block/slot_block.hpp>
 
 namespace pipelining::inline v0_2 {
 

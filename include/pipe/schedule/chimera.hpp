@@ -4,9 +4,9 @@
 //! @file
 //! @brief Two pipelines in opposite directions on the same devices. Header for pipelining::Chimera.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/slot_block.hpp>
+#include <pipe/schedule/block/slot_block.hpp>
 
 #include <stdexcept>
 

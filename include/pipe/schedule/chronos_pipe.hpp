@@ -5,8 +5,8 @@
 //! @brief Two looped stages per device whose activations live in turns. Header for
 //! pipelining::ChronosPipe.
 
-#include <pipe/schedule/building_block.hpp>
-#include <pipe/schedule/repeat.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
 
 namespace pipelining::inline v0_2 {
 //! @brief The block of ChronosPipe: a unit goes from device to device in one slot forwards and in

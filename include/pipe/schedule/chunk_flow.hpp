@@ -5,13 +5,13 @@
 //! @brief 1F1B over sequences of unequal length that keeps few chunks of each. Header for
 //! pipelining::ChunkFlow.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training_flows.hpp>
-#include <pipe/schedule/chunk_counts.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_flows.hpp>
+#include <pipe/schedule/block/chunk_counts.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 #include <algorithm>
 #include <stdexcept>

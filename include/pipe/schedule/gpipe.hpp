@@ -4,7 +4,7 @@
 //! @file
 //! @brief Fill and drain. Header for pipelining::GPipe and GPipeChunked.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 namespace pipelining::inline v0_2 {

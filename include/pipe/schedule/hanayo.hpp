@@ -4,9 +4,9 @@
 //! @file
 //! @brief One forward, one backward on stages that lie in waves. Header for pipelining::Hanayo.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/slot_block.hpp>
+#include <pipe/schedule/block/slot_block.hpp>
 
 #include <stdexcept>
 

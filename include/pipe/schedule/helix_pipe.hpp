@@ -5,8 +5,8 @@
 //! @brief Attention on other devices than the weights of its layer. Header for
 //! pipelining::HelixPipe.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief 1F1B with several stages per device. Header for pipelining::Interleaved.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 //! @brief Interleaved 1F1B: V stages per device, stage s on device s mod P; microbatches run in

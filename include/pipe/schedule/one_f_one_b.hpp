@@ -5,7 +5,7 @@
 //! @brief One forward, one backward. Header for pipelining::OneFOneB and pipelining::EagerOneFOneB.
 
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Tells the author of a type that is no schedule which of the requirements it misses.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <concepts>

@@ -5,11 +5,11 @@
 //! @brief Stages that devices take in turn, with weights that lie on the host. Header for
 //! pipelining::RoundPipe.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training_kinds.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_kinds.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>

@@ -5,12 +5,12 @@
 //! @brief What a schedule is. Header for the concept pipelining::schedule and for
 //! pipelining::row_writer.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/stage_graph.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <concepts>
 #include <cstddef>

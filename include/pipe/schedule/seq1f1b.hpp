@@ -6,7 +6,7 @@
 //! pipelining::Seq1F1BZeroBubbleH1 and pipelining::Seq1F1BZeroBubbleH2.
 
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 

@@ -5,9 +5,9 @@
 //! @brief Interleaved 1F1B over chunks of sequences. Header for
 //! pipelining::Seq1F1BInterleaved and pipelining::Seq1F1BZeroBubbleInterleaved.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 

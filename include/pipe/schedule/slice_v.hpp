@@ -5,10 +5,10 @@
 //! @brief A V over chunks of sequences of unequal length. Header for pipelining::SliceV and
 //! pipelining::RaggedSliceV.
 
-#include <pipe/core/shape.hpp>
-#include <pipe/schedule/chunk_counts.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/block/chunk_counts.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 #include <stdexcept>
 #include <string>

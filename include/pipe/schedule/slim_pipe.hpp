@@ -5,9 +5,9 @@
 //! @brief Chunks of sequences on several stages per device, group by group. Header for
 //! pipelining::SlimPipe.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 #include <stdexcept>
 #include <string>

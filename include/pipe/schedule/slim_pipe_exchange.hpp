@@ -5,9 +5,9 @@
 //! @brief SlimPipe with attention that other devices take over. Header for
 //! pipelining::SlimPipeExchange.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/stage_graph.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe.hpp>

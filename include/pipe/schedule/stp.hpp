@@ -4,8 +4,8 @@
 //! @file
 //! @brief Passes braided so that each hides the other's all-reduce. Header for pipelining::STP.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/schedule.hpp>
 

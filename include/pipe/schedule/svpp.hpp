@@ -5,9 +5,9 @@
 //! @brief Slices of sequences on interleaved stages with split backward passes. Header for
 //! pipelining::SVPP.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 

@@ -4,8 +4,8 @@
 //! @file
 //! @brief 1F1B on a V, with the backward pass in one piece. Header for pipelining::OneFOneBV.
 
-#include <pipe/schedule/building_block.hpp>
-#include <pipe/schedule/repeat.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
 
 namespace pipelining::inline v0_2 {
 //! @brief The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;

@@ -4,8 +4,8 @@
 //! @file
 //! @brief V shapes with controllable memory. Header for pipelining::VShape and its named offsets.
 
-#include <pipe/schedule/building_block.hpp>
-#include <pipe/schedule/repeat.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
 
 namespace pipelining::inline v0_2 {
 

@@ -5,11 +5,11 @@
 //! @brief Weights that travel from device to device, where activations stay. Header for
 //! pipelining::WeiPipe.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 //! pipelining::ZeroBubbleH2.
 
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 //! @brief ZB-H1: the order of 1F1B with split backward passes; device d runs the gradients of the

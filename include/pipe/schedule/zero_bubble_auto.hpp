@@ -5,7 +5,7 @@
 //! @brief Zero bubble under a memory limit, with the times of every stage. Header for
 //! pipelining::ZeroBubbleAuto.
 
-#include <pipe/core/array_of.hpp>
+#include <pipe/flow/array_of.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>

@@ -5,9 +5,9 @@
 //! @brief Interleaved stages with the backward pass split in two. Header for
 //! pipelining::ZeroBubbleInterleaved.
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/walk.hpp>
+#include <pipe/schedule/block/walk.hpp>
 
 namespace pipelining::inline v0_2 {
 

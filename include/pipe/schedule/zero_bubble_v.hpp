@@ -4,12 +4,12 @@
 //! @file
 //! @brief Zero bubble on a V. Header for pipelining::ZeroBubbleV.
 
-#include <pipe/core/shape.hpp>
-#include <pipe/schedule/building_block.hpp>
-#include <pipe/schedule/repeat.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/timeline.hpp>
-#include <pipe/schedule/v_search.hpp>
+#include <pipe/schedule/block/timeline.hpp>
+#include <pipe/schedule/block/v_search.hpp>
 #include <pipe/schedule/v_shape.hpp>
 
 namespace pipelining::inline v0_2 {

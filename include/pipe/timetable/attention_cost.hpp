@@ -5,8 +5,8 @@
 //! @brief Passes that take longer the more keys their queries attend to. Header for
 //! pipelining::attention_cost and pipelining::attention_part_cost.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>

@@ -5,8 +5,8 @@
 //! @brief Times that differ from stage to stage and from chunk to chunk. Header for
 //! pipelining::cost_table.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 

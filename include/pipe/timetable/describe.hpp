@@ -4,7 +4,7 @@
 //! @file
 //! @brief Passes and verdicts in words. Header for pipelining::describe.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <string>

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Turns a verdict into a compile error that names the rule and the passes.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/timetable/verify.hpp>
 
 namespace pipelining::inline v0_2 {

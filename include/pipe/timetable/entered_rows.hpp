@@ -5,10 +5,10 @@
 //! @brief Where the passes of a timetable stand, and what each waits for. What `simulate` and
 //! `verify` share.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/report.hpp>
 
 #include <cstddef>

@@ -5,9 +5,9 @@
 //! @brief How soon one iteration may follow another. Header for pipelining::post_validated_period
 //! and pipelining::may_run_again.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -4,13 +4,13 @@
 //! @file
 //! @brief Timetables whose extents are known at run time. Header for pipelining::make_timetable.
 
-#include <pipe/core/edge_table.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/edge_table.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/schedule_tables.hpp>
+#include <pipe/schedule/block/schedule_tables.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/simulate.hpp>

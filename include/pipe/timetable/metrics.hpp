@@ -4,9 +4,9 @@
 //! @file
 //! @brief How good a timetable is. Header for span, makespan, bubble and peak activations.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/ratio.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/ratio.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 

@@ -4,8 +4,8 @@
 //! @file
 //! @brief Recomputation and copies of a part of an activation. Header for pipelining::partial_cost.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 

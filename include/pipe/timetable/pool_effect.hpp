@@ -4,9 +4,9 @@
 //! @file
 //! @brief How many slots of a pool a device holds as its passes start and end.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 
 namespace pipelining::inline v0_2 {

@@ -4,7 +4,7 @@
 //! @file
 //! @brief What can be wrong with a timetable. Header for pipelining::rule and pipelining::report.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 
 #include <cstdint>
 

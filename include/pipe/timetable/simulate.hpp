@@ -4,8 +4,8 @@
 //! @file
 //! @brief Times an order of passes. Header for pipelining::simulate.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/simulation.hpp>

@@ -5,8 +5,8 @@
 //! @brief The event simulation that gives passes their times, on arrays of the caller, for the
 //! program and the compiler.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/timetable_view.hpp>

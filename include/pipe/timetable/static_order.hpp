@@ -4,13 +4,13 @@
 //! @file
 //! @brief The order of passes made by the compiler, in as many constant evaluations as it takes.
 
-#include <pipe/core/array_of.hpp>
-#include <pipe/core/constants.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/constants.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/schedule_tables.hpp>
+#include <pipe/schedule/block/schedule_tables.hpp>
 
 #include <cstdint>
 #include <type_traits>

@@ -5,10 +5,10 @@
 //! @brief The simulation and the verification done by the compiler, in as many constant evaluations
 //! as it takes.
 
-#include <pipe/core/array_of.hpp>
-#include <pipe/core/constants.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/constants.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>

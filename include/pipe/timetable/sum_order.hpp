@@ -5,9 +5,9 @@
 //! @brief In which order stages add up their weight gradients. Header for
 //! pipelining::sums_in_order.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 namespace pipelining::inline v0_2 {

@@ -4,11 +4,11 @@
 //! @file
 //! @brief Timetables that own their arrays. Header for pipelining::dynamic_timetable.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 
 #include <cstdint>

@@ -5,11 +5,11 @@
 //! @brief A timetable as functions look at it: per device the passes in order, with start and end.
 //! Header for pipelining::timetable_view.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,14 +4,14 @@
 //! @file
 //! @brief The rules that every timetable keeps. Header for pipelining::verify.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/needs.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/needs.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/report.hpp>

@@ -21,9 +21,9 @@
 // case 12: expected-error {{timetable: a pass stands where what it needs of its stage is not there}}
 // case 12: expected-error {{timetable_breaks<.*not_there, misplaced, .*device<0>, .*entry<0>, .*forward>}}
 // clang-format on
-#include <pipe/core/training_flows.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/with_stage_graph.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 
 namespace pp = pipelining;

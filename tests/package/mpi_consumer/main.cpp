@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/run/mpi.hpp>
+#include <pipe/mpi/mpi.hpp>
 
 #include <mpi.h>
 

@@ -2,7 +2,7 @@
 // V shapes that the compiler makes, reorders and checks within its default limits.
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/search/v_auto.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 

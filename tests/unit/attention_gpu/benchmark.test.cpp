@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simulators/cuda/standin.hpp"
+#include "simulators/cuda/standin.hpp"
 
 int benchmark_main(int count, char** words);
 

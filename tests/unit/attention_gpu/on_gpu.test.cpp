@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "calls.hpp"
-#include "tests/simulators/cuda/standin.hpp"
+#include "simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
 
 namespace {

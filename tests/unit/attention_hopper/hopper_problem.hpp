@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/simulators/ptx/tensor_map.hpp"
+#include "simulators/ptx/tensor_map.hpp"
 #include "tests/unit/attention_kernels/problem.hpp"
 
 namespace hopper_tests {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tests/simulators/cuda/standin.hpp"
+#include "simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "tests/simulators/cuda/standin.hpp"
+#include "simulators/cuda/standin.hpp"
 #include "tests/support/attention_call.hpp"
 
 namespace {

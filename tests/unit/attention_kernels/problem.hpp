@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "functors.hpp"
-#include "tests/simulators/ptx/launch.hpp"
+#include "simulators/ptx/launch.hpp"
 
 namespace kernel_tests {
 

@@ -11,7 +11,7 @@
 #include <examples/gpt/exchanged_layers.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
-#include <examples/support/exchange_on_one_device.hpp>
+#include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 
 using namespace gpt;

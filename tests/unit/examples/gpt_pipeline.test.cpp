@@ -15,9 +15,9 @@
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/round_pipe.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 

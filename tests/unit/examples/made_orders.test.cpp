@@ -5,8 +5,8 @@
 
 #include <doctest/doctest.h>
 
-#include <examples/support/made_orders.hpp>
-#include <examples/support/named_schedules.hpp>
+#include <tools/support/made_orders.hpp>
+#include <tools/support/named_schedules.hpp>
 
 namespace pp = pipelining;
 

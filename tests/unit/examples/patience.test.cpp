@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include <examples/timetable/patience.hpp>
+#include <tools/timetable/patience.hpp>
 #include <future>
 #include <memory>
 #include <stdexcept>

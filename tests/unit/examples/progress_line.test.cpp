@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
-#include <examples/timetable/progress_line.hpp>
+#include <tools/timetable/progress_line.hpp>
 #include <string>
 #include <thread>
 #include <unistd.h>

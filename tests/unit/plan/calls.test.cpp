@@ -3,7 +3,7 @@
 // table.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/plan/report/policy_cost.hpp>
+#include <pipe/view/policy_cost.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@
 #include <sstream>
 #include <string>
 
-#include "examples/support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

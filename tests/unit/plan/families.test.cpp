@@ -3,18 +3,18 @@
 // was sound, and the sentence that names it: before the run, whatever wrote the rows.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/report/describe.hpp>
-#include <pipe/plan/report/difference.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/difference.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
-#include <pipe/schedule/with_recompute.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
-#include <pipe/search/with_offload.hpp>
-#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>

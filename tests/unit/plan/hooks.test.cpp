@@ -2,11 +2,11 @@
 // What follows complete gradients: where it stands in a plan, and that the proof wants it there.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/report/call_counts.hpp>
-#include <pipe/plan/report/describe.hpp>
-#include <pipe/plan/report/difference.hpp>
-#include <pipe/plan/report/fingerprint.hpp>
-#include <pipe/plan/report/plan_tables.hpp>
+#include <pipe/view/call_counts.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/difference.hpp>
+#include <pipe/plan/fingerprint.hpp>
+#include <pipe/view/plan_tables.hpp>
 #include <pipe/plan/static_plan.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>

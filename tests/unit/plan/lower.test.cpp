@@ -6,7 +6,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

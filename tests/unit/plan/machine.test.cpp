@@ -2,7 +2,7 @@
 // The proof against a machine that tries every order in which messages can happen.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/report/describe.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>

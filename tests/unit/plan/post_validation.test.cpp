@@ -4,8 +4,8 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/report/describe.hpp>
-#include <pipe/plan/report/fingerprint.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/plan/fingerprint.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

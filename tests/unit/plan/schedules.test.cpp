@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

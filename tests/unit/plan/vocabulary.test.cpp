@@ -6,7 +6,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/search/with_vocabulary.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>

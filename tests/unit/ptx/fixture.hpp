@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/simulators/ptx/launch.hpp"
+#include "simulators/ptx/launch.hpp"
 
 namespace fixture {
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "fixture.hpp"
-#include "tests/simulators/ptx/tensor_map.hpp"
+#include "simulators/ptx/tensor_map.hpp"
 
 using fixture::array;
 using u16 = std::uint16_t;

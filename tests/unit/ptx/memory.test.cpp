@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tests/simulators/ptx/memory.hpp"
+#include "simulators/ptx/memory.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tests/simulators/ptx/parse.hpp"
+#include "simulators/ptx/parse.hpp"
 
 #include <doctest/doctest.h>
 
-#include "tests/simulators/ptx/launch.hpp"
+#include "simulators/ptx/launch.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tests/simulators/ptx/races.hpp"
+#include "simulators/ptx/races.hpp"
 
 #include <doctest/doctest.h>
 

@@ -20,7 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <examples/support/exchange_on_one_device.hpp>
+#include <tools/support/exchange_on_one_device.hpp>
 #include <limits>
 #include <random>
 #include <span>

@@ -3,8 +3,8 @@
 // deadline and the call of that rank that never returns. Says "begun", its rank and its process,
 // and "ended".
 #include <pipe/plan/lower.hpp>
-#include <pipe/run/mpi.hpp>
-#include <pipe/run/mpi_store.hpp>
+#include <pipe/mpi/mpi.hpp>
+#include <pipe/mpi/store.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

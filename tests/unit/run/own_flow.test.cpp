@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A kind of pass that the library does not know is declared here, in one file, and is simulated,
 // verified, lowered, proven and run: a recompute that waits for the gradient.
-#include <pipe/core/declare.hpp>
-#include <pipe/core/training.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>

@@ -3,8 +3,8 @@
 // flow ends in memory of others, and none in a plan that cannot be proven. A second's worth of
 // flows; PIPELINING_TEST_EVERYTHING=1 in the environment asks for a hundred times as many, and
 // PIPELINING_TEST_SEED=N for flow N alone.
-#include <pipe/core/edge_table.hpp>
-#include <pipe/core/training_flows.hpp>
+#include <pipe/flow/edge_table.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // WeiPipe: orders and times as published, laws over ranges, and gradients of a run with weights
 // that travel.
-#include <pipe/core/dependencies.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>

@@ -4,7 +4,7 @@
 #include <pipe/schedule/chronos_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>

@@ -27,8 +27,8 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/search/v_auto.hpp>
-#include <pipe/search/v_continuous.hpp>
+#include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/core/dependencies.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/helix_pipe.hpp>
-#include <pipe/schedule/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

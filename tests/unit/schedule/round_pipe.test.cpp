@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // RoundPipe: orders and times as published, laws over ranges, loads beside passes, and the cut of
 // layers against all cuts.
-#include <pipe/core/flow.hpp>
-#include <pipe/core/training_kinds.hpp>
-#include <pipe/io/write_pytorch_csv.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/training_kinds.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
@@ -11,9 +11,9 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
-#include <pipe/search/bounds.hpp>
-#include <pipe/search/round_stages.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>

@@ -2,7 +2,7 @@
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/search/v_auto.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>

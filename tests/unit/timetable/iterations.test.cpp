@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // How soon iterations follow each other, against iterations that are run out pass by pass.
-#include <pipe/core/dependencies.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

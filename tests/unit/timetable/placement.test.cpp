@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Placements and numbers of chunks that a schedule brings itself.
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/schedule.hpp>

@@ -8,7 +8,7 @@
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/schedule/with_sharded_weights.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

@@ -4,10 +4,10 @@
 //! @file
 //! @brief Sizes of slots and the arena of a device.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>

@@ -5,7 +5,7 @@
 //! @brief Does every arena fit, and if not, what takes the room? Header for
 //! pipelining::find_over_budget.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/plan.hpp>

@@ -5,11 +5,11 @@
 //! @brief What passes do with the instances of data: one per unit of a stage, per microbatch, or
 //! per reader. What the colouring of slots, their sizes, their proof and the checked mode share.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <cstdint>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief From the program of a device to its part of the plan: lanes, groups, slots, waits, arena.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>

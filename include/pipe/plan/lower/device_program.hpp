@@ -4,9 +4,9 @@
 //! @file
 //! @brief From the global order to the program of a device.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/message_placement.hpp>
 #include <pipe/plan/policy.hpp>

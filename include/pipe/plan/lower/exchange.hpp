@@ -4,10 +4,10 @@
 //! @file
 //! @brief Which messages are one exchange of a group of stages.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/stage_graph.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <cstdint>

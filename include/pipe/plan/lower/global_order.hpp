@@ -4,8 +4,8 @@
 //! @file
 //! @brief One order of all passes of all devices.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

@@ -5,10 +5,10 @@
 //! @brief The global order with the steps that follow complete gradients, as it is written; devices
 //! validate the step before in it.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/step_validation.hpp>

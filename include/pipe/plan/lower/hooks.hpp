@@ -5,10 +5,10 @@
 //! @brief The steps that follow when gradients are complete: the exchange of a tied weight's
 //! gradients, totals, the optimizer.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/hook_placement.hpp>

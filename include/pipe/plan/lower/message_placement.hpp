@@ -4,8 +4,8 @@
 //! @file
 //! @brief From the global order of passes to one of passes and messages.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/policy.hpp>

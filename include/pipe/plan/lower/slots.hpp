@@ -4,9 +4,9 @@
 //! @file
 //! @brief Slots for every buffer of a device, by interval colouring.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief Lowering done by the compiler, a constant per slice of passes or per device.
 
-#include <pipe/core/array_of.hpp>
-#include <pipe/core/constants.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/constants.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_plan.hpp>

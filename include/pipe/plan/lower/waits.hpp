@@ -4,7 +4,7 @@
 //! @file
 //! @brief The waits between the streams of a device, without those that others imply.
 
-#include <pipe/core/pipeline.hpp>
+#include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/slots.hpp>

@@ -5,7 +5,7 @@
 //! @brief Turns the verdict on a plan into a compile error that names the rule, the items and the
 //! circle.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/budget.hpp>
 #include <pipe/plan/plan.hpp>

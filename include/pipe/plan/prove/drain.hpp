@@ -4,7 +4,7 @@
 //! @file
 //! @brief Does a plan drain when nothing is buffered?
 
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief The part of the proof that looks at messages: do the two ends of each fit together?
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/lower/scratch.hpp>

@@ -5,12 +5,12 @@
 //! @brief The part of the proof that looks at buffers: who wrote what a step reads, and is it
 //! complete by then?
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/needs.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/needs.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>

@@ -4,9 +4,9 @@
 //! @file
 //! @brief The proof of a plan done by the compiler, a constant per device or per slice of items.
 
-#include <pipe/core/array_of.hpp>
-#include <pipe/core/constants.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/constants.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/lower/scratch.hpp>
 #include <pipe/plan/lower/static_lowering.hpp>
 #include <pipe/plan/plan.hpp>

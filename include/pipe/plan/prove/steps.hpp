@@ -5,11 +5,11 @@
 //! @brief The part of the proof that looks at what runs: every pass, and every step that follows
 //! complete gradients, once, on the device of its stage.
 
-#include <pipe/core/declare.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/shape.hpp>
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/plan.hpp>

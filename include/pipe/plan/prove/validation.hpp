@@ -5,7 +5,7 @@
 //! @brief The part of the proof that looks at what comes before the optimizer's step of the plan
 //! before is validated: all of it can run again, and no message of it is lost.
 
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>

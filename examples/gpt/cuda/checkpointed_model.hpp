@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A model on GPUs in training, with checkpoints between its steps.
+
+#include <pipe/cluster/checkpoint.hpp>
+#include <pipe/cluster/packed_state.hpp>
+#include <pipe/cluster/rank_layout.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../about_run.hpp"
+#include "../adamw.hpp"
+#include "../text.hpp"
+#include "gpu_options.hpp"
+
+namespace gpt {
+
+//! Where a process keeps its checkpoints. @param over what the run goes over, in words
+[[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
+                                                         std::string const& over,
+                                                         std::string const& owner,
+                                                         pp::rank_layout const& layout,
+                                                         text_to_learn const& text) {
+  auto const program = "gpt " + over + (o.numbers == operands::bf16 ? " in bf16" : "");
+  return {o.checkpoint, owner, about_run(program, o.common, text), layout};
+}
+
+//! All that must be the same on all ranks.
+[[nodiscard]] inline std::string about_ranks(gpu_options const& o,
+                                             pp::checkpoint_place const& files) {
+  // All members: one that is new does not compile before it has its place here.
+  auto const& [common, numbers, graph, deadline, checkpoint, every] = o; // patience is a rank's own
+  run_lines lines;
+  lines.add("graph", graph ? "yes" : "no");
+  lines.add("checkpoints", checkpoint.empty() ? "no" : "yes");
+  lines.add("every", every);
+  return files.about + pp::lines_of(files.layout) + lines.text();
+}
+
+//! What has the stages of one process. Ranks that have theirs elsewhere make the same calls.
+template <class Model>
+struct checkpointed_model {
+  Model& model;
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< the others are behind it
+  std::int64_t done = 0;      //!< steps so far
+
+  //! Goes on from a checkpoint; without one, from the beginning.
+  void restore(std::optional<std::int64_t> newest) {
+    if (newest) {
+      first = done = *newest;
+      auto const state = pp::load_checkpoint(files, first);
+      pp::state_unpacker unpack(state);
+      model.exchange(unpack);
+      unpack.end();
+    }
+  }
+
+  //! Goes on from the newest checkpoint, where no other process has a part in it.
+  void restore_newest() {
+    auto const whole = pp::checkpoints_of(files);
+    if (!whole.empty()) {
+      pp::forget_checkpoints_after(files, whole.back());
+      restore(whole.back());
+    }
+  }
+  //! Whether there are steps left. @param tells where they begin, if not at the beginning
+  [[nodiscard]] bool has_steps(bool tells) const {
+    if (tells && first > 0) {
+      std::printf("goes on after step %lld\n", static_cast<long long>(first));
+    }
+    return first < steps;
+  }
+
+  double step(batch const& pieces) { return model.step(pieces); }
+  void update(adamw const& optimizer, std::int64_t step) {
+    model.update(optimizer, step);
+    done = step + 1;
+  }
+  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    model.use(table, lengths);
+  }
+  [[nodiscard]] auto const& plans() const { return model.plans(); }
+  [[nodiscard]] auto const& plan_in_use() const { return model.plan_in_use(); }
+  //! Between steps, when the times of the last one have been read.
+  void begin_step() {
+    if (!files.folder.empty() && done > first && (done % every == 0 || done == steps)) {
+      pp::state_packer pack;
+      model.exchange(pack);
+      try {
+        pp::save_checkpoint(files, done, pack.bytes());
+      } catch (std::runtime_error const& error) {
+        if constexpr (requires { model.runner().fail(error.what()); }) { // on all ranks
+          model.runner().fail(std::string("could not save its state: ") + error.what());
+        }
+        throw;
+      }
+    }
+  }
+  void finish() {
+    begin_step(); // there is none
+    model.finish();
+  }
+  [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
+};
+
+} // namespace gpt

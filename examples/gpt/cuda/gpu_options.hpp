@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the backends on GPUs.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../exchange_report.hpp"
+#include "../options.hpp"
+#include "../stage.hpp"
+#include "../vocabulary_report.hpp"
+#include "gpu_run.hpp"
+
+namespace gpt {
+
+inline constexpr char const* gpu_usage =
+  "usage: gpt --backend cuda [--bf16] [--graph] [OPTION [VALUE]]...\n"
+  "       mpirun -n P gpt --backend nccl [--bf16] [--graph] [--deadline S] [OPTION [VALUE]]...\n"
+  "Products by cuBLAS, rows and single numbers by CUB and Thrust, attention by the kernels of the\n"
+  "library. A head must have 64 or 128 elements, so the model is of --width 256 and --heads 4 by\n"
+  "itself. All options of --with are there. --tensor N wants nccl with N times as many ranks as\n"
+  "--devices; more are replicas of the pipeline with --microbatches each,\n"
+  "which share the weights that --with sharded-weights or gathered-once gathers.\n\n"
+  "  --bf16             products multiply numbers in bf16; what is trained stays in float\n"
+  "  --graph            every step but the first is one CUDA graph\n"
+  "  --deadline S       nccl: seconds that a rank waits for others before the run fails (60)\n"
+  "  --checkpoint FOLDER, --every K\n"
+  "                     writes a checkpoint every K steps (10), and goes on from the newest; over\n"
+  "                     NCCL that which all ranks have\n\n";
+
+struct gpu_options {
+  options common;
+  operands numbers = operands::float32;
+  bool graph = false;
+  std::chrono::seconds deadline{60};
+  std::string checkpoint{}; //!< a folder; empty: none
+  std::int64_t every = 10;  //!< steps between two checkpoints
+
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(common.seed); }
+};
+
+//! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
+//! @throws std::invalid_argument with one line for the user
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+                                                  int ranks = 0) {
+  gpu_options chosen;
+  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == "--bf16") {
+      chosen.numbers = operands::bf16;
+    } else if (given[i] == "--graph") {
+      chosen.graph = true;
+    } else if (given[i] == "--deadline" && i + 1 < given.size()) {
+      chosen.deadline =
+        std::chrono::seconds(detail::whole_number(given[i], given[i + 1], 1, 1000000));
+      ++i;
+    } else if (given[i] == "--every" && i + 1 < given.size()) {
+      chosen.every = detail::whole_number(given[i], given[i + 1], 1, 1000000);
+      ++i;
+    } else if (given[i] == "--checkpoint" && i + 1 < given.size()) {
+      chosen.checkpoint = given[++i];
+    } else {
+      words.push_back(given[i]);
+    }
+  }
+  chosen.common = read_options(words);
+  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
+    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
+  }
+  if (chosen.common.post_validation && chosen.graph) {
+    throw std::invalid_argument("with --post-validation the host decides in the middle of an "
+                                "iteration, which a graph does not let it; leave out --graph");
+  }
+  auto const& named = examples::find_schedule(chosen.common.schedule);
+  if (named.weights_travel || named.stages_go_one_way) {
+    throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
+                                "--backend threads has " +
+                                chosen.common.schedule);
+  }
+  return chosen;
+}
+
+//! Those of with_vocabulary, where the vocabulary is in shards.
+[[nodiscard]] inline std::optional<int> barriers_in(options const& o) {
+  return examples::has_shards(o.adapted) ? std::optional(barriers_of(o)) : std::nullopt;
+}
+
+//! The schedule whose devices take over attention of each other, where that is chosen.
+[[nodiscard]] inline std::optional<exchange_schedule> exchange_in(options const& o) {
+  return o.adapted == examples::adapter::attention_exchange
+           ? std::optional(exchange_system::schedule(o))
+           : std::nullopt;
+}
+//! Whether stages are more than layers of a schedule: they have no costs, nor other schedules
+//! beside them.
+[[nodiscard]] inline bool is_system(options const& o) {
+  return barriers_in(o) || exchange_in(o);
+}
+
+//! What schedules may lie from the host: attention rounds to bf16, and products may.
+[[nodiscard]] inline double allowed_error(operands numbers) {
+  return numbers == operands::bf16 ? 0.03 : 0.02;
+}
+
+} // namespace gpt

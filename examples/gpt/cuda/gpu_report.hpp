@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A run on GPUs from the first line of its report to the last.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/view/timetable_caption.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+#include <vector>
+
+#include "../prediction.hpp"
+#include "../report.hpp"
+#include "../run_system.hpp"
+#include "../single_device.hpp"
+#include "../system.hpp"
+#include "../text.hpp"
+#include "../training.hpp"
+#include "../vocabulary.hpp"
+#include "../vocabulary_report.hpp"
+#include "gathered_report.hpp"
+#include "gpu_options.hpp"
+
+namespace gpt {
+
+//! The step that a model begins with: ranks may go on from a checkpoint.
+template <class Model>
+[[nodiscard]] std::int64_t begin_of(Model const& model) {
+  if constexpr (requires { model.first; }) {
+    return model.first;
+  }
+  return 0;
+}
+
+//! All steps; the optimizer's are between them, or part of their plans.
+//! @param sizes of iterations, which take turns
+template <class Model>
+training train_on_gpus(options const& o,
+                       text_to_learn const& text,
+                       std::vector<sized_table> const& sizes,
+                       Model& model) {
+  adamw optimizer;
+  optimizer.steps = o.steps;
+  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
+  auto result = train_sizes(o, text, sizes, model, update, begin_of(model));
+  model.finish();
+  return result;
+}
+
+//! What clipping does in a run.
+[[nodiscard]] inline clipping clipping_of(options const& o) {
+  clipping how;
+  how.optimizer.steps = o.steps;
+  how.largest_norm = o.clip;
+  how.early = o.post_validation;
+  return how;
+}
+
+//! Trains, reports and writes files, with times that events have measured.
+//! @param where one sentence on the devices. @param gpus of the run
+//! @param clipped gives a clipping_report. @param check holds one step against another machine
+//! @return the exit status
+template <class Model, class Clipped, class Check>
+int report_run(gpu_options const& chosen,
+               options const& o,
+               text_to_learn const& text,
+               std::vector<sized_table> const& sizes,
+               Model& model,
+               char const* where,
+               int gpus,
+               Clipped clipped,
+               Check check) {
+  auto const name = name_of(o);
+  auto const& table = sizes.front().table;
+  pp::timetable_caption const about{name, unit_costs, {}};
+  make_folder(o.output);
+  print_model(o, text);
+  print_plan(table, about);
+  auto const result = train_on_gpus(o, text, sizes, model);
+  std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
+              where,
+              chosen.numbers == operands::bf16 ? "bf16" : "float",
+              result.losses.back(),
+              unigram_entropy(text.bytes));
+  if (o.clip != 0) {
+    report_clipping(
+      o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
+  }
+  if (is_system(o)) { // which has no costs of stages
+    std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
+    write_run(o, text, result, table, about, result.traces.back());
+  } else {
+    auto const cost = costs_of_steps(result.traces);
+    auto const own = share_cores(table, cost, static_cast<int>(o.devices));
+    report_time(o,
+                result,
+                own,
+                share_cores(table, cost, gpus),
+                {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
+    report_gathered(o, model.plan_in_use(), result.traces.back());
+    write_files(o, text, result, table, about, own, cost);
+  }
+  bool const good = check();
+  check_output();
+  if (!good) {
+    std::fprintf(stderr, "gpt: gradients of a schedule differ from those of one device\n");
+  }
+  return result.interrupted ? 128 + SIGINT : good ? 0 : 1;
+}
+
+//! Whether clipping is part of the plan, which has totals where every stage has one copy and no
+//! shards. Elsewhere it follows the sums over copies and shards.
+//! @throws std::invalid_argument where steps are to be validated without
+[[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
+  bool const can = pp::routes(table.extents) == 1 && !has_shards_of_stages(o);
+  if (o.post_validation && !can) {
+    throw std::invalid_argument(
+      "--post-validation validates steps that are part of the plan, which "
+      "wants one copy of every stage and no shards; leave it out");
+  }
+  return o.clip != 0 && can;
+}
+
+//! One step from the first weights.
+struct first_step {
+  double loss = 0;
+  std::vector<float> gradients;
+};
+
+//! The same on the host. @param o with the lengths of all sequences
+[[nodiscard]] inline first_step
+step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const barriers = barriers_in(o);
+  if (exchange_in(o)) {
+    auto device = exchange_system::one_device(o, table);
+    double const loss = device.step(pieces);
+    return {loss, all_gradients_of(device)};
+  }
+  if (!barriers) {
+    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
+    double const loss = device.step(pieces);
+    return {loss, gradients_of(device.stages())};
+  }
+  auto cut = cut_around(o.size, table, *barriers);
+  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
+                      cut_sequence(o.size.sequence, table.extents.chunks));
+  sharded_device device(o.size, cut, seed_of(o));
+  double const loss = device.step(pieces);
+  return {loss, all_gradients_of(device)};
+}
+
+//! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.
+[[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
+  return barriers_in(o)   ? vocabulary_system::plan(o)
+         : exchange_in(o) ? exchange_system::plan(o)
+                          : timetable_of(o, name_of(o));
+}
+
+} // namespace gpt

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a GPT does to its numbers beside products and attention: number by number by Thrust,
+//! or token by token by CUB, with sums over a row.
+//!
+//! Every sum is made in one order that only the place of the number decides, and by one thread or
+//! block: the same call gives the same bits.
+
+#include <pipe/cuda/error.cuh>
+
+#include <cub/block/block_reduce.cuh>
+#include <cub/device/device_for.cuh>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <thrust/execution_policy.h>
+#include <thrust/functional.h>
+#include <thrust/tabulate.h>
+#include <thrust/transform.h>
+
+#include "../layers.hpp"
+#include "../model.hpp"
+#include "../vocabulary_cut.hpp"
+
+namespace gpt::on_gpu {
+
+namespace cuda = pipelining::cuda;
+
+inline constexpr int row_threads = 128; //!< of a block that works on one token
+
+//! Sums and maxima over what the threads of a block have; all of them get the result.
+class row_reduction {
+public:
+  using block = cub::BlockReduce<float, row_threads>;
+  struct storage {
+    typename block::TempStorage parts;
+    float result;
+  };
+  __device__ explicit row_reduction(storage& memory) : memory_(&memory) {}
+
+  __device__ float sum(float mine) { return tell(block(memory_->parts).Sum(mine)); }
+  __device__ float most(float mine) {
+    return tell(block(memory_->parts).Reduce(mine, [](float a, float b) { return a < b ? b : a; }));
+  }
+
+private:
+  //! @param result that thread 0 has
+  __device__ float tell(float result) {
+    if (threadIdx.x == 0) {
+      memory_->result = result;
+    }
+    __syncthreads();
+    float const told = memory_->result;
+    __syncthreads(); // before the next reduction writes
+    return told;
+  }
+  storage* memory_;
+};
+
+namespace detail {
+template <class Work>
+__global__ void __launch_bounds__(row_threads) row_kernel(Work work) {
+  __shared__ row_reduction::storage memory;
+  row_reduction reduction(memory);
+  work(static_cast<std::int64_t>(blockIdx.x), reduction);
+}
+} // namespace detail
+
+//! Thrust on a stream, without waiting: its element-wise calls allocate nothing, so that graphs can
+//! have them.
+[[nodiscard]] inline auto on(cudaStream_t stream) {
+  return thrust::cuda::par_nosync.on(stream);
+}
+
+//! work(i) for i = 0, 1, ..., count - 1, side by side: where one number gives several.
+template <class Work>
+void for_each_number(std::int64_t count, cudaStream_t stream, Work work) {
+  cuda::check(cub::DeviceFor::Bulk(count, work, stream), "cub::DeviceFor::Bulk");
+}
+
+//! work(token, reduction) by a block of row_threads for every token.
+template <class Work>
+void for_each_token(std::int64_t tokens, cudaStream_t stream, Work work) {
+  detail::row_kernel<<<static_cast<unsigned>(tokens), row_threads, 0, stream>>>(work);
+  cuda::check(cudaGetLastError(), "a kernel that works token by token");
+}
+
+//! to = from, in another type.
+template <class To, class From>
+void convert(To* to, From const* from, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), from, from + count, to, [] __device__(From x) {
+    return static_cast<To>(static_cast<float>(x));
+  });
+}
+
+//! to += from
+inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
+}
+inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream_t stream) {
+  cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
+              "cudaMemcpyAsync");
+}
+//! to = from
+inline void copy(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
+  copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(float), stream);
+}
+//! numbers = 0
+inline void clear(float* numbers, std::int64_t count, cudaStream_t stream) {
+  cuda::check(cudaMemsetAsync(numbers, 0, static_cast<std::size_t>(count) * sizeof(float), stream),
+              "cudaMemsetAsync");
+}
+
+//! What layer norm keeps of its tokens for backward.
+struct normalised {
+  float* normal;  //!< [tokens, width]
+  float* inverse; //!< [tokens], one over the deviation
+};
+
+//! y = gain * (x - mean(x)) / sqrt(variance(x) + epsilon), token by token.
+template <class Element>
+void layer_norm_forward(Element* y,
+                        normalised kept,
+                        float const* x,
+                        float const* gain,
+                        std::int64_t tokens,
+                        std::int64_t width,
+                        cudaStream_t stream) {
+  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
+    float const* const from = x + token * width;
+    float sum = 0;
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+      sum += from[d];
+    }
+    float const mean = over.sum(sum) / static_cast<float>(width);
+    float squares = 0;
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+      squares += (from[d] - mean) * (from[d] - mean);
+    }
+    float const variance = over.sum(squares) / static_cast<float>(width);
+    float const inverse = 1.0f / sqrtf(variance + 1e-5f);
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+      float const n = (from[d] - mean) * inverse;
+      kept.normal[token * width + d] = n;
+      y[token * width + d] = static_cast<Element>(gain[d] * n);
+    }
+    if (threadIdx.x == 0) {
+      kept.inverse[token] = inverse;
+    }
+  });
+}
+
+//! y = gain * normal: again what forward has made.
+template <class Element>
+void apply_gain(Element* y,
+                float const* normal,
+                float const* gain,
+                std::int64_t tokens,
+                std::int64_t width,
+                cudaStream_t stream) {
+  thrust::tabulate(on(stream), y, y + tokens * width, [=] __device__(std::int64_t i) {
+    return static_cast<Element>(gain[i % width] * normal[i]);
+  });
+}
+
+//! dx += what dy gives; the gain's gradient grows too, last token first.
+inline void layer_norm_backward(float* dx,
+                                float* gain_gradient,
+                                float const* dy,
+                                normalised kept,
+                                float const* gain,
+                                std::int64_t tokens,
+                                std::int64_t width,
+                                cudaStream_t stream) {
+  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
+    float const* const g = dy + token * width;
+    float const* const n = kept.normal + token * width;
+    float sum = 0;
+    float along = 0;
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+      sum += gain[d] * g[d];
+      along += gain[d] * g[d] * n[d];
+    }
+    sum = over.sum(sum) / static_cast<float>(width);
+    along = over.sum(along) / static_cast<float>(width);
+    float const inverse = kept.inverse[token];
+    for (std::int64_t d = threadIdx.x; d < width; d += row_threads) {
+      dx[token * width + d] += inverse * (gain[d] * g[d] - sum - n[d] * along);
+    }
+  });
+  thrust::tabulate(
+    on(stream), gain_gradient, gain_gradient + width, [=] __device__(std::int64_t d) {
+      float sum = gain_gradient[d];
+      for (std::int64_t token = tokens - 1; token >= 0; --token) {
+        sum += dy[token * width + d] * kept.normal[token * width + d];
+      }
+      return sum;
+    });
+}
+
+namespace detail {
+struct sigmoid_of_gelu {
+  float value;
+  float slope; //!< of what the sigmoid is of
+};
+__device__ inline sigmoid_of_gelu gelu_sigmoid(float x) {
+  constexpr auto inner = static_cast<float>(gelu_inner);
+  constexpr auto cubic = static_cast<float>(gelu_cubic);
+  float const u = inner * (x + cubic * x * x * x);
+  return {1.0f / (1.0f + expf(-u)), inner * (1.0f + 3.0f * cubic * x * x)};
+}
+} // namespace detail
+
+//! y = GELU(x), in the form with tanh.
+template <class Element>
+void gelu_forward(Element* y, float const* x, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), x, x + count, y, [] __device__(float of) {
+    return static_cast<Element>(of * detail::gelu_sigmoid(of).value);
+  });
+}
+
+//! dx = GELU'(x) dy
+template <class Element>
+void gelu_backward(
+  Element* dx, float const* x, float const* dy, std::int64_t count, cudaStream_t stream) {
+  thrust::transform(on(stream), x, x + count, dy, dx, [] __device__(float of, float gradient) {
+    auto const s = detail::gelu_sigmoid(of);
+    return static_cast<Element>(gradient *
+                                (s.value + of * s.value * (1.0f - s.value) * s.slope));
+  });
+}
+
+//! x = embedding of the byte + embedding of its position, [tokens, width].
+inline void embedding_forward(float* x,
+                              float const* bytes,
+                              float const* positions,
+                              std::uint8_t const* text,
+                              std::int64_t tokens,
+                              std::int64_t width,
+                              cudaStream_t stream) {
+  thrust::tabulate(on(stream), x, x + tokens * width, [=] __device__(std::int64_t i) {
+    return bytes[text[i / width] * width + i % width] + positions[i];
+  });
+}
+
+//! Adds to the gradients of rows of the table of bytes. Every number of them has a thread that looks
+//! for its byte, last token first: no two threads add to one number.
+//! @param bytes that the rows are of
+inline void rows_backward(float* row_gradients,
+                          byte_range bytes,
+                          float const* dx,
+                          std::uint8_t const* text,
+                          std::int64_t tokens,
+                          std::int64_t width,
+                          cudaStream_t stream) {
+  thrust::tabulate(on(stream),
+                   row_gradients,
+                   row_gradients + bytes.count() * width,
+                   [=] __device__(std::int64_t i) {
+                     auto const byte = static_cast<std::uint8_t>(bytes.first + i / width);
+                     float sum = row_gradients[i];
+                     for (std::int64_t token = tokens - 1; token >= 0; --token) {
+                       if (text[token] == byte) {
+                         sum += dx[token * width + i % width];
+                       }
+                     }
+                     return sum;
+                   });
+}
+
+//! Adds to both gradients.
+//! @param position_gradients of the first token on
+inline void embedding_backward(float* byte_gradients,
+                               float* position_gradients,
+                               float const* dx,
+                               std::uint8_t const* text,
+                               std::int64_t tokens,
+                               std::int64_t width,
+                               cudaStream_t stream) {
+  rows_backward(byte_gradients, {0, vocabulary}, dx, text, tokens, width, stream);
+  add(position_gradients, dx, tokens * width, stream);
+}
+
+namespace detail {
+//! What the threads of a token know of its logits.
+struct row_of_logits {
+  float most;
+  float sum; //!< of exp(logit - most)
+};
+__device__ inline row_of_logits
+look_at_logits(float const* logits, std::int64_t count, row_reduction& over) {
+  float most = logits[0];
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+    most = most < logits[v] ? logits[v] : most;
+  }
+  most = over.most(most);
+  float sum = 0;
+  for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
+    sum += expf(logits[v] - most);
+  }
+  return {most, over.sum(sum)};
+}
+} // namespace detail
+
+//! The loss of each token in nats, of logits [tokens, vocabulary].
+inline void cross_entropy_forward(float* losses,
+                                  float const* logits,
+                                  std::uint8_t const* next_bytes,
+                                  std::int64_t tokens,
+                                  cudaStream_t stream) {
+  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
+    float const* const row = logits + token * vocabulary;
+    auto const seen = detail::look_at_logits(row, vocabulary, over);
+    if (threadIdx.x == 0) {
+      losses[token] = logf(seen.sum) - (row[next_bytes[token]] - seen.most);
+    }
+  });
+}
+
+//! The gradient of the logits, for `share` times the sum of the losses.
+template <class Element>
+void cross_entropy_backward(Element* gradient,
+                            float const* logits,
+                            std::uint8_t const* next_bytes,
+                            float share,
+                            std::int64_t tokens,
+                            cudaStream_t stream) {
+  for_each_token(tokens, stream, [=] __device__(std::int64_t token, row_reduction & over) {
+    float const* const row = logits + token * vocabulary;
+    auto const seen = detail::look_at_logits(row, vocabulary, over);
+    for (std::int64_t v = threadIdx.x; v < vocabulary; v += row_threads) {
+      float const hit = v == next_bytes[token] ? share : 0.0f;
+      gradient[token * vocabulary + v] =
+        static_cast<Element>(expf(row[v] - seen.most) / seen.sum * share - hit);
+    }
+  });
+}
+
+} // namespace gpt::on_gpu

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "on_cuda.hpp"
+
+#include <pipe/run/clock.hpp>
+
+#include "../backend.hpp"
+
+int gpt::run_on_cuda(std::vector<std::string_view> const& words) {
+  return train_on_cuda<pp::polling_clock>(words);
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Trains a byte-level GPT in a pipeline of virtual devices on one GPU, and compares
+//! schedules with each other bit by bit and with the model on the host.
+//!
+//! What to read, in this order: layer_parts.cuh and layer.cuh (a layer as products, rows and
+//! attention), stage.cuh (what a stage does in each pass and where it keeps what), gpu_model.hpp
+//! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
+//! layers, one function each.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/cluster/rank_layout.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "../report.hpp"
+#include "../text.hpp"
+#include "../training.hpp"
+#include "checkpointed_model.hpp"
+#include "gathered_report.hpp"
+#include "gpu_model.hpp"
+#include "gpu_options.hpp"
+#include "gpu_report.hpp"
+#include "relative_error.hpp"
+
+namespace gpt {
+
+inline constexpr int skipped = 77; //!< exit status
+
+//! One step of a schedule.
+template <class Clock>
+first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto model = on_virtual_devices<Clock>(c.size,
+                                         table,
+                                         cut_for(table, c.lengths),
+                                         o.seed(),
+                                         {.numbers = o.numbers,
+                                          .barriers = barriers_in(c),
+                                          .home = home_of(c),
+                                          .exchange = exchange_in(c)});
+  double const loss = model.step(pieces);
+  return {loss, model.gradients()};
+}
+
+//! Splits off the gradients of second copies of stages.
+[[nodiscard]] inline std::vector<float> take_copies(std::vector<float>& gradients,
+                                                    std::size_t of_model) {
+  auto const end = gradients.begin() + static_cast<std::ptrdiff_t>(of_model);
+  std::vector<float> copies(end, gradients.end());
+  gradients.erase(end, gradients.end());
+  return copies;
+}
+
+//! The schedules that are compared at the end of every run, beside the chosen one.
+inline constexpr char const* compared_schedules[] = {
+  "1f1b", "interleaved", "zb-h1", "v-half", "seq1f1b"};
+
+//! Compares schedules with the host, and bit by bit with each other where their sums are the same:
+//! those of as many chunks, and in the same order of microbatches.
+template <class Clock>
+bool compare_schedules(gpu_options const& o, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = gradients_of_one_device(c, pieces);
+  std::printf("\nOne step of every schedule: %lld virtual devices, %zu gradients\n"
+              "  %-13s %6s  %8s  %19s  %s\n",
+              static_cast<long long>(c.devices),
+              host.size(),
+              "schedule",
+              "chunks",
+              "loss",
+              "error, of the host",
+              "gradients differ from the first with the same sums");
+  bool good = true;
+  // By chunks, whether two copies of every stage have half of the microbatches each, and whether
+  // the last microbatch comes first.
+  std::map<std::tuple<int, bool, bool>, first_step> first;
+  std::vector<std::string> names(std::begin(compared_schedules), std::end(compared_schedules));
+  if (adds_from_last(timetable_of(c, name_of(c)))) {
+    names.emplace_back("breadth-first"); // of whole layers
+  }
+  if (std::find(names.begin(), names.end(), name_of(c)) == names.end()) {
+    names.push_back(name_of(c));
+  }
+  for (auto const& name : names) {
+    auto const table = timetable_of(c, name);
+    bool const halves = table.extents.where == pp::placement::bidirectional;
+    auto step = step_of<Clock>(o, table, pieces);
+    auto const copies = take_copies(step.gradients, host.size());
+    auto const [beside, is_first] =
+      first.try_emplace({table.extents.chunks, halves, adds_from_last(table)}, step);
+    auto const different = differences(step.gradients, beside->second.gradients) +
+                           (halves ? differences(copies, step.gradients) : 0);
+    double const error = relative_error(step.gradients, host);
+    std::printf("  %-13s %6d  %8.4f  %17.3f %%  %s\n",
+                name.c_str(),
+                table.extents.chunks,
+                step.loss,
+                100 * error,
+                is_first ? "(the first)" : std::to_string(different).c_str());
+    good = good && different == 0 && error < allowed_error(o.numbers);
+  }
+  return good;
+}
+
+//! Holds pieces around shards of the vocabulary against those of the host.
+template <class Clock>
+bool compare_shards(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = step_on_host(c, table, pieces);
+  auto const found = step_of<Clock>(o, table, pieces);
+  double const error = relative_error(found.gradients, host.gradients);
+  std::printf(
+    "\nOne step of %s: %lld virtual devices, held against all shards on the host: the loss "
+    "is %.6f and %.6f; error of %zu gradients: %.3f %%\n",
+    name_of(c).c_str(),
+    static_cast<long long>(c.devices),
+    found.loss,
+    host.loss,
+    host.gradients.size(),
+    100 * error);
+  return std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
+}
+
+//! Holds devices that take over attention of each other bit by bit against one that splits
+//! attention alike, and against that on the host.
+template <class Clock>
+bool compare_exchange(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
+  auto const& c = o.common;
+  auto const host = step_on_host(c, table, pieces);
+  auto const found = step_of<Clock>(o, table, pieces);
+  auto const alone = step_of<Clock>(o, exchange_system::on_one_device(c, table), pieces);
+  auto const different = differences(found.gradients, alone.gradients);
+  double const error = relative_error(found.gradients, host.gradients);
+  std::printf("\nOne step of %s: %lld virtual devices, held against one that splits attention "
+              "alike: %zu of %zu gradients differ,\nthe loss is %.6f and %.6f; error, of the host: "
+              "%.3f %%\n",
+              name_of(c).c_str(),
+              static_cast<long long>(c.devices),
+              different,
+              host.gradients.size(),
+              found.loss,
+              alone.loss,
+              100 * error);
+  return different == 0 && found.loss == alone.loss && error < allowed_error(o.numbers);
+}
+
+//! Runs iterations of all sizes on one model, from the first weights, and each on a model of its
+//! own. Returns false where a gradient differs.
+template <class Clock>
+bool compare_sizes(gpu_options const& o,
+                   std::vector<sized_table> const& sizes,
+                   batch const& pieces) {
+  if (sizes.size() == 1) {
+    return true;
+  }
+  auto const& c = o.common;
+  auto const& first = sizes.front();
+  auto model =
+    on_virtual_devices<Clock>(c.size,
+                              first.table,
+                              cut_for(first.table, first.lengths),
+                              o.seed(),
+                              {.numbers = o.numbers, .any_chunks = true, .home = home_of(c)});
+  std::size_t different = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (auto const& now : sizes) {
+      model.use(now.table, now.lengths);
+      model.step(pieces);
+      auto alone = on_virtual_devices<Clock>(c.size,
+                                             now.table,
+                                             cut_for(now.table, now.lengths),
+                                             o.seed(),
+                                             {.numbers = o.numbers, .home = home_of(c)});
+      alone.step(pieces);
+      different += differences(model.gradients(), alone.gradients());
+      model.clear_gradients();
+    }
+  }
+  std::printf("\niterations of %zu sizes: two rounds of all on one model, held against a model for "
+              "each: %zu gradients differ\n",
+              sizes.size(),
+              different);
+  return different == 0;
+}
+
+//! @tparam Clock of the runner. @tparam Called of gpu_model
+template <class Clock, class Called>
+int train_on_virtual_devices(gpu_options const& o,
+                             text_to_learn const& text,
+                             std::vector<sized_table> const& sizes) {
+  auto const& c = o.common;
+  auto const how = clipping_of(c);
+  auto const& first = sizes.front();
+  auto model = on_virtual_devices<Clock, Called>(c.size,
+                                                 first.table,
+                                                 cut_for(first.table, first.lengths),
+                                                 o.seed(),
+                                                 {.numbers = o.numbers,
+                                                  .graph = o.graph,
+                                                  .timed = true,
+                                                  .clip = c.clip != 0 ? &how : nullptr,
+                                                  .any_chunks = sizes.size() > 1,
+                                                  .barriers = barriers_in(c),
+                                                  .home = home_of(c),
+                                                  .exchange = exchange_in(c)});
+  pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
+  checkpointed_model<decltype(model)> training{
+    model, checkpoints_in(o, "on virtual devices", "devices", alone, text), o.every, c.steps};
+  if (!o.checkpoint.empty()) {
+    training.restore_newest();
+  }
+  if (!training.has_steps(true)) {
+    return 0;
+  }
+  return report_run(
+    o,
+    c,
+    text,
+    sizes,
+    training,
+    "virtual devices of one GPU",
+    1,
+    [&] {
+      auto found = model.clipping_done();
+      found.weights = hash_of(std::vector<float>());
+      for (auto const& each : model.stages().front()) {
+        found.weights = hash_of(each->values(), found.weights);
+      }
+      return found;
+    },
+    [&] {
+      std::mt19937_64 random(o.seed() + 1);
+      auto const pieces = random_batch(text.bytes, c.microbatches, c.size.sequence, random);
+      return barriers_in(c) ? compare_shards<Clock>(o, first.table, pieces)
+             : exchange_in(c)
+               ? compare_exchange<Clock>(o, first.table, pieces)
+               : compare_sizes<Clock>(o, sizes, pieces) && compare_schedules<Clock>(o, pieces);
+    });
+}
+
+//! @tparam Clock of the runner
+template <class Clock>
+int train_on_cuda(std::vector<std::string_view> const& words) {
+  auto o = read_gpu_options(words);
+  auto& c = o.common;
+  if (c.help) {
+    std::fputs(gpu_usage, stdout);
+    std::fputs(usage, stdout);
+    check_output();
+    return 0;
+  }
+  if (auto const why = missing_gpu(); !why.empty()) {
+    std::printf("skipped, %s\n", why.c_str());
+    return skipped;
+  }
+  if (has_shards_of_stages(c)) {
+    throw std::invalid_argument("shards of a stage want a GPU each: --backend nccl has --tensor");
+  }
+  auto const text = find_text(c.text, GPT_EXAMPLE_README);
+  auto const table = chosen_timetable(c);
+  c.lengths = lengths_of(c.size, table);
+  for (auto const* name : compared_schedules) {
+    if (!is_system(c)) {
+      (void)timetable_of(c, name); // what cannot be cut is refused before the training, not after
+    }
+  }
+  check_gathered(c, table, 1);
+  auto const sizes = tables_of_sizes(c, table);
+  return clips_in_plan(c, table)
+           ? train_on_virtual_devices<Clock, clipped_gpu_stage>(o, text, sizes)
+           : train_on_virtual_devices<Clock, called_stage>(o, text, sizes);
+}
+
+} // namespace gpt

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Holds what the ranks have trained against one process that has trained alone.
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "../clipped_device.hpp"
+#include "../options.hpp"
+#include "../single_device.hpp"
+#include "../stage.hpp"
+#include "../text.hpp"
+#include "rank_groups.hpp"
+
+namespace gpt {
+
+//! What is held.
+enum class learnt { gradients, weights };
+
+//! All of the last step: gradients, and weights behind it.
+struct trained {
+  std::vector<float> gradients{}; //!< none where steps of the optimizer are part of the plan
+  std::vector<float> weights{};
+};
+
+//! Appends the numbers of a stage, or of all stages of one device.
+template <class Stage>
+void append(std::vector<float>& numbers, Stage& stage, learnt what) {
+  stage.for_each_parameter([&](parameter<float>& p) {
+    auto const& from = what == learnt::gradients ? p.gradient : p.value;
+    numbers.insert(numbers.end(), from.begin(), from.end());
+  });
+}
+
+//! The numbers of all stages of a pipeline in their order, and of a second copy of them behind
+//! these; then those of the other shards. On the rank with device 0 and shard 0; elsewhere of no
+//! use. Collective.
+template <class Model>
+[[nodiscard]] std::vector<float> gather(Model& model, learnt what, rank_groups const& groups) {
+  int device = 0;
+  MPI_Comm_rank(groups.pipeline, &device);
+  std::vector<float> all;
+  for (std::size_t way = 0; way < model.ways(); ++way) {
+    std::vector<std::vector<float>> own(model.stage_count());
+    model.for_each_stage([&](std::size_t s, auto& stage) {
+      append(own[s], stage, what);
+      // Attention may be on several ranks, without weights: the first sends that it has none.
+      if (device != 0 && device == model.home_of(s, way)) {
+        auto const count = static_cast<int>(own[s].size());
+        MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
+      }
+    });
+    for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
+      int const home = model.home_of(s, way);
+      if (home != 0) {
+        int const tag = static_cast<int>(s);
+        MPI_Status status;
+        int count = 0;
+        MPI_Probe(home, tag, groups.pipeline, &status);
+        MPI_Get_count(&status, MPI_FLOAT, &count);
+        own[s].resize(static_cast<std::size_t>(count));
+        MPI_Recv(own[s].data(), count, MPI_FLOAT, home, tag, groups.pipeline, &status);
+      }
+      all.insert(all.end(), own[s].begin(), own[s].end());
+    }
+  }
+  int shards = 1;
+  MPI_Comm_size(groups.shards, &shards);
+  if (shards > 1 && device == 0) { // which all have as many numbers
+    auto const count = static_cast<int>(all.size());
+    std::vector<float> whole(all.size() * static_cast<std::size_t>(shards));
+    MPI_Gather(all.data(), count, MPI_FLOAT, whole.data(), count, MPI_FLOAT, 0, groups.shards);
+    return whole;
+  }
+  return all;
+}
+
+//! How many numbers differ: those of all replicas from the first one's. On the first one.
+//! Collective, among the ranks that gather.
+[[nodiscard]] inline std::size_t differences_of_replicas(trained const& own, MPI_Comm replicas) {
+  std::size_t different = 0;
+  if (replicas == MPI_COMM_NULL) {
+    return different;
+  }
+  for (auto const& numbers : {own.gradients, own.weights}) {
+    auto first = numbers;
+    MPI_Bcast(first.data(), static_cast<int>(first.size()), MPI_FLOAT, 0, replicas);
+    different += differences(numbers, first);
+  }
+  std::size_t sum = 0;
+  MPI_Reduce(&different, &sum, 1, MPI_UNSIGNED_LONG, MPI_SUM, 0, replicas);
+  return sum;
+}
+
+//! Other gradients than those of the step, by their number.
+template <class Device, class Gradient>
+void set_gradients(Device& device, Gradient gradient) {
+  std::size_t next = 0;
+  device.for_each_parameter([&](parameter<float>& p) {
+    for (float& x : p.gradient) {
+      x = gradient(next++);
+    }
+  });
+}
+
+//! The step of all replicas, one after the other, and the mean of their gradients in their order.
+template <class Device>
+void step_of_replicas(Device& device,
+                      batch const& pieces,
+                      std::int64_t replicas,
+                      std::int64_t microbatches) {
+  std::vector<float> sum;
+  for (std::int64_t replica = 0; replica < replicas; ++replica) {
+    auto const share = share_of(pieces, replica, microbatches);
+    device.step(share);
+    std::vector<float> gradients;
+    append(gradients, device, learnt::gradients);
+    sum.resize(gradients.size());
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
+    }
+    set_gradients(device, [](std::size_t) { return 0.0F; });
+  }
+  set_gradients(device, [&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
+}
+
+//! Trains again, alone and without a pipeline.
+//! @param device one that has all stages. @param before called with the number of each step
+//! @param update what follows its passes
+template <class Device, class Before, class Update>
+[[nodiscard]] trained train_alone(options const& o,
+                                  std::int64_t replicas,
+                                  text_to_learn const& text,
+                                  Device& device,
+                                  Before before,
+                                  Update update) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(o.seed));
+  trained alone;
+  for (std::int64_t step = 0; step < o.steps; ++step) {
+    auto const pieces =
+      random_batch(text.bytes, replicas * o.microbatches, o.size.sequence, random);
+    before(step);
+    step_of_replicas(device, pieces, replicas, o.microbatches);
+    if (step + 1 == o.steps) {
+      append(alone.gradients, device, learnt::gradients);
+    }
+    update(step);
+  }
+  append(alone.weights, device, learnt::weights);
+  return alone;
+}
+
+} // namespace gpt

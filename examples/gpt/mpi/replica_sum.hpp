@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Adds up the gradients of a stage among its replicas while other stages still run, or
+//! those of all stages of a rank behind its passes.
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+#include "../parameter.hpp"
+#include "patient_wait.hpp"
+
+namespace gpt {
+
+//! What a rank shares with the ranks that have the same stages in other pipelines.
+struct replica_group {
+  MPI_Comm communicator = MPI_COMM_NULL; //!< null: there is one pipeline alone
+  patient_wait wait{};
+};
+
+//! The mean of one list of numbers over all ranks of a communicator.
+//!
+//! Each rank adds up one slice, in the order of the ranks, and hands the result to all: as many
+//! bytes as the fastest algorithms move, and a sum whose bits do not depend on MPI's choice of one.
+//! MPI moves data while it is called, so the runner's waits for messages carry this along.
+class replica_sum {
+public:
+  //! Begins: every rank sends its numbers away. Ranks begin their sums in the same order.
+  //! @param numbers as many on all ranks; they must stay as they are until finish.
+  void start(std::vector<float>& numbers, MPI_Comm replicas) {
+    numbers_ = &numbers;
+    replicas_ = replicas;
+    int ranks = 1;
+    MPI_Comm_size(replicas, &ranks);
+    MPI_Comm_rank(replicas, &own_);
+    auto const total = static_cast<int>(numbers.size());
+    auto const width = static_cast<std::size_t>(ranks);
+    begins_.resize(width + 1);
+    counts_.resize(width);
+    for (int rank = 0; rank <= ranks; ++rank) {
+      begins_[static_cast<std::size_t>(rank)] =
+        static_cast<int>(static_cast<long long>(total) * rank / ranks);
+    }
+    for (std::size_t rank = 0; rank < width; ++rank) {
+      counts_[rank] = begins_[rank + 1] - begins_[rank];
+    }
+    int const mine = counts_[static_cast<std::size_t>(own_)];
+    slices_.resize(width * static_cast<std::size_t>(mine));
+    own_counts_.assign(width, mine);
+    own_begins_.resize(width);
+    for (int rank = 0; rank < ranks; ++rank) {
+      own_begins_[static_cast<std::size_t>(rank)] = rank * mine;
+    }
+    check(MPI_Ialltoallv(numbers.data(),
+                         counts_.data(),
+                         begins_.data(),
+                         MPI_FLOAT,
+                         slices_.data(),
+                         own_counts_.data(),
+                         own_begins_.data(),
+                         MPI_FLOAT,
+                         replicas_,
+                         &request_));
+  }
+
+  //! The middle: adds up the slice of this rank, and begins to send it to the others. In the same
+  //! order on all ranks, behind all starts.
+  //! @param await waits for a request
+  template <class Await>
+  void share(Await& await) {
+    await(request_);
+    auto const ranks = counts_.size();
+    auto const mine = static_cast<std::size_t>(counts_[static_cast<std::size_t>(own_)]);
+    float* const sum = numbers_->data() + begins_[static_cast<std::size_t>(own_)];
+    for (std::size_t i = 0; i < mine; ++i) {
+      float total = slices_[i];
+      for (std::size_t rank = 1; rank < ranks; ++rank) {
+        total += slices_[rank * mine + i];
+      }
+      sum[i] = total / static_cast<float>(ranks);
+    }
+    check(MPI_Iallgatherv(MPI_IN_PLACE,
+                          0,
+                          MPI_DATATYPE_NULL,
+                          numbers_->data(),
+                          counts_.data(),
+                          begins_.data(),
+                          MPI_FLOAT,
+                          replicas_,
+                          &request_));
+  }
+
+  //! The end: the numbers are the mean.
+  template <class Await>
+  void finish(Await& await) {
+    await(request_);
+  }
+
+private:
+  static void check(int code) {
+    if (code != MPI_SUCCESS) {
+      throw std::runtime_error("MPI could not begin to add up gradients among replicas");
+    }
+  }
+
+  std::vector<float>* numbers_ = nullptr;
+  MPI_Comm replicas_ = MPI_COMM_NULL;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  int own_ = 0;
+  std::vector<int> counts_;     // [ranks] numbers of each rank's slice
+  std::vector<int> begins_;     // [ranks + 1] where it begins
+  std::vector<int> own_counts_; // [ranks]
+  std::vector<int> own_begins_; // [ranks] in slices_
+  std::vector<float> slices_;   // [ranks, own numbers] this rank's slice as each rank has it
+};
+
+//! The mean of all gradients of a rank over its replicas, for stages that do not begin their sums
+//! as soon as they can.
+class replica_mean {
+public:
+  explicit replica_mean(replica_group with) : with_(with) {}
+
+  //! @param model has `for_each_stage`
+  template <class Model>
+  void take(Model& model) {
+    if (with_.communicator == MPI_COMM_NULL) {
+      return;
+    }
+    numbers_.clear();
+    model.for_each_stage([this](std::size_t, auto& stage) {
+      stage.for_each_parameter([this](parameter<float> const& p) {
+        numbers_.insert(numbers_.end(), p.gradient.begin(), p.gradient.end());
+      });
+    });
+    sum_.start(numbers_, with_.communicator);
+    sum_.share(with_.wait);
+    sum_.finish(with_.wait);
+    float const* from = numbers_.data();
+    model.for_each_stage([&from](std::size_t, auto& stage) {
+      stage.for_each_parameter([&from](parameter<float>& p) {
+        std::copy_n(from, p.gradient.size(), p.gradient.begin());
+        from += p.gradient.size();
+      });
+    });
+  }
+
+private:
+  replica_group with_;
+  std::vector<float> numbers_; // gradients of all stages behind each other
+  replica_sum sum_;
+};
+
+} // namespace gpt

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Where ranks stand when a run fails, and which of them it began with. Header for
+//! pipelining::rank_standing and pipelining::trace_origin.
+
+#include <pipe/cluster/store.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief How sure a rank is that what it reports began with itself.
+enum class failure_cause : char {
+  own = 'o',      //!< its stage, its GPU, its options: it began here
+  library = 'l',  //!< a library that talks to other ranks: one of them may have died
+  deadline = 'd', //!< a wait that took too long: it began with whoever was waited for
+  told = 't',     //!< another rank has reported a failure
+  ended = 'e'     //!< nothing: it has ended well, and waits for nobody
+};
+
+//! @brief Where a rank stood when it stopped, as it tells the others.
+struct rank_standing {
+  std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."
+  std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
+  failure_cause cause = failure_cause::told; //!< whose failure it stopped for
+};
+
+//! @brief Where a failure began, as far as ranks can tell.
+struct failure_origin {
+  //! How the rank was found.
+  enum class kind {
+    named,  //!< the rank that reported is where it began, or nothing else is known
+    silent, //!< waited for, directly or by way of others, and gives no answer
+    busy,   //!< waited for, and waits for nobody itself
+    circle  //!< all that were asked wait for each other, as the two ends of one message do
+  };
+  int rank = -1;            //!< the rank with which it began; -1: unknown
+  kind found = kind::named; //!< how that is known
+  std::string text{};       //!< busy: where that rank stands; circle: a line for every rank of it
+};
+
+namespace detail {
+
+[[nodiscard]] inline std::string standing_key(std::string const& name, int rank) {
+  return name + "/standing/" + std::to_string(rank);
+}
+
+// A letter for the cause, the ranks with a comma behind each, a bar, the text.
+[[nodiscard]] inline std::string write_standing(rank_standing const& where) {
+  std::string line(1, static_cast<char>(where.cause));
+  for (int const rank : where.waits_for)
+    line += std::to_string(rank) + ',';
+  return line + '|' + where.text;
+}
+[[nodiscard]] inline rank_standing read_standing(std::string_view line) {
+  rank_standing where;
+  std::size_t const bar = line.find('|', 1);
+  if (bar == std::string_view::npos)
+    return where;
+  where.cause = static_cast<failure_cause>(line.front());
+  where.text = std::string(line.substr(bar + 1));
+  std::size_t comma = 0; // after the rank
+  for (std::size_t at = 1; (comma = line.find(',', at)) < bar; at = comma + 1) {
+    int rank = -1;
+    (void)std::from_chars(line.data() + at, line.data() + comma, rank);
+    where.waits_for.push_back(rank);
+  }
+  return where;
+}
+
+} // namespace detail
+
+//! @brief Leaves word for the other ranks of where this one stands.
+//! @param name tells the runs of one store apart.
+template <run_store Store>
+void tell_standing(Store& line, std::string const& name, int rank, rank_standing const& where) {
+  line.set(detail::standing_key(name, rank), detail::write_standing(where));
+}
+
+//! @brief Follows who waits for whom, from the rank that has reported a failure to the one that
+//! does not answer, or that waits for nobody. Equal on all ranks that get the same answers.
+//! @param named the rank that has reported; it has told its standing before.
+//! @param patience the longest that a rank may take to answer.
+//! @complexity O(P) questions to the store.
+template <run_store Store>
+[[nodiscard]] failure_origin
+trace_origin(Store& line, std::string const& name, int named, std::chrono::nanoseconds patience) {
+  using kind = failure_origin::kind;
+  failure_origin const unknown{named, kind::named, {}};
+  auto const ask = [&](int rank) -> std::optional<rank_standing> {
+    auto const answer = line.look_up(detail::standing_key(name, rank), patience);
+    return answer ? std::optional(detail::read_standing(*answer)) : std::nullopt;
+  };
+  std::optional<rank_standing> const first = named < 0 ? std::nullopt : ask(named);
+  if (!first || (first->cause != failure_cause::library && first->cause != failure_cause::deadline))
+    return unknown;
+  bool const late = first->cause == failure_cause::deadline;
+  std::string lines;
+  std::vector<int> seen{named};
+  std::vector<int> next(first->waits_for.rbegin(), first->waits_for.rend());
+  while (!next.empty()) {
+    int const rank = next.back();
+    next.pop_back();
+    if (std::find(seen.begin(), seen.end(), rank) != seen.end())
+      continue;
+    seen.push_back(rank);
+    std::optional<rank_standing> const at = ask(rank);
+    if (!at)
+      return {rank, kind::silent, {}};
+    if (at->cause == failure_cause::ended)
+      continue;
+    if (late && at->waits_for.empty())
+      return {rank, kind::busy, at->text};
+    lines += "\n  rank " + std::to_string(rank) + ' ' + at->text;
+    next.insert(next.end(), at->waits_for.rbegin(), at->waits_for.rend());
+  }
+  return late && !lines.empty() ? failure_origin{named, kind::circle, lines} : unknown;
+}
+
+//! @brief The line of a report that says where a failure began; empty where the report says it
+//! already.
+[[nodiscard]] inline std::string describe(failure_origin const& origin) {
+  using kind = failure_origin::kind;
+  std::string const who = "\n  rank " + std::to_string(origin.rank);
+  switch (origin.found) {
+  case kind::named: return {};
+  case kind::silent:
+    return who +
+           " is where it began: it does not answer; its process is stopped or hung, or gone with "
+           "its machine, or outside of its runner";
+  case kind::busy: return who + " is where it began: it " + origin.text;
+  case kind::circle: return origin.text;
+  }
+  return {};
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief From data and kinds of passes to who waits for whom. Header for pipelining::declare.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/flow_rules.hpp>
+#include <pipe/flow/pass.hpp>
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <stdexcept>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief A kind under its number.
+struct numbered_kind {
+  pass_kind number;  //!< its number in the flow
+  kind_of_pass kind; //!< what it is and does
+};
+
+namespace detail {
+
+//! The step from a pass's own stage to those of which an effect is about a datum.
+[[nodiscard]] constexpr int step_to(of_stage whose) noexcept {
+  return whose == of_stage::before  ? -1
+         : whose == of_stage::after ? 1
+         : whose == of_stage::group ? beside
+                                    : 0;
+}
+//! The step back: from the stage that makes a datum to those that read it.
+[[nodiscard]] constexpr int step_back(of_stage whose) noexcept {
+  return whose == of_stage::group ? beside : -step_to(whose);
+}
+
+//! What a kind waits for, before what is implied is left out.
+struct kind_reads {
+  flow_set own = 0;
+  flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
+  int input = kind_links::none;
+  int input_step = 0;
+};
+
+//! True when these kinds together make every wanted row of a unit once, and no row twice.
+[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
+  for (int row = 0; row < declared.rows; ++row) {
+    auto const makers = static_cast<unsigned>(declared.makers[row] & kinds);
+    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
+      return false;
+  }
+  return true;
+}
+
+//! Who makes, reads and frees each datum of a unit.
+struct data_users {
+  struct users {
+    flow_set makers = 0;
+    flow_set readers = 0;
+    flow_set freers = 0;
+  };
+  users of[most_data]{};
+  int count;
+
+  constexpr explicit data_users(flow const& declared) : count(declared.data_count) {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      for (int i = 0; i < declared.kinds[kind].effect_count; ++i) {
+        effect const& one = declared.kinds[kind].effects[i];
+        if (one.stage != of_stage::own || declared.data[one.of].instance == per::microbatch)
+          continue;
+        users& known = of[one.of];
+        known.makers |= one.what == does::makes ? only(kind) : 0;
+        known.readers |= one.what == does::reads ? only(kind) : 0;
+        known.freers |= one.what == does::frees ? only(kind) : 0;
+      }
+  }
+  //! True when whoever makes the row of a datum makes the datum.
+  [[nodiscard]] constexpr bool fill_row(flow const& declared, int datum) const noexcept {
+    return of[datum].makers == declared.makers[declared.row_of[datum]];
+  }
+};
+
+//! True when among these kinds every datum of a unit that one reads is made by one, and every datum
+//! that is made is freed once, if anybody ever frees it.
+[[nodiscard]] constexpr bool uses_all_data(data_users const& declared, flow_set kinds) noexcept {
+  for (int i = 0; i < declared.count; ++i) {
+    data_users::users const& of = declared.of[i];
+    flow_set const freers = of.freers & kinds;
+    if ((of.makers & kinds) == 0 ? ((of.readers | of.freers) & kinds) != 0
+                                 : of.freers != 0 && (freers == 0 || (freers & (freers - 1)) != 0))
+      return false;
+  }
+  return true;
+}
+[[nodiscard]] constexpr bool uses_all_data(flow const& declared, flow_set kinds) noexcept {
+  return uses_all_data(data_users(declared), kinds);
+}
+
+//! Works out the links of a flow whose data and kinds are in place.
+class flow_resolution {
+public:
+  constexpr explicit flow_resolution(flow& target) : flow_(target) {}
+
+  //! @throws std::invalid_argument with the sentence of the first rule that is broken.
+  constexpr void run() {
+    flow_rules const rules(flow_);
+    rules.check_parts();
+    number_engines();
+    number_rows();
+    find_readers();
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        read_effects(kind);
+    reach();
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        for (int after = 0; after < 2; ++after)
+          link(kind, after == 1);
+    rules.check_uses(makers_);
+    check_ends(rules);
+    find_choices();
+  }
+
+private:
+  constexpr void number_engines() {
+    for (int on = 1; on < engine_count; ++on)
+      for (kind_of_pass const& kind : flow_.kinds)
+        if (kind.exists() && static_cast<int>(kind.on) == on && flow_.engine_row[on] < 0)
+          flow_.engine_row[on] = flow_.engines++;
+  }
+
+  //! Data whose makers make another datum too share its row.
+  constexpr void number_rows() {
+    for (int of = 0; of < flow_.data_count; ++of) {
+      flow_set& makers = makers_[of];
+      for (int kind = 0; kind < most_kinds; ++kind)
+        for (int i = 0; i < flow_.kinds[kind].effect_count; ++i)
+          if (effect const& one = flow_.kinds[kind].effects[i]; one.of == of && brings(one))
+            makers = static_cast<flow_set>(makers | only(kind));
+      require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
+      int row = 0;
+      while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
+        ++row;
+      if (row == flow_.rows) {
+        flow_.makers[row] = makers;
+        ++flow_.rows;
+      }
+      flow_.row_of[of] = row;
+      flow_.wanted[row] = flow_.wanted[row] || flow_.data[of].wanted;
+    }
+  }
+
+  //! Who reads a datum of another stage, and whether anybody frees it. Memory that a kind works in
+  //! is there where the datum whose pool it shares is.
+  constexpr void find_readers() {
+    int pool_step[slot_classes]{};
+    bool both_ways[slot_classes]{};
+    for (kind_of_pass const& kind : flow_.kinds) {
+      flow_.scatters =
+        flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
+      for (int i = 0; i < kind.effect_count; ++i) {
+        effect const& one = kind.effects[i];
+        flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
+        flow_.has_needs = flow_.has_needs || one.what == does::needs;
+        if (one.stage == of_stage::own)
+          continue;
+        flow_.reader_step[one.of] = step_back(one.stage);
+        flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
+        int& step = pool_step[flow_.data[one.of].pool];
+        bool& both = both_ways[flow_.data[one.of].pool];
+        both = both || (step != 0 && step != flow_.reader_step[one.of]);
+        step = flow_.reader_step[one.of];
+      }
+    }
+    for (int of = 0; of < flow_.data_count; ++of) {
+      int const pool = flow_.data[of].pool;
+      if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
+        continue;
+      flow_.reader_step[of] = pool_step[pool];
+      require(pool_step[pool] == 0 || flow_.freed[of],
+              flow_.data[of],
+              "lies in a pool of what other stages read, but they do not read it and nobody frees "
+              "it; let a kind free it, or put it into another pool");
+    }
+  }
+
+  constexpr void read_effects(int kind) {
+    kind_of_pass const& declared = flow_.kinds[kind];
+    kind_reads& reads = reads_[kind];
+    for (int i = 0; i < declared.effect_count; ++i) {
+      effect const& one = declared.effects[i];
+      if (one.what == does::needs)
+        continue;
+      int const row = flow_.row_of[one.of];
+      if (brings(one)) {
+        made_[kind] = static_cast<flow_set>(made_[kind] | only(row));
+        continue;
+      }
+      if (one.stage == of_stage::own) {
+        reads.own = static_cast<flow_set>(reads.own | only(row));
+        continue;
+      }
+      reads.input = row;
+      reads.input_step = step_to(one.stage);
+    }
+    require(made_[kind] != 0,
+            declared,
+            "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
+            "nowhere");
+    reads.own = static_cast<flow_set>(reads.own & ~made_[kind]);
+  }
+
+  //! True when every kind that makes `row` has `wanted` of its own stage behind it.
+  [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (holds(flow_.makers[row], kind) && !holds(reads_[kind].reached, wanted))
+        return false;
+    return true;
+  }
+  [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (holds(flow_.makers[row], kind) &&
+          (reads_[kind].input != input || reads_[kind].input_step != step))
+        return false;
+    return true;
+  }
+
+  constexpr void reach() {
+    for (int kind = 0; kind < most_kinds; ++kind)
+      reads_[kind].reached = static_cast<flow_set>(reads_[kind].own | made_[kind]);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (kind_reads& reads : reads_)
+        for (int row = 0; row < flow_.rows; ++row)
+          for (int further = 0; further < flow_.rows && holds(reads.own, row); ++further)
+            if (!holds(reads.reached, further) && all_makers_reach(row, further)) {
+              reads.reached = static_cast<flow_set>(reads.reached | only(further));
+              changed = true;
+            }
+    }
+  }
+
+  //! True when waiting for what else `kind` reads is waiting for `row` too: another row of its
+  //! stage has it behind it; or the pass that it reads of the stage after has its own there behind
+  //! it, and that one comes from this stage.
+  [[nodiscard]] constexpr bool
+  is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
+    for (int other = 0; other < flow_.rows; ++other)
+      if (other != row && holds(own, other) && all_makers_reach(other, row))
+        return true;
+    kind_reads const& reads = reads_[kind];
+    return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
+           all_makers_reach(reads.input, row) && all_makers_read(row, row, -1);
+  }
+
+  constexpr void link(int kind, bool has_after) {
+    kind_links& result = flow_.links[kind][has_after ? 1 : 0];
+    kind_reads const& reads = reads_[kind];
+    int made = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(made_[kind], row)) {
+        require(
+          made < 3,
+          flow_.kinds[kind],
+          "makes more than three rows of data; let the same kinds make what belongs together");
+        result.made[made++] = row;
+      }
+    flow_set own = reads.own;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(own, row) && is_implied(kind, own, row, has_after))
+        own = static_cast<flow_set>(own & ~only(row));
+    int count = 0;
+    for (int row = 0; row < flow_.rows; ++row)
+      if (holds(own, row)) {
+        require(count < 2,
+                flow_.kinds[kind],
+                "waits for more than two rows of its own stage; let one of them wait for another");
+        result.own[count++] = row;
+      }
+    bool implied = reads.input == kind_links::none;
+    for (int row = 0; row < flow_.rows && !implied; ++row)
+      implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);
+    if (!implied) {
+      result.input = reads.input;
+      result.input_step = reads.input_step;
+    }
+    require(flow_.engines == 1 || count + (implied ? 0 : 1) < 3,
+            flow_.kinds[kind],
+            "waits for three rows, but beside other engines a pass waits for two at most; let one "
+            "of them wait for another");
+    int products = 0;
+    for (int i = 0; i < flow_.kinds[kind].effect_count; ++i) {
+      effect const& one = flow_.kinds[kind].effects[i];
+      if (one.what == does::adds_to)
+        result.chunk_step = one.order == chunk_order::ascending ? -1 : 1;
+      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
+        require(products < 3,
+                flow_.kinds[kind],
+                "makes more than three data for other stages; let a second kind make the others");
+        result.products[products++] = one.of;
+      }
+    }
+  }
+
+  constexpr void check_ends(flow_rules const& rules) const {
+    flow_set reached[most_kinds]{};
+    for (int kind = 0; kind < most_kinds; ++kind)
+      reached[kind] = reads_[kind].reached;
+    rules.check_ends(reached, made_);
+  }
+
+  //! Is there a set of kinds that makes all rows once but is not what a unit needs?
+  constexpr void find_choices() {
+    flow_set existing = 0;
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists())
+        existing = static_cast<flow_set>(existing | only(kind));
+    data_users const users(flow_);
+    for (int of = 0; of < flow_.data_count; ++of)
+      flow_.has_choices =
+        flow_.has_choices || (is_read_elsewhere(flow_, of) && !users.fill_row(flow_, of));
+    for (flow_set kinds = existing; kinds != 0 && !flow_.has_choices;
+         kinds = (kinds - 1) & existing)
+      flow_.has_choices = makes_rows_once(flow_, kinds) && !uses_all_data(users, kinds);
+  }
+
+  flow& flow_;
+  kind_reads reads_[most_kinds]{};
+  flow_set made_[most_kinds]{};
+  flow_set makers_[most_data]{}; // by datum
+};
+
+} // namespace detail
+
+//! @brief Declares a flow: its data, numbered from 0 on, and its kinds of passes under their
+//! numbers.
+//!
+//! Works out who waits for whom. What a pass waits for is who made what it reads; reads that others
+//! imply are left out, so a pass waits for at most one row of another stage and two of its own.
+//!
+//! @throws std::invalid_argument (in the compiler: no constant, and the same sentence) for what
+//! `flow_rules` refuse: numbers that are none, a kind that makes nothing or uses more slots than a
+//! pass has, data that nobody makes, or that one kind frees and another may still read.
+//! @complexity O(2^k) for k kinds, where no set of them is a wrong choice.
+[[nodiscard]] constexpr flow declare(std::span<datum const> data,
+                                     std::span<numbered_kind const> kinds) {
+  flow result;
+  for (datum const& one : data) {
+    detail::require(
+      result.data_count < most_data, one, "is one too many; a flow has at most 26 data");
+    result.data[result.data_count++] = one;
+  }
+  for (numbered_kind const& one : kinds) {
+    detail::require(index_of(one.number) < most_kinds && !result[one.number].exists(),
+                    one.kind,
+                    "has a number of 26 or more, or that of another kind; use another pass_kind");
+    detail::require(one.kind.exists(), one.kind, "has no letter; give it one");
+    result.kinds[index_of(one.number)] = one.kind;
+  }
+  if (kinds.empty())
+    throw std::invalid_argument("flow: there is no kind of pass; declare one");
+  detail::flow_resolution(result).run();
+  return result;
+}
+
+//! @brief The same of lists.
+[[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
+                                     std::initializer_list<numbered_kind> kinds) {
+  return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
+}
+
+} // namespace pipelining::inline v0_2

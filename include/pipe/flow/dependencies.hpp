@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Who reads what a pass makes, and what a pass waits for. Header for pipelining::readers,
+//! pipelining::receiver and pipelining::dependencies.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief How many stages read what a pass makes for other stages: in training, none reads the last
+//! stage's forward, the first stage's gradient and weight gradients. A stage that reads two data
+//! counts twice.
+[[nodiscard]] constexpr int readers(pipeline const& over, pass const& maker) noexcept {
+  kind_links const& links = links_of(over, maker);
+  int count = 0;
+  for (int const product : links.products)
+    if (product != kind_links::none)
+      count += neighbours(over, maker.stage, over.declared->reader_step[product]);
+  return count;
+}
+
+//! @brief A stage that reads what a pass makes.
+struct product_reader {
+  int product = kind_links::none; //!< the datum; none where there are not so many readers
+  int stage = kind_links::none;   //!< that reads it
+  int number = 0;                 //!< among the readers of this datum
+};
+
+namespace detail {
+//! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
+[[nodiscard]] constexpr product_reader
+reader_in_graph(pipeline const& over, pass const& maker, int number) noexcept {
+  for (int const product : links_of(over, maker).products) {
+    if (product == kind_links::none)
+      break;
+    int const step = over.declared->reader_step[product];
+    int const count = neighbours(over, maker.stage, step);
+    if (number < count)
+      return {product, neighbour(over, maker.stage, step, number).stage, number};
+    number -= count;
+  }
+  return {};
+}
+//! The stage that reads in a chain, or `kind_links::none`.
+[[nodiscard]] constexpr int reader_in_chain(pipeline const& over, pass const& maker) noexcept {
+  int const product = links_of(over, maker).products[0];
+  if (product == kind_links::none)
+    return kind_links::none;
+  int const reader = maker.stage + over.declared->reader_step[product];
+  return reader >= 0 && reader < stages(over.extents) ? reader : kind_links::none;
+}
+} // namespace detail
+
+//! @brief One of them, those of the first datum first.
+[[nodiscard]] constexpr product_reader
+reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  if (over.edges != nullptr)
+    return detail::reader_in_graph(over, maker, number);
+  int const reader = number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
+  return reader == kind_links::none ? product_reader{}
+                                    : product_reader{links_of(over, maker).products[0], reader, 0};
+}
+
+//! @brief Its stage, or `kind_links::none`.
+[[nodiscard]] constexpr int
+reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  if (over.edges != nullptr)
+    return detail::reader_in_graph(over, maker, number).stage;
+  return number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
+}
+
+namespace detail {
+
+//! True where another reader before the `number`-th gets the same on the same device.
+[[nodiscard]] constexpr bool
+is_sent_before(pipeline const& over, pass const& maker, int number, int to) noexcept {
+  product_reader const reader = reader_of(over, maker, number);
+  if (over.declared->data[reader.product].instance == per::reader)
+    return false;
+  for (int before = number - reader.number; before < number; ++before)
+    if (device_of(over, reader_stage(over, maker, before), maker.microbatch) == to)
+      return true;
+  return false;
+}
+
+} // namespace detail
+
+//! @brief The device that the message for a reader of `maker` goes to, or `kind_links::none` where
+//! there is no such reader, or it has what it reads already: on its device it is made, or another
+//! reader there gets the same.
+[[nodiscard]] constexpr int
+receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
+  int const reader = reader_stage(over, maker, number);
+  if (reader == kind_links::none)
+    return kind_links::none;
+  int const to = device_of(over, reader, maker.microbatch);
+  return to == device_of(over, maker) ||
+             (number > 0 && detail::is_sent_before(over, maker, number, to))
+           ? kind_links::none
+           : to;
+}
+
+//! @brief True where nothing leaves the device of `maker`.
+[[nodiscard]] constexpr bool stays_on_device(pipeline const& over, pass const& maker) noexcept {
+  for (int number = 0; number < readers(over, maker); ++number)
+    if (receiver(over, maker, number) != kind_links::none)
+      return false;
+  return true;
+}
+
+//! @brief What a pass waits for: who made what it reads on other stages and on its own, and the
+//! pass of the chunk before or after it.
+//!
+//! In training: a forward pass waits for the stages before it and for the chunk before it (whose
+//! keys and values it reads). The gradient of the input waits for the stage after it (on the last
+//! stage: for its own forward) and for the chunk after it (whose gradients of keys and values it
+//! takes over). The gradient of the weights waits for the gradient of the input of the same unit.
+class dependency_list {
+public:
+  //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
+  constexpr dependency_list(pipeline const& over, pass const& what) noexcept
+      : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
+        unit_count_(units(over)), stage_count_(stages(over.extents)) {
+    inputs_ =
+      links_.input == kind_links::none ? 0 : neighbours(over, what.stage, links_.input_step);
+    own_ = (links_.own[0] == kind_links::none ? 0 : 1) + (links_.own[1] == kind_links::none ? 0 : 1);
+    int const chunk = what.chunk + links_.chunk_step;
+    count = inputs_ + own_;
+    if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
+      ++count;
+  }
+  //! The `pass_index` of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int index(int number) const noexcept {
+    int const behind = number - inputs_;
+    if (behind < 0)
+      return at(links_.input, stage(number)) + unit_;
+    return behind < own_ ? at(links_.own[behind], what_.stage) + unit_
+                         : at(links_.made[0], what_.stage) + unit_ + links_.chunk_step;
+  }
+  //! The stage of one of them. @pre 0 <= number < count
+  [[nodiscard]] constexpr int stage(int number) const noexcept {
+    return number < inputs_ ? neighbour(over_, what_.stage, links_.input_step, number).stage
+                            : what_.stage;
+  }
+
+  int count; //!< how many there are
+
+private:
+  [[nodiscard]] constexpr int at(int row, int stage) const noexcept {
+    return (row * stage_count_ + stage) * unit_count_;
+  }
+
+  pipeline over_;
+  pass what_;
+  kind_links const& links_;
+  int unit_;
+  int unit_count_;
+  int stage_count_;
+  int inputs_ = 0;
+  int own_ = 0;
+};
+
+//! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
+[[nodiscard]] constexpr dependency_list dependencies(pipeline const& over,
+                                                     pass const& what) noexcept {
+  return {over, what};
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Makes the table in which `stage_graph.hpp` looks neighbours up. Header for
+//! pipelining::edge_table.
+
+#include <pipe/flow/stage_graph.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+namespace detail {
+
+[[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
+  throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
+                              " to stage " + std::to_string(edge.to) + " " + why);
+}
+
+} // namespace detail
+
+//! @brief The table of the edges of a graph of stages.
+//! @param groups no stage is in two of them.
+//! @throws std::invalid_argument with a sentence for an edge that leads to no stage, back, or twice
+//! to the same stage, and for a group of no stages or of those of another.
+//! @complexity O(S + E n + G^2) for n edges of one stage and groups of G stages.
+[[nodiscard]] inline std::vector<int> edge_table(std::span<stage_edge const> edges,
+                                                 int stage_count,
+                                                 std::span<stage_group const> groups = {}) {
+  auto const count = static_cast<std::size_t>(stage_count);
+  std::vector<std::vector<stage_neighbour>> sides[3]; // before, after, beside
+  for (auto& side : sides)
+    side.resize(count);
+  auto& [before_all, after_all, beside_all] = sides;
+  for (stage_edge const& edge : edges) {
+    if (edge.from < 0 || edge.to >= stage_count)
+      detail::refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
+    if (edge.from >= edge.to)
+      detail::refuse_edge(edge, "leads back; number stages so that each reads of lower ones");
+    std::vector<stage_neighbour>& out = after_all[static_cast<std::size_t>(edge.from)];
+    std::vector<stage_neighbour>& in = before_all[static_cast<std::size_t>(edge.to)];
+    for (stage_neighbour const& other : out)
+      if (other.stage == edge.to)
+        detail::refuse_edge(edge, "is there twice; put what both carry into one output");
+    out.push_back({edge.to, static_cast<int>(in.size())});
+    in.push_back({edge.from, static_cast<int>(out.size()) - 1});
+  }
+  for (stage_group const& group : groups)
+    for (int member = 0; member < group.count || group.count < 1; ++member) {
+      if (group.first < 0 || group.count < 1 || group.count > stage_count - group.first ||
+          !beside_all[static_cast<std::size_t>(group.first + member)].empty())
+        throw std::invalid_argument("stage graph: a group of " + std::to_string(group.count) +
+                                    " stages from stage " + std::to_string(group.first) +
+                                    " on has stages that do not exist, none, or those of another");
+      for (int other = 0; other < group.count; ++other)
+        beside_all[static_cast<std::size_t>(group.first + member)].push_back(
+          {group.first + other, member});
+    }
+  std::size_t widest = 1;
+  // One pass of a group may make something for each of its neighbours, other passes for one side.
+  for (std::size_t stage = 0; stage < count; ++stage)
+    widest =
+      std::max({widest,
+                before_all[stage].size() + beside_all[stage].size(),
+                after_all[stage].size(),
+                beside_all[stage].empty()
+                  ? 0
+                  : before_all[stage].size() + beside_all[stage].size() + after_all[stage].size()});
+  std::vector<int> table{static_cast<int>(widest)};
+  int at = 0;
+  for (auto const& side : sides) {
+    for (std::vector<stage_neighbour> const& of : side) {
+      table.push_back(at);
+      at += static_cast<int>(of.size());
+    }
+    table.push_back(at);
+  }
+  for (auto const& side : sides)
+    for (std::vector<stage_neighbour> const& of : side)
+      for (stage_neighbour const& other : of) {
+        table.push_back(other.stage);
+        table.push_back(other.number);
+      }
+  return table;
+}
+
+} // namespace pipelining::inline v0_2

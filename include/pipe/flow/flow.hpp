@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What passes make, read and free, declared once. Header for pipelining::flow.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/stage_graph.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What of a device a kind of pass occupies. A device has a row of passes for each engine
+//! that its flow uses; each row runs in order.
+enum class engine : std::uint8_t { compute, copy_out, copy_in, network };
+
+//! @brief Where the bytes of a datum lie. `nowhere`: in memory of the user, such as weight
+//! gradients.
+enum class residence : std::uint8_t { device, host, nowhere };
+
+//! @brief What a datum has an instance for: a unit of a stage, a microbatch of a stage, or, of what
+//! other stages read, each of them (the gradient of an input is for the stage that made it).
+enum class per : std::uint8_t { unit, microbatch, reader };
+
+//! @brief What a pass does with a datum.
+enum class does : std::uint8_t {
+  makes,   //!< brings the instance of its own unit to life
+  reads,   //!< waits for whoever made it
+  frees,   //!< reads it for the last time; with `makes` in one kind: memory to work in
+  adds_to, //!< of a datum per microbatch: the first chunk makes it, later ones add to it
+  needs, //!< of a datum that lies nowhere: it, or another of its pool, is there, of whichever unit
+};
+
+//! @brief Whose datum an effect is about: that of the pass's own stage, of the stages that it gets
+//! its input from, of those that read its output, or of all stages of its group.
+enum class of_stage : std::uint8_t { own, before, after, group };
+
+//! @brief In which order the chunks of a microbatch add to a datum.
+enum class chunk_order : std::uint8_t { ascending, descending };
+
+//! @brief A short text kept by value, so that a flow is a value.
+struct flow_word {
+  char text[28]{}; //!< ends with a zero
+
+  constexpr flow_word() = default;
+  template <std::size_t Size>
+  // NOLINTNEXTLINE(google-explicit-constructor): a literal is a word
+  //! A literal of at most 27 letters.
+  constexpr flow_word(char const (&literal)[Size]) {
+    static_assert(Size <= 28, "flow: a word has at most 27 letters");
+    for (std::size_t i = 0; i < Size; ++i)
+      text[i] = literal[i];
+  }
+  //! What another text holds, and an end to it.
+  //! @throws std::invalid_argument for more than 27 letters together.
+  [[nodiscard]] static constexpr flow_word of(char const* word, char const* end = "") {
+    flow_word result;
+    std::size_t at = 0;
+    for (char const* const part : {word, end})
+      for (int i = 0; part[i] != '\0'; ++i) {
+        if (at + 1 == sizeof text)
+          throw std::invalid_argument("flow: a word has at most 27 letters");
+        result.text[at++] = part[i];
+      }
+    return result;
+  }
+  //! For calls that want C strings.
+  [[nodiscard]] constexpr char const* c_str() const noexcept { return text; }
+  friend constexpr bool operator==(flow_word const&, flow_word const&) = default;
+};
+
+//! @brief Something that passes make and others read.
+//!
+//! Its bytes lie in a pool of slots of one size. Several data may share a pool: their slots are
+//! taken from the same ones. What comes from another device lies in the pool `arrives_in`.
+struct datum {
+  flow_word word;                      //!< what sentences call it
+  std::uint8_t pool = 0;               //!< where it lies
+  std::uint8_t arrives_in = 0;         //!< where it lies when it came from another device
+  residence lives = residence::device; //!< on which memory
+  per instance = per::unit;            //!< how often there is one
+  bool wanted = false;       //!< every unit of every stage must have it made, exactly once
+  bool only_chunked = false; //!< there where sequences are cut into chunks
+
+  friend constexpr bool operator==(datum const&, datum const&) = default;
+};
+
+//! @brief One thing that a kind of pass does.
+struct effect {
+  does what = does::reads;                    //!< what is done
+  std::uint8_t of = 0;                        //!< number of the datum
+  of_stage stage = of_stage::own;             //!< to the datum of which stage
+  chunk_order order = chunk_order::ascending; //!< where chunks add to one datum
+
+  friend constexpr bool operator==(effect const&, effect const&) = default;
+};
+
+//! @brief Which member of a stage functor a kind of pass calls. A copy calls none: the library
+//! moves the slots. Nor does what merely stands between passes. `perform` is for kinds of one's
+//! own.
+enum class stage_call : std::uint8_t {
+  forward,
+  backward,
+  backward_input,
+  backward_weight,
+  recompute,
+  copy,
+  gather_weights,
+  use_weights,
+  collect_gradients,
+  scatter_gradients,
+  perform
+};
+
+inline constexpr int most_effects = 10; //!< Effects of one kind of pass.
+
+//! @brief A kind of pass: its letter in files and pictures, its word in sentences, the engine it
+//! occupies, and what it does.
+struct kind_of_pass {
+  char letter = '\0';                     //!< no letter: the flow has no such kind
+  flow_word word;                         //!< what sentences call it
+  engine on = engine::compute;            //!< the engine that it occupies
+  stage_call calls = stage_call::perform; //!< the member of a stage that it calls
+  effect effects[most_effects]{};         //!< what it does
+  int effect_count = 0;                   //!< how much of that there is
+  bool in_groups = false;                 //!< runs on stages of groups alone, others on all others
+
+  //! Whether the flow has such a kind.
+  [[nodiscard]] constexpr bool exists() const noexcept { return letter != '\0'; }
+  friend constexpr bool operator==(kind_of_pass const&, kind_of_pass const&) = default;
+};
+
+inline constexpr int most_kinds = 26;  //!< Kinds of passes of a flow.
+inline constexpr int most_data = 26;   //!< Data of a flow.
+inline constexpr int engine_count = 4; //!< Engines of a device.
+
+//! @brief The number of a kind in the arrays of a flow.
+[[nodiscard]] constexpr int index_of(pass_kind kind) noexcept {
+  return static_cast<int>(kind);
+}
+
+//! @brief What a pass waits for and makes, in lines. A line is a row of a flow on a stage: the data
+//! that the same pass makes share a row, so that it is enough to know who made the row.
+struct kind_links {
+  static constexpr int none = -1; //!< no row
+
+  int made[3] = {none, none, none}; //!< rows that a pass of this kind makes, the first names it
+  int input = none;                 //!< row that it reads of another stage
+  int input_step = 0;               //!< -1: of the stages before, +1: of those after; or `beside`
+  int own[2] = {none, none};        //!< rows that it reads of its own stage and unit
+  int chunk_step = 0;               //!< -1, +1: it follows its row of the chunk before, after
+  int products[3] = {none, none, none}; //!< the data that it makes for other stages
+
+  friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
+};
+
+//! @brief What a training loop (or anything else that flows through stages) is made of: data, and
+//! kinds of passes with what they do to them. Everything else follows from it: who waits for whom,
+//! what is sent, how long memory is held.
+//!
+//! A value: make one with `declare`. Kinds are numbered by `pass_kind`, data as declared.
+//! @source own derivation, see docs/explanation/flow.md
+struct flow {
+  datum data[most_data]{};          //!< by number
+  int data_count = 0;               //!< how many there are
+  kind_of_pass kinds[most_kinds]{}; //!< by index_of
+
+  // What follows from data and kinds, worked out once by `declare`.
+  int rows = 0;                      //!< rows of lines, of which a stage has one each
+  int row_of[most_data]{};           //!< the row of a datum
+  std::uint32_t makers[most_data]{}; //!< by row: the kinds that make it, one bit each
+  bool wanted[most_data]{};          //!< by row: must be made for every unit
+  int reader_step[most_data]{};      //!< by datum: -1, +1 where the stage before, after reads it,
+                                     //!< `beside` where those of the group do
+  bool freed[most_data]{};           //!< by datum: a kind frees it
+  kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
+  int engine_row[engine_count] = {
+    0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
+  int engines = 1;              //!< rows of passes of a device
+  bool reads_in_groups = false; //!< a kind reads what the stages of its group make
+  bool scatters = false;        //!< gradients of weights that are gathered are scattered
+  bool has_needs = false;       //!< a kind needs what another keeps there for several units
+  //! Whether a unit may have every wanted row made once and still be wrong, so that its kinds must
+  //! be looked at together (a copy out of what was not meant to leave).
+  bool has_choices = false;
+
+  //! What a kind of pass is and does.
+  [[nodiscard]] constexpr kind_of_pass const& operator[](pass_kind kind) const noexcept {
+    return kinds[index_of(kind)];
+  }
+  friend constexpr bool operator==(flow const&, flow const&) = default;
+};
+
+//! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
+//! that the library knows of.
+[[nodiscard]] constexpr bool adds_gradients(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  for (int i = 0; i < of.effect_count; ++i)
+    if (of.effects[i].what == does::makes &&
+        declared.data[of.effects[i].of].lives == residence::nowhere &&
+        declared.data[of.effects[i].of].wanted)
+      return true;
+  return false;
+}
+
+//! @brief True for the kinds of which the last on a stage completes its weight gradients: those
+//! that add to them, and those that scatter what has been added up.
+[[nodiscard]] constexpr bool completes_gradients(flow const& declared, pass_kind kind) noexcept {
+  return declared[kind].calls == stage_call::scatter_gradients || adds_gradients(declared, kind);
+}
+
+//! @brief True where forward and backward passes make the same, so that a stage has one of them: a
+//! chain of stages that go forward and, behind them, others that go back.
+[[nodiscard]] constexpr bool stages_go_one_way(flow const& declared) noexcept {
+  std::uint32_t const both =
+    1u << index_of(pass_kind::forward) | 1u << index_of(pass_kind::backward);
+  for (int row = 0; row < declared.rows; ++row)
+    if (declared.wanted[row] && (declared.makers[row] & both) == both)
+      return true;
+  return false;
+}
+
+//! @brief A kind with its effects: `declare_kind('F', "forward", engine::compute, {...})`.
+//! @throws std::invalid_argument for more than 10 effects.
+[[nodiscard]] constexpr kind_of_pass declare_kind(char letter,
+                                                  flow_word const& word,
+                                                  engine on,
+                                                  stage_call calls,
+                                                  std::initializer_list<effect> effects) {
+  kind_of_pass result{letter, word, on, calls};
+  if (effects.size() > most_effects)
+    throw std::invalid_argument("flow: a kind has at most 10 effects; split it into two kinds");
+  for (effect const& one : effects)
+    result.effects[result.effect_count++] = one;
+  return result;
+}
+
+//! @brief The same with the letter and the word of a kind of training.
+[[nodiscard]] constexpr kind_of_pass
+declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  return declare_kind(letter(named), flow_word::of(word(named)), on, calls, effects);
+}
+
+} // namespace pipelining::inline v0_2

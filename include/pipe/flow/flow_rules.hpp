@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a flow must not say, with the sentences that refuse it.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/slot_class.hpp>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_2::detail {
+
+//! A set of rows or of kinds.
+using flow_set = std::uint32_t;
+
+[[nodiscard]] constexpr flow_set only(int member) noexcept {
+  return static_cast<flow_set>(1u << static_cast<unsigned>(member));
+}
+[[nodiscard]] constexpr bool holds(flow_set set, int member) noexcept {
+  return (set >> static_cast<unsigned>(member) & 1u) != 0;
+}
+
+[[noreturn]] inline void refuse_flow(std::string const& subject, char const* rule) {
+  throw std::invalid_argument("flow: " + subject + " " + rule);
+}
+//! Three ways to name who breaks a rule. The rule is a literal in each call, so that compilers
+//! print it where a flow is a constant.
+constexpr void require(bool holds, datum const& of, char const* rule) {
+  if (!holds)
+    refuse_flow(std::string("datum '") + of.word.c_str() + "'", rule);
+}
+constexpr void require(bool holds, kind_of_pass const& kind, char const* rule) {
+  if (!holds)
+    refuse_flow(std::string("kind '") + kind.word.c_str() + "'", rule);
+}
+constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, char const* rule) {
+  if (!holds)
+    refuse_flow(
+      std::string("kind '") + kind.word.c_str() + "' and datum '" + of.word.c_str() + "':", rule);
+}
+
+[[nodiscard]] constexpr bool brings(effect const& one) noexcept {
+  return one.what == does::makes || one.what == does::adds_to;
+}
+[[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
+  return of.lives != residence::nowhere;
+}
+[[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
+  return number < slot_classes && number != static_cast<int>(slot_class::tied_gradient) &&
+         number != static_cast<int>(slot_class::totals);
+}
+//! The field of an item that a pool of kept slots has, or 0.
+[[nodiscard]] constexpr int kept_field(datum const& of) noexcept {
+  switch (static_cast<slot_class>(of.pool)) {
+  case slot_class::activation:
+  case slot_class::logits: return 1;
+  case slot_class::weight_input: return 2;
+  case slot_class::sequence: return 3;
+  case slot_class::sequence_gradient: return 4;
+  default: return 0;
+  }
+}
+[[nodiscard]] constexpr bool ends(flow_word const& word) noexcept {
+  return word.text[sizeof word.text - 1] == '\0';
+}
+
+//! True for a datum that passes of other stages read.
+[[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
+  for (kind_of_pass const& kind : declared.kinds)
+    for (int i = 0; i < kind.effect_count; ++i)
+      if (kind.effects[i].of == of && kind.effects[i].stage != of_stage::own)
+        return true;
+  return false;
+}
+
+//! The rules for data and kinds by themselves. Nothing else may look at a flow before them: numbers
+//! in effects and data are indices.
+class flow_rules {
+public:
+  constexpr explicit flow_rules(flow const& of) : flow_(of) {}
+
+  constexpr void check_parts() const {
+    for (int of = 0; of < flow_.data_count; ++of)
+      check_datum(flow_.data[of]);
+    flow_set letters[8]{};
+    for (kind_of_pass const& kind : flow_.kinds)
+      if (kind.exists()) {
+        check_kind(kind);
+        auto const letter = static_cast<unsigned char>(kind.letter);
+        require(!holds(letters[letter / 32], letter % 32),
+                kind,
+                "has the letter of another kind; give each kind one of its own");
+        letters[letter / 32] |= only(letter % 32);
+      }
+  }
+
+  //! @param makers by datum: the kinds that make it or add to it
+  constexpr void check_uses(flow_set const* makers) const {
+    for (int of = 0; of < flow_.data_count; ++of)
+      if (is_read_elsewhere(flow_, of))
+        check_sent(of, makers[of]);
+      else
+        require(flow_.data[of].instance != per::reader,
+                flow_.data[of],
+                "is there for each reader, but no other stage reads it; make it one per unit");
+    for (int kind = 0; kind < most_kinds; ++kind)
+      if (flow_.kinds[kind].exists()) {
+        kind_of_pass const& declared = flow_.kinds[kind];
+        if (declared.on == engine::compute)
+          check_slots(declared);
+        else
+          check_move(declared);
+        for (int i = 0; i < declared.effect_count; ++i)
+          if (declared.effects[i].what == does::adds_to)
+            check_sum(kind, declared.effects[i]);
+      }
+  }
+
+  //! Nobody gives a slot back that another kind of the unit still reads.
+  //! @param reached the rows that a kind has behind it @param made those that it makes, both by
+  //! kind
+  constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
+    for (int freer = 0; freer < most_kinds; ++freer)
+      for (int i = 0; i < flow_.kinds[freer].effect_count; ++i)
+        if (effect const& one = flow_.kinds[freer].effects[i]; one.what == does::frees)
+          for (int user = 0; user < most_kinds; ++user)
+            check_end(freer, user, one.of, reached[freer], made[freer], made[user]);
+  }
+
+private:
+  static constexpr void check_datum(datum const& of) {
+    require(ends(of.word), of, "has a word without an end; a word has at most 27 letters");
+    require(of.lives <= residence::nowhere && of.instance <= per::reader,
+            of,
+            "has a residence or a `per` that is none; use the enumerators");
+    require(is_pool(of.pool) && is_pool(of.arrives_in),
+            of,
+            "names a pool that flows do not have; pools are the numbers of slot_class, without "
+            "tied_gradient and totals");
+    require(of.instance != per::microbatch ||
+              (of.lives == residence::device && kept_field(of) != 0),
+            of,
+            "is there once per microbatch, which only slots that stay can be: let it lie on the "
+            "device in the pool activation, weight_input, sequence, sequence_gradient or logits");
+    require(!of.only_chunked || of.instance == per::microbatch,
+            of,
+            "is there only where sequences are cut, but not once per microbatch; make it "
+            "per::microbatch, or leave only_chunked out");
+  }
+
+  constexpr void check_kind(kind_of_pass const& kind) const {
+    require(ends(kind.word), kind, "has a word without an end; a word has at most 27 letters");
+    require(static_cast<int>(kind.on) < engine_count && kind.calls <= stage_call::perform,
+            kind,
+            "has an engine or a call that is none; use the enumerators");
+    require(kind.effect_count >= 0 && kind.effect_count <= most_effects,
+            kind,
+            "has more than 10 effects; split it into two kinds");
+    for (int i = 0; i < kind.effect_count; ++i) {
+      effect const& one = kind.effects[i];
+      require(one.of < flow_.data_count,
+              kind,
+              "has an effect on a datum that does not exist; data are numbered from 0 on in the "
+              "order in which they are declared");
+      require(one.what <= does::needs && one.stage <= of_stage::group &&
+                one.order <= chunk_order::descending,
+              kind,
+              "has an effect with a number that is none; use the enumerators");
+      check_effect(kind, one);
+      for (int k = 0; k < i; ++k)
+        check_twice(kind, kind.effects[k], one);
+    }
+  }
+  constexpr void check_effect(kind_of_pass const& kind, effect const& one) const {
+    datum const& of = flow_.data[one.of];
+    require(one.stage == of_stage::own || one.what == does::reads,
+            kind,
+            of,
+            "a pass does nothing but read data of other stages; let a kind of that stage do it");
+    require(one.stage != of_stage::group || kind.in_groups,
+            kind,
+            of,
+            "only kinds that run in groups read data of their group; set in_groups");
+    require(one.what != does::needs ||
+              (of.lives == residence::nowhere && kind.on == engine::compute),
+            kind,
+            of,
+            "only passes of the engine compute need a datum, one that lies nowhere; let the pass "
+            "read it");
+    require(one.what != does::makes || of.instance != per::microbatch,
+            kind,
+            of,
+            "the chunks of a microbatch add to a datum of the microbatch; write adds_to for makes");
+    require(one.what != does::adds_to || of.instance == per::microbatch,
+            kind,
+            of,
+            "only a datum that is there once per microbatch is added to; write makes, or make the "
+            "datum per::microbatch");
+  }
+  constexpr void
+  check_twice(kind_of_pass const& kind, effect const& one, effect const& other) const {
+    bool const works_in =
+      (brings(one) && other.what == does::frees) || (one.what == does::frees && brings(other));
+    require(one.of != other.of || one.stage != other.stage || works_in,
+            kind,
+            flow_.data[one.of],
+            "two effects on one datum are only for memory to work in, which a kind makes or adds "
+            "to, and frees; leave one of them out");
+    require(one.stage == of_stage::own || other.stage == of_stage::own,
+            kind,
+            flow_.data[other.of],
+            "a pass reads one datum of other stages; let a second kind read the other one");
+    require(one.what != does::adds_to || other.what != does::adds_to || one.order == other.order,
+            kind,
+            flow_.data[other.of],
+            "a pass follows the chunk before it or the one after it, but adds in both orders; use "
+            "one");
+  }
+
+  //! What other stages read travels in messages, whole, from whoever has made its row.
+  constexpr void check_sent(int of, flow_set makers) const {
+    datum const& sent = flow_.data[of];
+    require(sent.lives == residence::device && sent.instance != per::microbatch,
+            sent,
+            "is read by other stages, so it lies on the device, once per unit or reader");
+    for (int other = 0; other < flow_.data_count && sent.instance == per::reader; ++other)
+      require(other == of || flow_.data[other].pool != sent.pool ||
+                !is_read_elsewhere(flow_, other),
+              sent,
+              "is there for each reader, in a pool with another datum that other stages read; give "
+              "it a pool of its own");
+    bool read[4]{};
+    for (kind_of_pass const& kind : flow_.kinds)
+      for (int i = 0; i < kind.effect_count; ++i)
+        if (effect const& one = kind.effects[i]; one.of == of) {
+          require(one.stage != of_stage::own || one.what == does::makes,
+                  kind,
+                  sent,
+                  "its slot is given back when the last of the other stages has read it; let the "
+                  "kind read a datum of its own");
+          read[static_cast<int>(one.stage)] =
+            read[static_cast<int>(one.stage)] || one.stage != of_stage::own;
+        }
+    require(read[1] + read[2] + read[3] < 2,
+            sent,
+            "is read by stages before, after or of the group, but by more than one of these; "
+            "declare a datum for each");
+    require(read[3] || makers == flow_.makers[flow_.row_of[of]],
+            sent,
+            "is read by other stages, but a kind that makes what it is made with does not make it; "
+            "let all of them make it");
+  }
+
+  //! A pass of the compute engine has a slot for each pool of what stays, one to read and one to
+  //! fill.
+  constexpr void check_slots(kind_of_pass const& kind) const {
+    flow_set kept = 0;
+    int in = 0;
+    int out = 0;
+    int sent = 0;
+    for (int i = 0; i < kind.effect_count; ++i) {
+      effect const& one = kind.effects[i];
+      datum const& of = flow_.data[one.of];
+      bool const worked_in = one.what == does::frees && is_made_by(kind, one.of);
+      if (one.what == does::needs || worked_in || !lies_in_slots(of))
+        continue;
+      if (brings(one) && is_read_elsewhere(flow_, one.of))
+        ++sent;
+      if (int const field = one.stage == of_stage::own ? kept_field(of) : 0; field != 0) {
+        require(!holds(kept, field),
+                kind,
+                of,
+                "a pass uses one slot of activation or logits, and one each of weight_input, "
+                "sequence and sequence_gradient; put the datum into another of these pools");
+        require(kind.in_groups || of.pool != static_cast<int>(slot_class::logits),
+                kind,
+                of,
+                "only kinds that run in groups have slots of the pool logits; use activation");
+        kept |= only(field);
+        out += brings(one) && is_read_elsewhere(flow_, one.of) && sent > 1 ? 1 : 0;
+      } else if (brings(one)) {
+        ++out;
+      } else {
+        require(++in == 1,
+                kind,
+                of,
+                "a pass reads one slot beside those that stay; put the datum into the pool "
+                "activation, weight_input, sequence or sequence_gradient, or let a second kind "
+                "read it");
+      }
+      require(out < 2 || (kind.in_groups && out == sent),
+              kind,
+              of,
+              "a pass fills one slot beside those that stay; put the datum into the pool "
+              "activation, weight_input, sequence or sequence_gradient, or let a second kind make "
+              "it");
+      require(sent < 2 || kind.in_groups,
+              kind,
+              of,
+              "a pass makes one datum for other stages; let a second kind make the other one");
+    }
+  }
+  [[nodiscard]] static constexpr bool is_made_by(kind_of_pass const& kind, int of) noexcept {
+    for (int i = 0; i < kind.effect_count; ++i)
+      if (kind.effects[i].of == of && brings(kind.effects[i]))
+        return true;
+    return false;
+  }
+
+  //! What runs beside the compute engine moves one slot to another.
+  constexpr void check_move(kind_of_pass const& kind) const {
+    int made = 0;
+    int freed = 0;
+    for (int i = 0; i < kind.effect_count; ++i) {
+      effect const& one = kind.effects[i];
+      datum const& of = flow_.data[one.of];
+      if (!lies_in_slots(of))
+        continue;
+      made += one.what == does::makes ? 1 : 0;
+      freed += one.what == does::frees ? 1 : 0;
+      require((one.what == does::makes || one.what == does::frees) && made < 2 && freed < 2 &&
+                of.instance == per::unit && (one.what == does::makes || !is_made_by(kind, one.of)),
+              kind,
+              of,
+              "beside the engine compute, a pass frees at most one datum of its unit that lies in "
+              "slots and makes at most one; let a kind of the engine compute do the rest");
+    }
+    require(
+      kind.calls != stage_call::copy || (made == 1 && freed == 1),
+      kind,
+      "copies, but does not free one datum and make another; give it both effects, or another "
+      "call");
+  }
+
+  //! The first chunk makes a sum, whichever kind that chunk is of.
+  constexpr void check_sum(int adder, effect const& sum) const {
+    kind_of_pass const& kind = flow_.kinds[adder];
+    int const row = flow_.links[adder][0].made[0];
+    for (int other = 0; other < most_kinds; ++other) {
+      if (!flow_.kinds[other].exists() || flow_.kinds[other].in_groups != kind.in_groups ||
+          flow_.links[other][0].made[0] != row)
+        continue;
+      bool adds = false;
+      for (int i = 0; i < flow_.kinds[other].effect_count; ++i) {
+        effect const& one = flow_.kinds[other].effects[i];
+        adds = adds || (one.of == sum.of && one.what == does::adds_to && one.order == sum.order);
+      }
+      require(adds,
+              kind,
+              flow_.data[sum.of],
+              "another kind that may run in its place does not add to it, in the same order; let "
+              "both add, or neither");
+    }
+  }
+
+  constexpr void check_end(
+    int freer, int user, int of, flow_set reached, flow_set made, flow_set made_by_user) const {
+    kind_of_pass const& kind = flow_.kinds[freer];
+    datum const& freed = flow_.data[of];
+    bool adds = false;
+    for (int i = 0; i < kind.effect_count; ++i)
+      adds = adds || kind.effects[i].what == does::adds_to;
+    require(
+      adds || freed.instance != per::microbatch,
+      kind,
+      freed,
+      "the last chunk frees what a microbatch has once, but the chunks of this kind follow no "
+      "order; let it add to a datum, too");
+    bool uses = false;
+    bool frees = false;
+    for (int i = 0; i < flow_.kinds[user].effect_count; ++i) {
+      effect const& one = flow_.kinds[user].effects[i];
+      uses = uses || (user != freer && one.of == of && one.stage == of_stage::own &&
+                      one.what != does::needs);
+      frees = frees || (uses && one.of == of && one.what == does::frees);
+    }
+    require(!frees || freed.instance != per::microbatch || (made & made_by_user) != 0,
+            kind,
+            freed,
+            "another kind frees it for the same microbatch; let one of them read it");
+    require(!uses || frees || (reached & made_by_user) != 0,
+            kind,
+            freed,
+            "it frees what another kind of the unit may read later; let it read what that kind "
+            "makes");
+  }
+
+  flow const& flow_;
+};
+
+} // namespace pipelining::inline v0_2::detail

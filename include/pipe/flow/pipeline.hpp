@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What flows through which devices: extents, flow, placement, chunks and stage graph of one
+//! pipeline.
+//! Header for pipelining::pipeline.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
+#include <pipe/flow/training.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What functions on timetables and plans ask about a pipeline. Owns nothing: tables and
+//! plans do.
+struct pipeline {
+  shape extents;                    //!< P, M, C, V and the placement
+  flow const* declared = &training; //!< what passes do
+  //! For a custom placement: the device of every stage, route after route, [routes][S].
+  std::uint16_t const* holders = nullptr;
+  //! For microbatches of unequal numbers of chunks: the first unit of each, [M + 1].
+  int const* first_units = nullptr;
+  //! For stages that are no chain: the table of their edges.
+  int const* edges = nullptr;
+};
+
+//! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
+//! messages.
+struct group_times {
+  double broadcast = -1; //!< from the end of a pass to each stage of a group
+  double reduce = -1;    //!< from the end of the last stage of a group to who reads them
+
+  friend constexpr bool operator==(group_times const&, group_times const&) = default;
+};
+
+//! @brief The time of a message from one device to another.
+//! @param links [P x P], times from the device of a row to that of a column; null: all take
+//! `latency`
+[[nodiscard]] constexpr double
+message_time(double const* links, int devices, double latency, int from, int to) noexcept {
+  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
+}
+
+//! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
+[[nodiscard]] constexpr int neighbours(pipeline const& over, int stage, int step) noexcept {
+  return neighbours(over.edges, stages(over.extents), stage, step);
+}
+
+//! @brief One of them. @pre 0 <= number < neighbours(over, stage, step)
+[[nodiscard]] constexpr stage_neighbour
+neighbour(pipeline const& over, int stage, int step, int number) noexcept {
+  return neighbour(over.edges, stages(over.extents), stage, step, number);
+}
+
+//! @brief The most stages that read what one stage makes: 1 for a chain.
+[[nodiscard]] constexpr int graph_width(pipeline const& over) noexcept {
+  return over.edges == nullptr ? 1 : over.edges[0];
+}
+
+//! @brief The device that holds `stage` for `microbatch`.
+[[nodiscard]] constexpr int
+device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
+  if (over.holders == nullptr)
+    return device_of(over.extents, stage, microbatch);
+  return over.holders[route_of(over.extents, microbatch) * stages(over.extents) + stage];
+}
+
+//! @brief The device that runs `what`.
+[[nodiscard]] constexpr int device_of(pipeline const& over, pass const& what) noexcept {
+  return device_of(over, what.stage, what.microbatch);
+}
+
+//! @brief Units that flow through the pipeline: chunks of microbatches.
+[[nodiscard]] constexpr int units(pipeline const& over) noexcept {
+  return over.first_units == nullptr ? over.extents.microbatches * over.extents.chunks
+                                     : over.first_units[over.extents.microbatches];
+}
+
+//! @brief The first unit of a microbatch; that of M is the number of units.
+[[nodiscard]] constexpr int first_unit(pipeline const& over, int microbatch) noexcept {
+  return over.first_units == nullptr ? microbatch * over.extents.chunks
+                                     : over.first_units[microbatch];
+}
+
+//! @brief The chunks of a microbatch.
+[[nodiscard]] constexpr int chunks_of(pipeline const& over, int microbatch) noexcept {
+  return over.first_units == nullptr
+           ? over.extents.chunks
+           : over.first_units[microbatch + 1] - over.first_units[microbatch];
+}
+
+//! @brief The number of the unit of a pass.
+[[nodiscard]] constexpr int unit_of(pipeline const& over, pass const& what) noexcept {
+  return first_unit(over, what.microbatch) + what.chunk;
+}
+
+//! @brief True for a stage of a group, such as a shard of a vocabulary.
+[[nodiscard]] constexpr bool in_group(pipeline const& over, int stage) noexcept {
+  return over.edges != nullptr && neighbours(over, stage, beside) > 0;
+}
+
+//! @brief True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such
+//! stages.
+[[nodiscard]] constexpr bool contains(pipeline const& over, pass const& what) noexcept {
+  return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
+         what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
+         what.chunk < chunks_of(over, what.microbatch) &&
+         (*over.declared)[what.kind].in_groups == in_group(over, what.stage);
+}
+
+//! @brief The time from the end of a pass of one stage to the start of one of another that reads
+//! what it made.
+//! @param message from the device of the one to that of the other: 0 where they are the same
+[[nodiscard]] constexpr double transfer_time(
+  pipeline const& over, group_times const& groups, double message, int from, int to) noexcept {
+  double const together = in_group(over, from) ? groups.reduce
+                          : in_group(over, to) ? groups.broadcast
+                                               : -1;
+  return together >= 0 ? together : message;
+}
+
+namespace detail {
+//! Whether a stage of a graph is before another. By itself, so that what chains do stays small
+//! enough to be inlined.
+[[nodiscard]] constexpr bool is_read(pipeline const& over, int stage) noexcept {
+  return neighbours(over, stage, 1) > 0;
+}
+} // namespace detail
+
+//! @brief What a pass waits for and makes.
+[[nodiscard]] constexpr kind_links const& links_of(pipeline const& over,
+                                                   pass const& what) noexcept {
+  bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)
+                                               : detail::is_read(over, what.stage);
+  return over.declared->links[index_of(what.kind)][has_after ? 1 : 0];
+}
+
+//! @brief Lines: rows of the flow, by stages, by routes.
+[[nodiscard]] constexpr int lines(pipeline const& over) noexcept {
+  return over.declared->rows * stages(over.extents) * routes(over.extents);
+}
+
+//! @brief The device of a line.
+[[nodiscard]] constexpr int holder_of(pipeline const& over, int line) noexcept {
+  int const stage_count = stages(over.extents);
+  int const route = line / (over.declared->rows * stage_count);
+  if (over.holders != nullptr)
+    return over.holders[route * stage_count + line % stage_count];
+  return device_of(
+    over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
+}
+
+//! @brief The number of values of `pass_index`.
+[[nodiscard]] constexpr int pass_indices(pipeline const& over) noexcept {
+  return over.declared->rows * stages(over.extents) * units(over);
+}
+
+//! @brief A dense number for what a pass makes: kinds that make the same row (`backward` and
+//! `backward_input`) share one, since a unit has one of them.
+[[nodiscard]] constexpr int pass_index(pipeline const& over, pass const& what) noexcept {
+  int const row = links_of(over, what).made[0];
+  return (row * stages(over.extents) + what.stage) * units(over) + unit_of(over, what);
+}
+
+//! @brief The kind that a row is named after.
+[[nodiscard]] constexpr pass_kind namer_of(flow const& declared, int row) noexcept {
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if (declared.kinds[kind].exists() && declared.links[kind][0].made[0] == row)
+      return static_cast<pass_kind>(kind);
+  return pass_kind{};
+}
+
+//! @brief The same for a stage: of the kinds that run on it, the first that reads a stage before or
+//! after it, else its group, else nobody.
+[[nodiscard]] constexpr pass_kind namer_of(pipeline const& over, int row, int stage) noexcept {
+  pass_kind best = namer_of(*over.declared, row);
+  int rank = 0;
+  for (int kind = 0; kind < most_kinds; ++kind) {
+    pass const what{static_cast<pass_kind>(kind), false, static_cast<std::uint16_t>(stage), 0, 0};
+    if (!contains(over, what) || links_of(over, what).made[0] != row)
+      continue;
+    kind_links const& links = links_of(over, what);
+    bool const reads =
+      links.input != kind_links::none && neighbours(over, stage, links.input_step) > 0;
+    int const found = !reads ? 1 : links.input_step == beside ? 2 : 3;
+    best = found > rank ? what.kind : best;
+    rank = found > rank ? found : rank;
+  }
+  return best;
+}
+
+//! @brief The pass of a number; the row of input gradients gives `backward`.
+//! @pre 0 <= index < pass_indices(over)
+[[nodiscard]] constexpr pass pass_at(pipeline const& over, int index) noexcept {
+  int const unit = index % units(over);
+  int const row_and_stage = index / units(over);
+  int const stage_count = stages(over.extents);
+  int microbatch = over.first_units == nullptr ? unit / over.extents.chunks : 0;
+  while (unit >= first_unit(over, microbatch + 1))
+    ++microbatch;
+  return {namer_of(over, row_and_stage / stage_count, row_and_stage % stage_count),
+          false,
+          static_cast<std::uint16_t>(row_and_stage % stage_count),
+          static_cast<std::uint16_t>(microbatch),
+          static_cast<std::uint16_t>(unit - first_unit(over, microbatch))};
+}
+
+//! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
+//! engine.
+[[nodiscard]] constexpr int row_count(pipeline const& over) noexcept {
+  return over.extents.devices * over.declared->engines;
+}
+
+//! @brief The row that a pass stands in.
+[[nodiscard]] constexpr int row_of(pipeline const& over, pass const& what) noexcept {
+  int const on = static_cast<int>((*over.declared)[what.kind].on);
+  return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
+}
+
+//! @brief The most passes that one row can have.
+[[nodiscard]] constexpr int row_capacity(pipeline const& over) noexcept {
+  shape const& extents = over.extents;
+  int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
+  int per_stage = units(over);
+  if (over.holders != nullptr) {
+    most = 0;
+    int const count = stages(extents) * routes(extents);
+    for (int device = 0; device < extents.devices; ++device) {
+      int held = 0;
+      for (int i = 0; i < count; ++i)
+        held += over.holders[i] == device ? 1 : 0;
+      most = held > most ? held : most;
+    }
+    int const per_route = (extents.microbatches - 1) / routes(extents) + 1;
+    per_stage = per_route * extents.chunks < per_stage ? per_route * extents.chunks : per_stage;
+  }
+  return over.declared->rows * most * per_stage;
+}
+
+//! @brief The most passes that one device of a training pipeline with a named placement can have.
+[[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
+  return row_capacity(pipeline{extents});
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief How large a pipeline is and which device holds which stage. Header for pipelining::shape.
+
+#include <pipe/flow/pass.hpp>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The map from stages to devices.
+enum class placement : std::uint8_t {
+  looped,        //!< stage s on device s mod P (linear when a device owns one stage)
+  wave,          //!< down the devices and up again, alternating (V when a device owns two stages)
+  bidirectional, //!< two copies of a wave: the first half of the microbatches enters at device 0,
+                 //!< the second half at device P - 1 (DualPipe)
+  custom         //!< a table that the schedule fills: `device_of(stage, route)`
+};
+
+//! @brief The extents of a pipeline: P devices, M microbatches, C chunks, V stages per device, and
+//! the placement.
+//!
+//! Stages are numbered in forward order, 0 ... S - 1 with S = `stages(shape)`: P V, and more where
+//! a custom placement says so.
+struct shape {
+  int devices = 1;                     //!< P
+  int microbatches = 1;                //!< M
+  int chunks = 1;                      //!< C, slices of each sequence
+  int stages_per_device = 1;           //!< V; of a bidirectional placement, of each copy
+  placement where = placement::looped; //!< which device holds which stage
+  //! For `placement::custom`: how many ways microbatches take through the devices; microbatch m
+  //! takes way m mod `custom_routes`.
+  int custom_routes = 1;
+  //! For `placement::custom`: stages of the model beyond V on each device. They belong to whom the
+  //! table says; a chain of 2L + 1 stages on P devices has V = 2L/P and one more.
+  int extra_stages = 0;
+
+  friend constexpr bool operator==(shape const&, shape const&) = default;
+};
+
+//! @brief The number of stages of the model.
+[[nodiscard]] constexpr int stages(shape const& extents) noexcept {
+  return extents.devices * extents.stages_per_device + extents.extra_stages;
+}
+
+//! @brief True when this microbatch enters a bidirectional pipeline at its last device.
+[[nodiscard]] constexpr bool enters_at_end(shape const& extents, int microbatch) noexcept {
+  return extents.where == placement::bidirectional && microbatch >= extents.microbatches / 2;
+}
+
+//! @brief The device that holds `stage` for `microbatch` (which matters for bidirectional
+//! placements alone).
+//! @pre `extents.where` is not custom; timetables and plans know those: `device_of(table, ...)`.
+[[nodiscard]] constexpr int
+device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
+  int const position = stage % extents.devices;
+  bool const goes_up = (stage / extents.devices) % 2 == 1;
+  switch (extents.where) {
+  case placement::looped: return position;
+  case placement::wave:
+  case placement::bidirectional:
+    return goes_up != enters_at_end(extents, microbatch) ? extents.devices - 1 - position
+                                                         : position;
+  case placement::custom: return 0;
+  }
+  return 0;
+}
+
+//! @brief How many ways microbatches take through the devices.
+[[nodiscard]] constexpr int routes(shape const& extents) noexcept {
+  return extents.where == placement::bidirectional ? 2
+         : extents.where == placement::custom      ? extents.custom_routes
+                                                   : 1;
+}
+
+//! @brief The way that a microbatch takes.
+[[nodiscard]] constexpr int route_of(shape const& extents, int microbatch) noexcept {
+  return extents.where == placement::custom   ? microbatch % extents.custom_routes
+         : enters_at_end(extents, microbatch) ? 1
+                                              : 0;
+}
+
+//! @brief The `local`-th stage of a device, in forward order.
+//! @pre `extents.where` is looped or wave, 0 <= local < stages_per_device.
+[[nodiscard]] constexpr int stage_of(shape const& extents, int device, int local) noexcept {
+  int const position =
+    extents.where == placement::wave && local % 2 == 1 ? extents.devices - 1 - device : device;
+  return local * extents.devices + position;
+}
+
+//! @brief Units that flow through the pipeline where all microbatches have as many chunks.
+[[nodiscard]] constexpr int units(shape const& extents) noexcept {
+  return extents.microbatches * extents.chunks;
+}
+
+//! @brief The most passes of one timetable. Larger ones would take gigabytes before anything runs.
+inline constexpr std::int64_t most_passes = std::int64_t{1} << 28;
+
+//! @brief Checks that every extent is positive and that the whole fits the numbers of a pass.
+//! @throws std::invalid_argument with one sentence that names the extent.
+//! @param rows rows of the flow.
+constexpr void check_extents(shape const& extents, int rows = 3) {
+  constexpr int most = 65535; // stage, microbatch and chunk of a pass are 16 bits wide
+  if (extents.devices < 1)
+    throw std::invalid_argument("shape: the number of devices must be at least 1");
+  if (extents.microbatches < 1)
+    throw std::invalid_argument("shape: the number of microbatches must be at least 1");
+  if (extents.chunks < 1)
+    throw std::invalid_argument("shape: the number of chunks must be at least 1");
+  if (extents.stages_per_device < 1)
+    throw std::invalid_argument("shape: the number of stages per device must be at least 1");
+  if (extents.custom_routes < 1)
+    throw std::invalid_argument("shape: the number of routes must be at least 1");
+  if (extents.extra_stages < 0 || (extents.extra_stages > 0 && extents.where != placement::custom))
+    throw std::invalid_argument("shape: stages beyond P V are for placement::custom, whose table "
+                                "says where they are, and there are not less than 0 of them");
+  if (extents.devices > most || extents.stages_per_device > most || extents.extra_stages > most ||
+      std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages > most)
+    throw std::invalid_argument(
+      "shape: more than 65535 stages do not fit the stage number of a pass");
+  if (extents.microbatches > most)
+    throw std::invalid_argument("shape: at most 65535 microbatches are supported");
+  if (extents.chunks > most)
+    throw std::invalid_argument("shape: at most 65535 chunks are supported");
+  if (std::int64_t{rows} * stages(extents) > most_passes / extents.custom_routes)
+    throw std::invalid_argument("shape: the routes give more than 2^28 lines of stages and rows of "
+                                "the flow; choose fewer routes");
+  std::int64_t const per_stage = std::int64_t{rows} * extents.microbatches * extents.chunks;
+  if (per_stage > most_passes / stages(extents))
+    throw std::invalid_argument(
+      "shape: devices x stages per device x microbatches x chunks gives more than 2^28 "
+      "passes; choose smaller extents");
+}
+
+//! @brief Checks the device that a placement of one's own gives to a stage.
+//! @throws std::invalid_argument
+constexpr void check_holder(shape const& extents, int stage, int device) {
+  if (extents.where != placement::custom)
+    throw std::invalid_argument("shape: a schedule with device_of places its stages itself; its "
+                                "arrange must give placement::custom");
+  if (device < 0 || device >= extents.devices)
+    throw std::invalid_argument("shape: device_of gives stage " + std::to_string(stage) +
+                                " to device " + std::to_string(device) + ", but there are " +
+                                std::to_string(extents.devices) + " devices");
+}
+
+//! @brief Checks that a schedule without `device_of` has a placement with a name.
+//! @throws std::invalid_argument
+constexpr void check_named_placement(shape const& extents) {
+  if (extents.where == placement::custom)
+    throw std::invalid_argument("shape: a schedule with placement::custom needs a member "
+                                "device_of(shape, stage, route) that says where each stage is");
+}
+
+//! @brief Checks the chunks of a microbatch of its own number of chunks.
+//! @throws std::invalid_argument
+constexpr void check_chunk_count(shape const& extents, int microbatch, int chunks) {
+  if (chunks < 1 || chunks > extents.chunks)
+    throw std::invalid_argument("shape: chunks_of gives microbatch " + std::to_string(microbatch) +
+                                " " + std::to_string(chunks) +
+                                " chunks; there must be 1 to shape::chunks, " +
+                                std::to_string(extents.chunks));
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A flow whose weights lie in shards until they are needed. Header for
+//! pipelining::shard_weights.
+
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/training_kinds.hpp>
+
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! True for the kinds that multiply with the weights of their stage. The gradient of weights alone
+//! does not.
+[[nodiscard]] constexpr bool reads_weights(kind_of_pass const& kind) noexcept {
+  return kind.calls == stage_call::forward || kind.calls == stage_call::recompute ||
+         kind.calls == stage_call::backward || kind.calls == stage_call::backward_input;
+}
+
+//! True for the kinds that may add to the gradients of whole weights. A gradient of an input comes
+//! with those of gains and of an embedding.
+[[nodiscard]] constexpr bool touches_gradients(flow const& declared, pass_kind kind) noexcept {
+  return adds_gradients(declared, kind) || declared[kind].calls == stage_call::backward_input;
+}
+
+//! Declares what sharded weights add to a flow.
+class weight_shards {
+public:
+  constexpr explicit weight_shards(flow const& of) {
+    for (int i = 0; i < of.data_count; ++i)
+      add(of.data[i]);
+    for (int i = 0; i < most_kinds; ++i)
+      flow_.kinds[i] = of.kinds[i];
+  }
+  [[nodiscard]] constexpr flow run() {
+    std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
+    add_visits("_again", pass_kind::request_weights_again);
+    std::uint8_t const collecting = add_gradients();
+    add_kept();
+    for (kind_of_pass& kind : flow_.kinds) {
+      if (!kind.exists() || kind.in_groups)
+        continue;
+      if (reads_weights(kind))
+        add(kind, {does::needs, in_use});
+      if (touches_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
+        add(kind, {does::needs, collecting});
+    }
+    flow_resolution(flow_).run();
+    return flow_;
+  }
+
+private:
+  constexpr std::uint8_t add(datum const& one) {
+    if (flow_.data_count == most_data)
+      throw std::invalid_argument("shard_weights: the flow has too many data");
+    flow_.data[flow_.data_count] = one;
+    return static_cast<std::uint8_t>(flow_.data_count++);
+  }
+  constexpr void add(kind_of_pass& to, effect const& one) {
+    if (to.effect_count == most_effects)
+      throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
+    to.effects[to.effect_count++] = one;
+  }
+  constexpr void
+  add(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+    if (flow_[named].exists())
+      throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
+    flow_.kinds[index_of(named)] = declare_kind(named, on, calls, effects);
+  }
+  //! A datum of a pool whose slots, if any, are of a class.
+  [[nodiscard]] static constexpr datum
+  datum_in(slot_class of, flow_word const& word, residence lives) noexcept {
+    return {word, pool(of), pool(of), lives};
+  }
+
+  //! The four kinds of a visit. @return what passes need: that weights are in use
+  constexpr std::uint8_t add_visits(char const* end, pass_kind first) {
+    constexpr residence nowhere = residence::nowhere;
+    constexpr slot_class weights = slot_class::weights;
+    auto const named = [end](char const* word) { return flow_word::of(word, end); };
+    std::uint8_t const asked = add(datum_in(weights, named("weights_request"), nowhere));
+    std::uint8_t const whole = add(datum_in(weights, named("weights"), residence::device));
+    flow_.data[asked].pool = 0; // only what is in use counts as being there
+    std::uint8_t const in_use = add(datum_in(weights, named("weights_in_use"), nowhere));
+    std::uint8_t const done = add({named("weights_released"), 0, 0, nowhere});
+    auto const at = [first](int number) {
+      return static_cast<pass_kind>(index_of(first) + number);
+    };
+    add(at(0), engine::compute, stage_call::copy, {{does::makes, asked}});
+    add(at(1),
+        engine::network,
+        stage_call::gather_weights,
+        {{does::reads, asked}, {does::makes, whole}});
+    add(at(2),
+        engine::compute,
+        stage_call::use_weights,
+        {{does::reads, whole}, {does::makes, in_use}});
+    add(at(3),
+        engine::compute,
+        stage_call::copy,
+        {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
+    return in_use;
+  }
+
+  //! The three kinds that collect gradients and scatter them. @return what passes need: that
+  //! gradients are being collected
+  constexpr std::uint8_t add_gradients() {
+    constexpr residence nowhere = residence::nowhere;
+    constexpr slot_class gradients = slot_class::full_gradients;
+    std::uint8_t const whole = add(datum_in(gradients, "full_gradients", residence::device));
+    std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
+    std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
+    std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
+    add(pass_kind::collect_gradients,
+        engine::compute,
+        stage_call::collect_gradients,
+        {{does::makes, whole}, {does::makes, collecting}});
+    add(pass_kind::request_scatter,
+        engine::compute,
+        stage_call::copy,
+        {{does::frees, collecting}, {does::makes, asked}});
+    add(pass_kind::scatter_gradients,
+        engine::network,
+        stage_call::scatter_gradients,
+        {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
+    return collecting;
+  }
+
+  //! The kind that says of a stage that its weights and gradients are there throughout.
+  constexpr void add_kept() {
+    constexpr residence nowhere = residence::nowhere;
+    std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
+    std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
+    add(pass_kind::keep_weights,
+        engine::compute,
+        stage_call::copy,
+        {{does::makes, weights}, {does::makes, sums}});
+  }
+
+  flow flow_;
+};
+
+} // namespace detail
+
+//! @brief A flow of training whose weights lie in shards: the whole weights of a stage are gathered
+//! for a *visit*, a run of passes of the stage on its device, and released behind it; whole
+//! gradients are collected over a run of passes and scattered behind it.
+//!
+//! Among the passes stand marks that take no time: `request_weights` lets a gather begin,
+//! `use_weights` waits for it and opens the visit, `release_weights` closes it; `collect_gradients`
+//! takes memory for whole gradients, `request_scatter` says that they are complete.
+//! `gather_weights` and `scatter_gradients` run on the engine `network`. All carry the unit of the
+//! pass that opens the visit; that of a backward pass may be that of a forward pass too, hence the
+//! kinds `_again`. Passes that multiply with weights stand inside of visits of their stage, those
+//! that add to weight gradients where these are collected; or behind the `keep_weights` of their
+//! stage, whose weights never leave the device.
+//!
+//! @throws std::invalid_argument (in the compiler: no constant) for a flow that has them already,
+//! or has no room for them.
+//! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
+[[nodiscard]] constexpr flow shard_weights(flow const& of) {
+  return detail::weight_shards(of).run();
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The flows that add to training. Header for pipelining::frugal_training,
+//! pipelining::vocabulary_training and pipelining::sharded_training.
+
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shard_weights.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_kinds.hpp>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Training in less memory: a forward pass may keep its input alone, and `recompute` brings
+//! the activation back; or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
+//! by engines that work beside the compute engine. A copy back would start as soon as the copy
+//! there has ended, which would save nothing: it waits for a `copy_request`, which takes no time
+//! and stands among the passes.
+//!
+//! The input of a stage stays in its slot until it has been read for the last time, so keeping it
+//! costs no copy.
+inline constexpr flow frugal_training =
+  declare({detail::output_datum,
+           detail::gradient_datum,
+           detail::weight_gradient_datum,
+           detail::activation_datum,
+           detail::weight_input_datum,
+           detail::sequence_datum,
+           detail::sequence_gradient_datum,
+           detail::in_pool_of(detail::activation_datum, "working_activation"),
+           detail::in_pool_of(detail::output_datum, "repeated_output"),
+           detail::in_pool_of(detail::activation_datum, "leaving_activation"),
+           {"host_activation",
+            detail::pool(slot_class::host_activation),
+            detail::pool(slot_class::host_activation),
+            residence::host},
+           {"request", 0, 0, residence::nowhere}},
+          {{pass_kind::forward, detail::forward_kind},
+           {pass_kind::backward, detail::backward_kind},
+           {pass_kind::backward_input, detail::backward_input_kind},
+           {pass_kind::backward_weight, detail::backward_weight_kind},
+           {pass_kind::checkpointed_forward, detail::checkpointed_forward_kind},
+           {pass_kind::recompute, detail::recompute_kind},
+           {pass_kind::offloaded_forward, detail::offloaded_forward_kind},
+           {pass_kind::copy_out, detail::copy_out_kind},
+           {pass_kind::copy_in, detail::copy_in_kind},
+           {pass_kind::copy_request, detail::copy_request_kind}});
+
+//! @brief Training with the embedding and the output layer cut by vocabulary into one shard per
+//! device. The shards at each end are a group of stages.
+//!
+//! `embed` looks up the rows of its shard; the first stage sums what all shards give. `logits`
+//! multiplies the output of the last stage with the rows of its shard, and makes statistics that
+//! all shards read before their `logits_gradient`. With two barriers that makes the gradient of the
+//! last stage's output, too. With one, `logits` has made it already, but for a factor that
+//! follows from the statistics, and `logits_gradient` may come late. `embed_gradient` adds to the
+//! rows of its shard.
+//!
+//! @tparam Barriers 1 or 2.
+//! @source Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", 2024,
+//! sections 4 and 5.
+template <int Barriers>
+requires(Barriers == 1 || Barriers == 2) inline constexpr flow vocabulary_training =
+  detail::declare_vocabulary_training(Barriers);
+
+//! @brief Training with sharded weights; other flows of training are made by `shard_weights`, too.
+inline constexpr flow sharded_training = shard_weights(training);
+
+namespace detail {
+
+//! What a kind of training is; three flows have them all.
+[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
+  return index_of(kind) < index_of(pass_kind::embed)             ? frugal_training[kind]
+         : index_of(kind) < index_of(pass_kind::request_weights) ? vocabulary_training<2>[kind]
+                                                                 : sharded_training[kind];
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The data and the kinds of passes that the flows of training are made of.
+
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/slot_class.hpp>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! The data of the flows of training, numbered.
+enum training_datum : std::uint8_t {
+  made_output,
+  made_gradient,
+  weight_gradient,
+  kept_activation,
+  kept_for_weights,
+  keys_and_values,
+  their_gradients,
+  working_activation, // of a forward pass that keeps none
+  repeated_output,    // of a recomputation
+  leaving_activation, // on its way to the host
+  activation_on_host,
+  request_to_copy
+};
+
+//! The further data of the flows with a vocabulary in shards.
+enum vocabulary_datum : std::uint8_t {
+  shard_logits = their_gradients + 1,
+  shard_statistics
+};
+
+[[nodiscard]] constexpr std::uint8_t pool(slot_class of) noexcept {
+  return static_cast<std::uint8_t>(of);
+}
+
+inline constexpr datum output_datum{"output",
+                                    pool(slot_class::output),
+                                    pool(slot_class::received_input),
+                                    residence::device,
+                                    per::unit,
+                                    true};
+inline constexpr datum gradient_datum{"input_gradient",
+                                      pool(slot_class::input_gradient),
+                                      pool(slot_class::received_gradient),
+                                      residence::device,
+                                      per::reader,
+                                      true};
+inline constexpr datum weight_gradient_datum{
+  "weight_gradient", 0, 0, residence::nowhere, per::unit, true};
+inline constexpr datum activation_datum{"activation",
+                                        pool(slot_class::activation),
+                                        pool(slot_class::activation),
+                                        residence::device,
+                                        per::unit,
+                                        true};
+inline constexpr datum weight_input_datum{
+  "weight_input", pool(slot_class::weight_input), pool(slot_class::weight_input)};
+inline constexpr datum sequence_datum{"sequence",
+                                      pool(slot_class::sequence),
+                                      pool(slot_class::sequence),
+                                      residence::device,
+                                      per::microbatch,
+                                      false,
+                                      true};
+inline constexpr datum sequence_gradient_datum{"sequence_gradient",
+                                               pool(slot_class::sequence_gradient),
+                                               pool(slot_class::sequence_gradient),
+                                               residence::device,
+                                               per::microbatch,
+                                               false,
+                                               true};
+
+//! A datum that takes the slots of another.
+[[nodiscard]] constexpr datum in_pool_of(datum other, flow_word const& word) noexcept {
+  other.word = word;
+  other.wanted = false;
+  return other;
+}
+
+inline constexpr effect reads_input{does::reads, made_output, of_stage::before};
+inline constexpr effect extends_sequence{
+  does::adds_to, keys_and_values, of_stage::own, chunk_order::ascending};
+inline constexpr effect reads_gradient{does::reads, made_gradient, of_stage::after};
+inline constexpr effect extends_gradients{
+  does::adds_to, their_gradients, of_stage::own, chunk_order::descending};
+
+inline constexpr kind_of_pass forward_kind = declare_kind(
+  pass_kind::forward,
+  engine::compute,
+  stage_call::forward,
+  {reads_input, {does::makes, kept_activation}, extends_sequence, {does::makes, made_output}});
+inline constexpr kind_of_pass backward_kind = declare_kind(pass_kind::backward,
+                                                           engine::compute,
+                                                           stage_call::backward,
+                                                           {reads_gradient,
+                                                            {does::frees, kept_activation},
+                                                            {does::frees, keys_and_values},
+                                                            extends_gradients,
+                                                            {does::frees, their_gradients},
+                                                            {does::makes, made_gradient},
+                                                            {does::makes, weight_gradient}});
+inline constexpr kind_of_pass backward_input_kind = declare_kind(pass_kind::backward_input,
+                                                                 engine::compute,
+                                                                 stage_call::backward_input,
+                                                                 {reads_gradient,
+                                                                  {does::reads, kept_activation},
+                                                                  {does::frees, keys_and_values},
+                                                                  extends_gradients,
+                                                                  {does::frees, their_gradients},
+                                                                  {does::makes, kept_for_weights},
+                                                                  {does::makes, made_gradient}});
+inline constexpr kind_of_pass backward_weight_kind = declare_kind(pass_kind::backward_weight,
+                                                                  engine::compute,
+                                                                  stage_call::backward_weight,
+                                                                  {{does::frees, kept_activation},
+                                                                   {does::frees, kept_for_weights},
+                                                                   {does::makes, weight_gradient}});
+inline constexpr kind_of_pass checkpointed_forward_kind =
+  declare_kind(pass_kind::checkpointed_forward,
+               engine::compute,
+               stage_call::forward,
+               {reads_input,
+                {does::makes, working_activation},
+                {does::frees, working_activation},
+                extends_sequence,
+                {does::makes, made_output}});
+inline constexpr kind_of_pass recompute_kind = declare_kind(pass_kind::recompute,
+                                                            engine::compute,
+                                                            stage_call::recompute,
+                                                            {reads_input,
+                                                             {does::makes, kept_activation},
+                                                             {does::reads, keys_and_values},
+                                                             {does::makes, repeated_output},
+                                                             {does::frees, repeated_output}});
+inline constexpr kind_of_pass offloaded_forward_kind = declare_kind(
+  pass_kind::offloaded_forward,
+  engine::compute,
+  stage_call::forward,
+  {reads_input, {does::makes, leaving_activation}, extends_sequence, {does::makes, made_output}});
+inline constexpr kind_of_pass copy_out_kind =
+  declare_kind(pass_kind::copy_out,
+               engine::copy_out,
+               stage_call::copy,
+               {{does::frees, leaving_activation}, {does::makes, activation_on_host}});
+inline constexpr kind_of_pass copy_in_kind = declare_kind(pass_kind::copy_in,
+                                                          engine::copy_in,
+                                                          stage_call::copy,
+                                                          {{does::frees, activation_on_host},
+                                                           {does::reads, request_to_copy},
+                                                           {does::makes, kept_activation}});
+inline constexpr kind_of_pass copy_request_kind =
+  declare_kind(pass_kind::copy_request,
+               engine::compute,
+               stage_call::copy,
+               {{does::reads, activation_on_host}, {does::makes, request_to_copy}});
+
+[[nodiscard]] constexpr kind_of_pass in_groups(kind_of_pass kind) noexcept {
+  kind.in_groups = true;
+  return kind;
+}
+inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
+inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
+  pass_kind::embed, engine::compute, stage_call::forward, {{does::makes, made_output}}));
+inline constexpr kind_of_pass embed_gradient_kind = in_groups(
+  declare_kind(pass_kind::embed_gradient,
+               engine::compute,
+               stage_call::backward,
+               {reads_gradient, {does::makes, made_gradient}, {does::makes, weight_gradient}}));
+//! With one barrier the gradient of the input comes before the statistics are exchanged.
+[[nodiscard]] constexpr kind_of_pass logits_kind(int barriers) noexcept {
+  kind_of_pass kind = declare_kind(pass_kind::logits,
+                                   engine::compute,
+                                   stage_call::forward,
+                                   {reads_input,
+                                    {does::makes, shard_logits},
+                                    {does::makes, shard_statistics},
+                                    {does::makes, made_output}});
+  if (barriers == 1)
+    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
+  return in_groups(kind);
+}
+[[nodiscard]] constexpr kind_of_pass logits_gradient_kind(int barriers) noexcept {
+  kind_of_pass kind =
+    declare_kind(pass_kind::logits_gradient,
+                 engine::compute,
+                 barriers == 1 ? stage_call::backward_weight : stage_call::backward,
+                 {reads_statistics, {does::frees, shard_logits}, {does::makes, weight_gradient}});
+  if (barriers == 2)
+    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
+  return in_groups(kind);
+}
+
+//! A gradient that all stages before read, where each of them gets the same.
+[[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
+  other.instance = per::unit;
+  return other;
+}
+
+[[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
+  return declare({output_datum,
+                  for_all_readers(gradient_datum),
+                  weight_gradient_datum,
+                  activation_datum,
+                  weight_input_datum,
+                  sequence_datum,
+                  sequence_gradient_datum,
+                  {"logits", pool(slot_class::logits), pool(slot_class::logits)},
+                  {"statistics",
+                   pool(slot_class::statistics),
+                   pool(slot_class::received_statistics)}},
+                 {{pass_kind::forward, forward_kind},
+                  {pass_kind::backward, backward_kind},
+                  {pass_kind::backward_input, backward_input_kind},
+                  {pass_kind::backward_weight, backward_weight_kind},
+                  {pass_kind::embed, embed_kind},
+                  {pass_kind::logits, logits_kind(barriers)},
+                  {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
+                  {pass_kind::embed_gradient, embed_gradient_kind}});
+}
+
+} // namespace detail
+
+} // namespace pipelining::inline v0_2

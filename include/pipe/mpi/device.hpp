@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief One MPI process's side of the executor loop. Header for pipelining::mpi_device.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/describe.hpp>
+#include <pipe/run/arena.hpp>
+#include <pipe/run/context.hpp>
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/run/guards.hpp>
+#include <pipe/mpi/wait.hpp>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+namespace detail {
+
+//! The memory of a rank, shared by its plans. What MPI may still write to is left to MPI.
+struct mpi_memory {
+  std::unique_ptr<host_memory> device = std::make_unique<host_memory>();
+  std::unique_ptr<host_memory> host = std::make_unique<host_memory>();
+
+  //! @pre no message is under way.
+  void reserve(std::int64_t device_bytes, std::int64_t host_bytes) {
+    device->reserve(device_bytes);
+    device->touch();
+    host->reserve(host_bytes);
+    host->touch();
+  }
+  void leave_to_mpi() noexcept {
+    (void)device.release();
+    (void)host.release();
+  }
+  [[nodiscard]] static std::byte* data(std::unique_ptr<host_memory> const& of) noexcept {
+    return of ? of->data() : nullptr;
+  }
+};
+
+} // namespace detail
+
+//! @brief The device of one MPI process: passes run on the calling thread, messages are MPI's.
+//!
+//! Both ends of a message give it the tag of its place in the sequence between the two devices, so
+//! programs that differ stall instead of mixing up their messages, and so do the plans of a runner.
+//! The messages of a lane count as complete in the order of the lane, as the waits of a plan presume.
+template <class Stages, class Clock = polling_clock>
+class mpi_device {
+public:
+  //! @param channel a communicator for this runner alone, whose errors are returned.
+  //! @param memory that the plans of the runner share; it grows here if need be, and must outlive
+  //! this. @pre no message is under way.
+  //! @param number of the plan in its runner.
+  //! @param guarded as mpi_ranks::guarded.
+  //! @throws std::length_error for a message that is too large for MPI.
+  mpi_device(plan_view const& work,
+             Stages& stages,
+             int device,
+             detail::mpi_wait<Clock>& patience,
+             MPI_Comm channel,
+             detail::mpi_memory& memory,
+             int number = 0,
+             bool guarded = false)
+      : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
+        guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
+        guards_(arena{work, device}), starts_(work.program_of(device).size()),
+        ends_(work.program_of(device).size()),
+        requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
+        completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
+    for (item const& step : steps())
+      if (bytes_of(step) > std::numeric_limits<int>::max())
+        throw std::length_error("run: MPI counts a message in an int, and a message of " +
+                                std::to_string(bytes_of(step)) +
+                                " bytes is more; cut microbatches or chunks smaller (rank " +
+                                std::to_string(device) + ": " + name(step) + ")");
+    memory.reserve(arena{work, device, nullptr, nullptr, guard_}.bytes(),
+                   work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+  }
+  mpi_device(mpi_device const&) = delete;
+  mpi_device& operator=(mpi_device const&) = delete;
+
+  //! @brief Takes back the receives that are still open. Where MPI may still use the memory, it is
+  //! left to MPI.
+  ~mpi_device() {
+    int finalized = 0;
+    (void)MPI_Finalized(&finalized);
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      MPI_Request& request = requests_[i];
+      if (request == MPI_REQUEST_NULL)
+        continue;
+      int done = 0;
+      if (finalized == 0) {
+        if (steps()[i].what == operation::receive)
+          (void)MPI_Cancel(&request);
+        (void)MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      }
+      if (done == 0)
+        memory_->leave_to_mpi();
+    }
+  }
+
+  //! @brief Before a step.
+  //! @param other_before another plan has used the memory, or nobody yet.
+  void begin(bool other_before) {
+    if (other_before)
+      guards_ = slot_guards(slots());
+    step_start_ = Clock::now();
+    std::fill(completed_.begin(), completed_.end(), nothing);
+    at_.store(nothing, std::memory_order_relaxed);
+    awaited_ = nothing;
+    again_ = false;
+  }
+
+  //! Whether a validation has found that the iteration must begin again.
+  [[nodiscard]] bool begins_again() const noexcept { return again_; }
+
+  //! Waits until an earlier item is complete.
+  void wait_for(int index, item const&) {
+    item const& earlier = steps()[static_cast<std::size_t>(index)];
+    if (earlier.what != operation::run)
+      complete_lane(earlier.lane, index);
+  }
+
+  //! Runs a pass or a hook.
+  void run(int index, item const& step) {
+    auto const start = Clock::now();
+    patience_->look(start);
+    at_.store(index, std::memory_order_relaxed);
+    again_ = !run_guarded(*stages_, slots(), guards_, step) || again_;
+    note_times(index, 1, start);
+  }
+
+  //! Runs a composite pass, where its stages can.
+  [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
+    auto const start = Clock::now();
+    patience_->look(start);
+    at_.store(first, std::memory_order_relaxed);
+    if (!run_guarded(*stages_, slots(), guards_, pair))
+      return false;
+    note_times(first, pair.size(), start);
+    return true;
+  }
+
+  //! @brief When the items of the last step that ran began and ended, in seconds since it began:
+  //! [items] each.
+  [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
+  //! The ends.
+  [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
+  //! @brief The slots in the memory of this rank.
+  [[nodiscard]] arena slots() const noexcept {
+    return {work_,
+            device_,
+            detail::mpi_memory::data(memory_->device),
+            detail::mpi_memory::data(memory_->host),
+            guard_};
+  }
+
+  //! Starts the messages of one group.
+  void post(int first, std::span<item const> group) {
+    patience_->look(Clock::now());
+    at_.store(first, std::memory_order_relaxed);
+    if (relays(group.front()))
+      complete_lane(group.front().lane, first - 1);
+    // Receives first: a message that finds its receive needs no buffer in between.
+    for (operation const direction : {operation::receive, operation::send})
+      for (std::size_t i = 0; i < group.size(); ++i)
+        if (group[i].what == direction)
+          post_one(first + static_cast<int>(i), group[i]);
+  }
+
+  //! Waits until all messages are complete.
+  void finish() {
+    for (int lane = 0; lane < work_.lanes[device_]; ++lane)
+      complete_lane(lane, static_cast<int>(steps().size()) - 1);
+    guards_.check_all();
+    at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
+  }
+
+  //! @brief Where this rank was when its step ended early: item, last pass, and whom it waited for.
+  [[nodiscard]] rank_standing standing() const {
+    std::string text = "was at ";
+    std::vector<int> waits_for;
+    int const at = at_.load(std::memory_order_relaxed);
+    if (at == nothing)
+      text += "the start of its program";
+    else if (static_cast<std::size_t>(at) >= steps().size())
+      text += "the end of its program";
+    else
+      text += position(at);
+    int last = std::min(at, static_cast<int>(steps().size()) - 1);
+    while (last >= 0 && steps()[static_cast<std::size_t>(last)].what != operation::run)
+      --last;
+    text += last < 0 ? ", before its first pass" : ", its last pass was " + pass_at(last);
+    if (awaited_ != nothing) {
+      waits_for.push_back(steps()[static_cast<std::size_t>(awaited_)].peer);
+      text += ", and it waited for rank " + std::to_string(waits_for.back()) + " to complete " +
+              place(awaited_);
+    }
+    return {text, waits_for};
+  }
+
+  //! @brief The pass that is running, with its position. Any thread may ask.
+  [[nodiscard]] std::string running() const {
+    int const at = at_.load(std::memory_order_relaxed);
+    if (at == nothing || static_cast<std::size_t>(at) >= steps().size())
+      return at == nothing ? "the start of its program" : "the end of its program";
+    return pass_at(at) + " (" + position(at) + ")";
+  }
+
+private:
+  [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
+  void note_times(int first, std::size_t count, typename Clock::time_point start) {
+    auto const seconds = [this](typename Clock::time_point when) {
+      return std::chrono::duration<double>(when - step_start_).count();
+    };
+    double const end = seconds(Clock::now());
+    for (std::size_t i = 0; i < count; ++i) {
+      starts_[static_cast<std::size_t>(first) + i] = seconds(start);
+      ends_[static_cast<std::size_t>(first) + i] = end;
+    }
+  }
+  [[nodiscard]] static std::int64_t bytes_of(item const& step) {
+    return step.what == operation::send      ? step.in_bytes
+           : step.what == operation::receive ? step.out_bytes
+                                             : 0;
+  }
+  [[nodiscard]] std::string name(item const& step) const {
+    return describe(step, work_.extents.chunks > 1);
+  }
+  [[nodiscard]] std::string pass_at(int index) const {
+    return "the " +
+           describe_subject(steps()[static_cast<std::size_t>(index)], work_.extents.chunks > 1);
+  }
+  [[nodiscard]] std::string position(int index) const {
+    return "item " + std::to_string(index) + " of " + std::to_string(steps().size()) +
+           (number_ == 0 ? "" : " of plan " + std::to_string(number_));
+  }
+  [[nodiscard]] std::string place(int index) const {
+    return position(index) + ": " + name(steps()[static_cast<std::size_t>(index)]);
+  }
+
+  void post_one(int index, item const& step) {
+    if (step.what == operation::receive)
+      guards_.before(step);
+    buffer const memory = slots().message(step);
+    int const count = static_cast<int>(bytes_of(step));
+    // Every MPI has tags up to 32767. Ranks that run different plans wait for each other until the
+    // deadline, rather than take each other's messages.
+    int const tag = number_ % 8 * 4096 + step.sequence % 4096;
+    MPI_Request& request = requests_[static_cast<std::size_t>(index)];
+    int const code =
+      step.what == operation::send
+        ? MPI_Isend(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request)
+        : MPI_Irecv(memory.data, count, MPI_BYTE, step.peer, tag, channel_, &request);
+    if (code != MPI_SUCCESS)
+      stop(index, code);
+  }
+
+  void complete_lane(int lane, int last) {
+    int& known = completed_[static_cast<std::size_t>(lane)];
+    for (int i = known + 1; i <= last; ++i) {
+      item const& message = steps()[static_cast<std::size_t>(i)];
+      if (message.what != operation::run && message.lane == lane)
+        complete(i, message);
+    }
+    known = std::max(known, last);
+  }
+
+  void complete(int index, item const& message) {
+    MPI_Request& request = requests_[static_cast<std::size_t>(index)];
+    if (request == MPI_REQUEST_NULL)
+      return;
+    awaited_ = index;
+    MPI_Status status{};
+    std::optional<int> const code = patience_->wait(request, status);
+    if (!code)
+      throw detail::mpi_stop{"no progress before the deadline: rank " + std::to_string(device_) +
+                               " " + standing().text,
+                             failure_cause::deadline};
+    if (*code != MPI_SUCCESS)
+      stop(index, *code);
+    int bytes = 0;
+    if (message.what == operation::receive &&
+        (MPI_Get_count(&status, MPI_BYTE, &bytes) != MPI_SUCCESS || bytes != bytes_of(message)))
+      throw detail::mpi_stop{"rank " + std::to_string(device_) + " got " + std::to_string(bytes) +
+                               " bytes instead of " + std::to_string(bytes_of(message)) +
+                               " from rank " + std::to_string(message.peer) + " in " +
+                               place(index) + "; do all ranks have the same sizes?",
+                             failure_cause::own};
+    awaited_ = nothing;
+  }
+
+  //! A message failed. When a process has died, the store says so within moments; else MPI's own
+  //! words are the reason.
+  [[noreturn]] void stop(int index, int code) {
+    if (auto reason = patience_->verdict())
+      throw detail::mpi_stop{std::move(*reason), failure_cause::told};
+    throw detail::mpi_stop{"rank " + std::to_string(device_) + ": MPI failed in " + place(index) +
+                             ": " + detail::mpi_words(code),
+                           failure_cause::library};
+  }
+
+  plan_view work_;
+  Stages* stages_;
+  int device_;
+  detail::mpi_wait<Clock>* patience_;
+  MPI_Comm channel_;
+  std::int64_t guard_;
+  int number_;
+  detail::mpi_memory* memory_;
+  slot_guards guards_;
+  std::vector<double> starts_; // [items], seconds
+  std::vector<double> ends_;
+  typename Clock::time_point step_start_{};
+  std::vector<MPI_Request> requests_; // [items]
+  std::vector<int> completed_;        // [lanes], items of a lane known to be complete
+  bool again_ = false;                // the iteration must begin again
+  std::atomic<int> at_ = nothing;     // the item that was started last
+  int awaited_ = nothing;             // the message that is waited for
+};
+
+} // namespace pipelining::inline v0_2

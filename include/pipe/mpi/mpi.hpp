@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A plan on MPI processes, one rank per device. Header for pipelining::mpi_runner; with
+//! pipelining::mpi_store. Needs <mpi.h>; link `pipelining::mpi`.
+
+#include <pipe/config.hpp>
+
+#if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/run/carried_totals.hpp>
+#include <pipe/run/check.hpp>
+#include <pipe/run/clock.hpp>
+#include <pipe/run/error.hpp>
+#include <pipe/run/execute.hpp>
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/mpi/device.hpp>
+#include <pipe/mpi/store.hpp> // a runner needs one
+#include <pipe/mpi/wait.hpp>
+#include <pipe/cluster/plan_agreement.hpp>
+#include <pipe/run/plan_number.hpp>
+#include <pipe/cluster/store.hpp>
+#include <pipe/run/trace_of.hpp>
+#include <pipe/run/watchdog.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief How MPI processes run a plan.
+struct mpi_ranks {
+  //! The longest that a rank waits for one message; then the step fails on all ranks and says who
+  //! waits for whom. A pass or a hook has as long: one that has not returned by then ends its
+  //! process with hung_status, since it runs on the caller's own thread. Time in which the process
+  //! was suspended does not count (countdown).
+  std::chrono::nanoseconds deadline = std::chrono::seconds(60);
+  //! The types of the elements in messages, such as "bf16"; compared between ranks.
+  std::string elements = {};
+  //! All that must be the same on all ranks, as lines `key=value`; compared before the plan.
+  std::string about = {};
+  //! Tells the runners of one store apart; the same on all ranks, and used once.
+  std::string name = "run";
+  //! The checked mode, as threads::guarded.
+  bool guarded = false;
+};
+
+namespace detail {
+
+//! The ranks that a device exchanges messages with.
+[[nodiscard]] inline std::vector<int> peers_of(plan_view const& work, int device) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < work.extents.devices; ++peer)
+    for (item const& step : work.program_of(device))
+      if (step.what != operation::run && step.peer == peer) {
+        peers.push_back(peer);
+        break;
+      }
+  return peers;
+}
+
+} // namespace detail
+
+//! @brief Runs plans with one MPI process per device, step after step: this process runs the
+//! program of the device that has its rank.
+//!
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
+//! its communicator and its memory, and follow each other without a barrier: `step` says which one
+//! runs, the same on all ranks.
+//!
+//! Before its first step all ranks have compared a plan, once, and every pair that exchanges messages
+//! has done so once. `step` allocates nothing. A stage that throws, a process that dies and a wait
+//! beyond the deadline end the step on all ranks, and every rank's error says why, where the rank
+//! was, whom it waited for, and with which rank it began. After that the runner is of no more use,
+//! and neither is MPI, which may still hold messages that will never end: report and end the
+//! process with `std::_Exit`, not with MPI_Finalize.
+//!
+//! MPI must be initialised, MPI_THREAD_FUNNELED or more, and all calls come from the main thread.
+//!
+//! @tparam Stages as for thread_runner. Stages of other devices are never called; where they are
+//! pointers, they may be null, and a function is asked for the stages of this device only.
+template <class Stages, class Clock = polling_clock>
+class mpi_runner {
+public:
+  //! @param work the plan that `step()` runs, the same on all ranks; copied. @param stages must
+  //! outlive the runner.
+  //! @param line this process's store; must outlive the runner.
+  //! @param world one rank per device. Collective: all ranks make their runners together.
+  //! @throws std::invalid_argument when the stages or the number of ranks are not the plan's,
+  //! std::length_error for messages that MPI cannot count, run_error when a rank fails, is missing
+  //! or has another plan or another mpi_ranks::about.
+  mpi_runner(plan work,
+             Stages& stages,
+             basic_store<Clock>& line,
+             MPI_Comm world = MPI_COMM_WORLD,
+             mpi_ranks options = {})
+      : stages_(&stages), options_(std::move(options)), patience_{line, options_.deadline} {
+    int size = 0;
+    (void)MPI_Comm_rank(world, &rank_);
+    (void)MPI_Comm_size(world, &size);
+    devices_ = work.extents.devices;
+    guard("could not begin", [&] {
+      if (size != devices_)
+        throw std::invalid_argument("run: the plan has " + std::to_string(devices_) +
+                                    " devices, but the communicator has " + std::to_string(size) +
+                                    " ranks; start one process per device (mpirun -n " +
+                                    std::to_string(devices_) + ")");
+      agree_on_text(patience_.line, options_.about, rank_, options_.name, options_.deadline);
+      take(std::move(work), 0, [&] { duplicate(world); });
+      watchdog_ = std::make_unique<detail::watchdog<Clock>>(
+        options_.deadline,
+        patience_.pulse,
+        [this] { answer_for_pass(); },
+        [this] { return "run: " + tell_of_hang(); });
+    });
+  }
+  mpi_runner(mpi_runner const&) = delete;
+  mpi_runner& operator=(mpi_runner const&) = delete;
+
+  //! @brief Frees the communicator, unless a step has failed: then it is left to MPI.
+  ~mpi_runner() {
+    int finalized = 0;
+    (void)MPI_Finalized(&finalized);
+    watchdog_.reset();
+    plans_.clear();
+    if (failed_ == fine)
+      tell_standing(patience_.line,
+                    options_.name,
+                    rank_,
+                    {"has ended its last step", {}, failure_cause::ended});
+    if (finalized == 0 && failed_ == fine && channel_ != MPI_COMM_NULL)
+      (void)MPI_Comm_free(&channel_);
+  }
+
+  //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
+  //! plans in the same order.
+  //!
+  //! Between steps: memory grows here where the plan wants more, and then buffers lie elsewhere
+  //! than before; `totals` and `trace` are gone.
+  //! @return its number, 1 for the first one that is added.
+  //! @throws std::invalid_argument when the plan has other devices or stages than the first one, or
+  //! other places for them; else as the constructor does.
+  plan_number add(plan work) { return put(std::move(work), plans_.size()); }
+
+  //! @brief Takes a further plan in the place of another, which is gone then. Collective, as `add`
+  //! is. See plan_cache.
+  //! @param which of the plans.
+  //! @return the same number.
+  //! @throws as `add` does, std::invalid_argument for a number that `add` has not given.
+  plan_number replace(plan_number which, plan work) {
+    check_number(which, plans_.size());
+    return put(std::move(work), static_cast<std::size_t>(which.index));
+  }
+
+  //! @brief Runs this rank's passes of a plan once.
+  //! @param which of the plans, the same on all ranks; the first one unless told otherwise.
+  //! @throws run_error on every rank when one fails: a stage of this rank has thrown (its exception
+  //! is nested), another rank has failed or died, or a message has not come before the deadline, as
+  //! happens where ranks run different plans; std::invalid_argument for a number that `add` has not
+  //! given.
+  //! @sync returns when this rank has ended its program; others may still run.
+  void step(plan_number which = {}) {
+    refuse_after_failure();
+    check_number(which, plans_.size());
+    mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
+    carried_.check(next.view);
+    next.runs->begin(now_running_ != &next);
+    now_running_ = &next;
+    // Ranks before the last one get their rows from it; there what is carried is of no use.
+    carried_.put(next.runs->slots());
+    try {
+      {
+        typename detail::watchdog<Clock>::watch const watch(*watchdog_);
+        execute(next.view, rank_, *next.runs);
+      }
+      carried_.take(next.runs->slots(), next.runs->begins_again());
+    } catch (detail::mpi_stop const& stop) {
+      throw conclude({}, stop, next.runs->standing());
+    } catch (std::exception const& error) {
+      fail_in_pass(error.what());
+    } catch (...) {
+      fail_in_pass("an exception of a type that is no std::exception");
+    }
+  }
+
+  //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
+  //! one is right now, and the iteration must begin again, with a plan that has nothing to
+  //! validate. The same on all ranks.
+  [[nodiscard]] bool begins_again() const noexcept {
+    return now_running_ != nullptr && now_running_->runs->begins_again();
+  }
+
+  //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
+  //! until the next step. Where stages step early the last rank alone has those of all stages.
+  [[nodiscard]] pipelining::totals totals() const {
+    if (now_running_ == nullptr)
+      return {};
+    return now_running_->runs->slots().all_totals();
+  }
+
+  //! @brief The passes of all ranks in the last step with their measured start and end; before the
+  //! first step, the passes of the first plan at time 0. Collective.
+  //!
+  //! Seconds since the rank that ran the pass began the step: clocks of machines differ, so times of
+  //! different ranks are not to be compared, but lengths are.
+  //! @throws run_error as `step` does.
+  [[nodiscard]] dynamic_timetable trace() {
+    refuse_after_failure();
+    dynamic_timetable result;
+    guard("could not gather the trace", [&] { result = gather_trace(); });
+    return result;
+  }
+
+  //! @brief Ends the run on all ranks, between two steps, for a reason of the program's own: it was
+  //! told to end, its data is gone.
+  //! @param why goes on after "rank 2".
+  //! @throws run_error always; the other ranks' steps throw with the same reason.
+  [[noreturn]] void fail(std::string const& why) {
+    throw conclude("rank " + std::to_string(rank_) + ' ',
+                   {why, failure_cause::own},
+                   {"was between two steps", {}});
+  }
+
+  //! The rank of this process.
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+
+private:
+  using device = mpi_device<Stages, Clock>;
+
+  //! A plan of the runner, and what runs it here.
+  struct mpi_plan {
+    plan work;
+    plan_view view = work.view();
+    std::unique_ptr<device> runs{};
+
+    explicit mpi_plan(plan lowered) : work(std::move(lowered)) {}
+  };
+
+  static constexpr int fine = -2;
+  static constexpr char const* not_begun = "has not begun";
+
+  plan_number put(plan work, std::size_t at) {
+    refuse_after_failure();
+    now_ = {"adds a plan", {}};
+    guard("could not add a plan", [&] {
+      check_addition(first(), work);
+      if (!detail::same_stages(first(), work))
+        throw std::invalid_argument("run: the plans of a runner keep each stage on the same rank, "
+                                    "but this one places them elsewhere; make another runner for "
+                                    "it");
+      take(std::move(work), at, [] {});
+    });
+    return {static_cast<int>(at)};
+  }
+
+  //! Does what comes before the first step. What goes wrong is told to the other ranks.
+  template <class Work>
+  void guard(char const* what, Work do_work) {
+    std::string const who = "rank " + std::to_string(rank_) + ' ' + what + ": ";
+    try {
+      do_work();
+    } catch (detail::mpi_stop const& stop) {
+      throw conclude(who, stop, now_);
+    } catch (deadline_error const& late) {
+      now_.waits_for = late.missing();
+      throw conclude(who, {late.what(), failure_cause::deadline}, now_);
+    } catch (std::logic_error const& error) {
+      patience_.line.abort(who + error.what());
+      failed_ = rank_;
+      throw;
+    } catch (std::exception const& error) {
+      if (auto const reason = patience_.line.failure())
+        throw conclude(who, {*reason, failure_cause::told}, now_);
+      throw conclude(who, {error.what(), failure_cause::own}, now_);
+    }
+  }
+
+  void check(int code, char const* call) {
+    if (code != MPI_SUCCESS)
+      throw detail::mpi_stop{std::string(call) + " failed: " + detail::mpi_words(code),
+                             failure_cause::library};
+  }
+  void await(MPI_Request& request, char const* what) {
+    MPI_Status status{};
+    std::optional<int> const code = patience_.wait(request, status);
+    if (!code)
+      throw detail::mpi_stop{std::string(what) + " took longer than the deadline",
+                             failure_cause::deadline};
+    check(*code, what);
+  }
+
+  void duplicate(MPI_Comm world) {
+    now_ = {"duplicates the communicator with all ranks", {}};
+    for (int rank = 0; rank < devices_; ++rank)
+      if (rank != rank_)
+        now_.waits_for.push_back(rank);
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Comm_idup(world, &channel_, &request), "MPI_Comm_idup");
+    await(request, "MPI_Comm_idup");
+    check(MPI_Comm_set_errhandler(channel_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+
+  [[nodiscard]] plan_view const& first() const { return plans_.front()->view; }
+
+  void refuse_after_failure() const {
+    if (failed_ != fine)
+      throw run_error("run: rank " + std::to_string(rank_) +
+                        " cannot run another step after one that failed; end the process, and "
+                        "start all ranks again",
+                      failed_);
+  }
+
+  //! Compares a plan with that of the other ranks, makes what its steps need, connects.
+  //! @param at its number; that of another, which is gone then, or of none.
+  template <class Prepare>
+  void take(plan work, std::size_t at, Prepare prepare) {
+    auto added = std::make_unique<mpi_plan>(std::move(work));
+    int const number = static_cast<int>(at);
+    std::string const name = options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_));
+    ++taken_;
+    check_stages(added->view, *stages_, rank_);
+    agree_on_plan(
+      patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
+    patience_.line.barrier(name + "/agreed", devices_, options_.deadline);
+    prepare();
+    added->runs = std::make_unique<device>(added->view,
+                                           *stages_,
+                                           rank_,
+                                           patience_,
+                                           channel_,
+                                           memory_,
+                                           number,
+                                           options_.guarded);
+    now_running_ = nullptr; // memory may have moved
+    connect(added->view);
+    patience_.line.barrier(name + "/connected", devices_, options_.deadline);
+    if (at == plans_.size())
+      plans_.emplace_back();
+    plans_[at] = std::move(added);
+  }
+
+  //! An empty message each way between all ranks that will exchange any: MPI connects at first use.
+  void connect(plan_view const& work) {
+    std::vector<int> peers;
+    for (int const peer : detail::peers_of(work, rank_))
+      if (std::find(connected_.begin(), connected_.end(), peer) == connected_.end())
+        peers.push_back(peer);
+    std::vector<MPI_Request> requests(2 * peers.size(), MPI_REQUEST_NULL);
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      check(MPI_Irecv(nullptr, 0, MPI_BYTE, peers[i], 0, channel_, &requests[2 * i]), "MPI_Irecv");
+      check(MPI_Isend(nullptr, 0, MPI_BYTE, peers[i], 0, channel_, &requests[2 * i + 1]),
+            "MPI_Isend");
+    }
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      std::string const peer = "rank " + std::to_string(peers[i / 2]);
+      now_ = {"connects to " + peer, {peers[i / 2]}};
+      await(requests[i], ("connecting to " + peer).c_str());
+    }
+    connected_.insert(connected_.end(), peers.begin(), peers.end());
+    now_ = {"has connected to its peers", {}};
+  }
+
+  //! Every rank sends the times of its passes to all.
+  [[nodiscard]] dynamic_timetable gather_trace() {
+    mpi_plan const& ran = now_running_ != nullptr ? *now_running_ : *plans_.front();
+    plan_view const& view = ran.view;
+    now_ = {"gathers the trace", {}};
+    std::vector<int> counts;
+    std::vector<int> offsets;
+    int all = 0;
+    for (int each = 0; each < devices_; ++each) {
+      offsets.push_back(all);
+      counts.push_back(static_cast<int>(2 * view.program_of(each).size()));
+      all += counts.back();
+    }
+    std::vector<double> own(ran.runs->starts().begin(), ran.runs->starts().end());
+    own.insert(own.end(), ran.runs->ends().begin(), ran.runs->ends().end());
+    std::vector<double> times(static_cast<std::size_t>(all));
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Iallgatherv(own.data(),
+                          static_cast<int>(own.size()),
+                          MPI_DOUBLE,
+                          times.data(),
+                          counts.data(),
+                          offsets.data(),
+                          MPI_DOUBLE,
+                          channel_,
+                          &request),
+          "MPI_Iallgatherv");
+    await(request, "gathering the trace");
+    return trace_of(ran.work, [&](int each, std::size_t item, bool end) {
+      std::size_t const size = view.program_of(each).size();
+      return times[static_cast<std::size_t>(offsets[static_cast<std::size_t>(each)]) +
+                   (end ? size : 0) + item];
+    });
+  }
+
+  //! Tells the others why and where this rank has stopped, and hears where they have. What the
+  //! store has then is the first failure: of several at once, all ranks report the same one.
+  //! @param who what to put before the reason, where it is this rank's own.
+  run_error conclude(std::string const& who, detail::mpi_stop const& stop, rank_standing where) {
+    where.cause = stop.cause;
+    std::string const own_name = "\n  rank " + std::to_string(rank_) + ' ';
+    std::string const own_reason = stop.cause == failure_cause::told ? "" : who + stop.reason;
+    tell_standing(patience_.line, options_.name, rank_, where);
+    std::optional<std::string> first = stop.reason;
+    if (!own_reason.empty()) {
+      patience_.line.abort(own_reason);
+      first = patience_.verdict();
+    }
+    std::string const reason = first.value_or(own_reason);
+    failed_ = detail::rank_named_in(reason);
+    std::string text = "run: " + reason;
+    if (!first) {
+      // Its echo would have come back from any store that is alive.
+      text += "\n  rank 0 is where it began: its process, which serves the store, does not answer";
+      failed_ = 0;
+    } else if (!reason.starts_with(detail::store_saw)) {
+      failure_origin const origin =
+        trace_origin(patience_.line, options_.name, failed_, std::chrono::seconds(1));
+      text += describe(origin);
+      failed_ = origin.rank;
+    }
+    if (reason != own_reason && where.text != not_begun && text.find(own_name) == std::string::npos)
+      text += own_name + where.text;
+    return {text, failed_};
+  }
+
+  //! For the watchdog, while a pass lasts: once the run has failed, others want to know where this
+  //! rank is.
+  void answer_for_pass() {
+    (void)patience_.line.if_free([&] {
+      if (!answered_ && patience_.line.failure())
+        tell_standing(patience_.line,
+                      options_.name,
+                      rank_,
+                      {"is still in " + now_running_->runs->running(), {}, failure_cause::told});
+      answered_ = patience_.line.failure().has_value();
+    });
+  }
+  //! For the watchdog, when a pass has not returned. @return what it has told the other ranks.
+  std::string tell_of_hang() {
+    std::string const where = "is not back from " + now_running_->runs->running();
+    std::string const reason =
+      "no progress before the deadline: rank " + std::to_string(rank_) + ' ' + where;
+    (void)patience_.line.if_free([&] {
+      tell_standing(patience_.line, options_.name, rank_, {where, {}, failure_cause::own});
+      patience_.line.abort(reason);
+    });
+    return reason;
+  }
+
+  //! To be called from a handler: the stage's exception gets nested.
+  [[noreturn]] void fail_in_pass(char const* cause) {
+    std::string const reason =
+      "rank " + std::to_string(rank_) + " failed in " + now_running_->runs->running() + ": " + cause;
+    failed_ = rank_;
+    tell_standing(patience_.line,
+                  options_.name,
+                  rank_,
+                  {"failed in " + now_running_->runs->running(), {}, failure_cause::own});
+    patience_.line.abort(reason);
+    (void)patience_.verdict();
+    std::throw_with_nested(run_error("run: " + reason, rank_));
+  }
+
+  Stages* stages_;
+  mpi_ranks options_;
+  detail::mpi_wait<Clock> patience_;
+  int rank_ = 0;
+  int failed_ = fine;
+  rank_standing now_{not_begun, {}}; // before the first step
+  int devices_ = 0;
+  MPI_Comm channel_ = MPI_COMM_NULL;
+  std::vector<int> connected_; // ranks that messages have been exchanged with
+  detail::mpi_memory memory_;
+  std::vector<std::unique_ptr<mpi_plan>> plans_;
+  int taken_ = 0;                   // plans so far, those among them that are gone
+  mpi_plan* now_running_ = nullptr; // the plan of the last step
+  carried_totals carried_;
+  bool answered_ = false; // for a pass that lasts; of the watchdog
+  std::unique_ptr<detail::watchdog<Clock>> watchdog_;
+};
+
+} // namespace pipelining::inline v0_2
+#endif

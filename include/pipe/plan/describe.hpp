@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Items, cycles and proofs in words. Header for pipelining::describe of plans.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/budget.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/proof.hpp>
+#include <pipe/plan/prove/drain.hpp>
+#include <pipe/timetable/describe.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
+[[nodiscard]] inline std::string describe_subject(item const& step, bool with_chunk) {
+  std::string const stage = " stage " + std::to_string(step.work.stage);
+  switch (step.about) {
+  case subject::pass: return describe(step.work, with_chunk);
+  case subject::tied_gradient: return "tied gradient of" + stage;
+  case subject::add_tied: return "addition of the tied gradients on" + stage;
+  case subject::contribution: return "totals of" + stage;
+  case subject::gather:
+    return step.rows == 1 ? "totals of" + stage
+                          : "totals of stages " + std::to_string(step.work.stage) + " to " +
+                              std::to_string(step.work.stage + step.rows - 1);
+  case subject::spread: return "totals of all stages";
+  case subject::update: return "optimizer step of" + stage;
+  case subject::early_update: return "early optimizer step of" + stage;
+  case subject::validation: return "validation of the optimizer step of" + stage;
+  }
+  return "unknown step";
+}
+
+//! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
+[[nodiscard]] inline std::string describe(item const& step, bool with_chunk) {
+  std::string text = word(step.what);
+  text += step.what == operation::run || step.about != subject::pass ? " " : " what comes of ";
+  text += "the " + describe_subject(step, with_chunk);
+  if (step.what == operation::send)
+    text += " to device " + std::to_string(step.peer);
+  if (step.what == operation::receive)
+    text += " from device " + std::to_string(step.peer);
+  return text;
+}
+
+//! @brief Where a plan that does not drain stands: the devices of the circle, each with what it
+//! waits for.
+//! @return one line per device, empty for a plan that drains.
+[[nodiscard]] inline std::string describe_circle(plan_view work) {
+  auto const devices = static_cast<std::size_t>(work.extents.devices);
+  std::vector<int> at(devices);
+  std::vector<int> stack(devices);
+  std::vector<int> circle(devices);
+  auto const queued = std::make_unique<bool[]>(devices);
+  detail::plan_drain run{work, at.data(), stack.data(), queued.get()};
+  begin(run);
+  while (advance(run, 0x7fffffff) > 0) {
+  }
+  circle.resize(static_cast<std::size_t>(find_circle(run, circle.data())));
+  std::string text;
+  for (int const device : circle) {
+    text += "  device " + std::to_string(device);
+    if (ended(run, device)) {
+      text += " has ended\n";
+      continue;
+    }
+    int const index = at[static_cast<std::size_t>(device)];
+    auto const steps = work.program_of(device);
+    int const end = end_of_group(steps, index);
+    for (int i = index; i < end; ++i)
+      text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
+              describe(steps[static_cast<std::size_t>(i)], work.extents.chunks > 1);
+    text += "\n";
+  }
+  return text;
+}
+
+//! @brief A proof's verdict as a sentence that names the devices and items, with the circle where
+//! there is one.
+[[nodiscard]] inline std::string describe(proof const& verdict, plan_view work) {
+  std::string text = std::string("plan: ") + sentence(verdict.broken);
+  if (verdict)
+    return text;
+  if (verdict.broken == plan_rule::circular)
+    return text + ":\n" + describe_circle(work);
+  if (verdict.broken == plan_rule::seam)
+    return text + " (device " + std::to_string(verdict.device) + ")";
+  auto const name = [&](int device, int index, pass const& what) {
+    bool const with_chunk = work.extents.chunks > 1;
+    std::string words = "device " + std::to_string(device);
+    if (index == nothing) {
+      item missing;
+      missing.work = what;
+      missing.about = verdict.about;
+      return words + ": " + describe_subject(missing, with_chunk);
+    }
+    auto const steps = work.program_of(device);
+    auto const at = static_cast<std::size_t>(index);
+    return words + ", item " + std::to_string(index) +
+           (at < steps.size() ? ": " + describe(steps[at], with_chunk) : ", which does not exist");
+  };
+  text += " (" + name(verdict.device, verdict.item_index, verdict.what);
+  if (verdict.other_item >= 0 && verdict.other_device >= 0)
+    text += "; with " + name(verdict.other_device, verdict.other_item, verdict.other);
+  return text + ")";
+}
+
+//! @brief What does not fit, as a sentence that names the class and the pass of the peak.
+[[nodiscard]] inline std::string
+describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
+  if (found.fits())
+    return "plan: every arena fits";
+  item peak;
+  peak.work = found.peak;
+  peak.about = found.about;
+  peak.rows = 1;
+  return "plan: an arena is over the memory limit (device " + std::to_string(found.device) + ": " +
+         std::to_string(found.arena_bytes) + " of " + std::to_string(limit) +
+         " bytes; most of it for class " + word(found.largest) + ", " +
+         std::to_string(found.slots) + " slots of " + std::to_string(found.slot_bytes) +
+         " bytes, first in use together at the " + describe_subject(peak, with_chunk) + ")";
+}
+
+} // namespace pipelining::inline v0_2

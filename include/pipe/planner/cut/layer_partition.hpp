@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Cuts layers of unequal cost into stages. Header for pipelining::layer_cost,
+//! balanced_layers, layer_costs, layer_cut and best_layers.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Times of one layer.
+struct layer_cost {
+  double forward = 1;         //!< of the forward pass
+  double backward_input = 1;  //!< of the gradient of its input
+  double backward_weight = 1; //!< of the gradient of its weights
+
+  //! Of all its passes.
+  [[nodiscard]] constexpr double sum() const noexcept {
+    return forward + backward_input + backward_weight;
+  }
+};
+
+namespace detail {
+
+inline void check_layers(std::span<layer_cost const> layers, int stages) {
+  if (stages < 1 || layers.size() < static_cast<std::size_t>(stages))
+    throw std::invalid_argument("layer partition: every stage needs a layer; there are " +
+                                std::to_string(layers.size()) + " layers for " +
+                                std::to_string(stages) + " stages");
+  for (layer_cost const& layer : layers)
+    if (!(layer.forward >= 0 && layer.backward_input >= 0 && layer.backward_weight >= 0))
+      throw std::invalid_argument(
+        "layer partition: the time of a layer must be a number that is not negative");
+}
+
+} // namespace detail
+
+//! @brief The cut whose slowest stage is fastest; of those with the same slowest stage the one with
+//! the least sum of squares, which is the most even.
+//! @param speeds [stages] how fast the device of each stage is, in any unit; empty: all the same.
+//! @return [stages] layers of each stage, at least one each.
+//! @throws std::invalid_argument when there are fewer layers than stages, a bad time or speeds that
+//! are not one above 0 for each stage.
+//! @complexity O(stages L^2) for L layers.
+//! @source own derivation: dynamic programming over the end of each stage, twice.
+[[nodiscard]] inline std::vector<int> balanced_layers(std::span<layer_cost const> layers,
+                                                      int stages,
+                                                      std::span<double const> speeds = {}) {
+  detail::check_layers(layers, stages);
+  if (!speeds.empty() && (speeds.size() != static_cast<std::size_t>(stages) ||
+                          !std::all_of(speeds.begin(), speeds.end(), [](double speed) {
+                            return speed > 0 && speed <= std::numeric_limits<double>::max();
+                          })))
+    throw std::invalid_argument("layer partition: give one speed above 0 for every stage");
+  std::size_t const count = layers.size();
+  auto const width = static_cast<std::size_t>(stages) + 1;
+  std::vector<double> before(count + 1);
+  for (std::size_t i = 0; i < count; ++i)
+    before[i + 1] = before[i] + layers[i].sum();
+  constexpr double none = std::numeric_limits<double>::infinity();
+  double slowest = none;
+  std::vector<int> begins((count + 1) * width);
+  for (bool const squares : {false, true}) {
+    std::vector<double> best((count + 1) * width, none);
+    best[0] = 0;
+    for (std::size_t end = 1; end <= count; ++end)
+      for (std::size_t begin = 0; begin < end; ++begin) {
+        double const work = before[end] - before[begin];
+        for (std::size_t used = 1; used < width; ++used) {
+          double const stage = speeds.empty() ? work : work / speeds[used - 1];
+          if (squares && stage > slowest * (1 + 1e-12))
+            continue;
+          double const rest = best[begin * width + used - 1];
+          double const all = squares ? rest + stage * stage : std::max(rest, stage);
+          if (all < best[end * width + used]) {
+            best[end * width + used] = all;
+            begins[end * width + used] = static_cast<int>(begin);
+          }
+        }
+      }
+    if (!squares)
+      slowest = best[count * width + width - 1];
+  }
+  std::vector<int> result(static_cast<std::size_t>(stages));
+  std::size_t end = count;
+  for (std::size_t used = width - 1; used > 0; --used) {
+    auto const begin = static_cast<std::size_t>(begins[end * width + used]);
+    result[used - 1] = static_cast<int>(end - begin);
+    end = begin;
+  }
+  return result;
+}
+
+//! @brief The times of stages that hold these layers.
+//! @param cut [S] layers of each stage. @param latency time of a message between two devices.
+//! @throws std::invalid_argument when the cut does not hold every layer once.
+[[nodiscard]] inline cost_table layer_costs(shape const& extents,
+                                            std::span<layer_cost const> layers,
+                                            std::span<int const> cut,
+                                            double latency = 0) {
+  std::int64_t sum = 0;
+  for (int const each : cut)
+    sum += each;
+  if (cut.size() != static_cast<std::size_t>(stages(extents)) || extents.chunks != 1 ||
+      sum != static_cast<std::int64_t>(layers.size()))
+    throw std::invalid_argument(
+      "layer_costs: give one number of layers per stage that sum up to all layers, and one chunk");
+  cost_table table(extents, {.communication = latency});
+  std::size_t layer = 0;
+  for (int stage = 0; stage < stages(extents); ++stage) {
+    layer_cost all{0, 0, 0};
+    for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer) {
+      all.forward += layers[layer].forward;
+      all.backward_input += layers[layer].backward_input;
+      all.backward_weight += layers[layer].backward_weight;
+    }
+    table.set(pass_kind::forward, stage, 0, all.forward);
+    table.set(pass_kind::backward_input, stage, 0, all.backward_input);
+    table.set(pass_kind::backward_weight, stage, 0, all.backward_weight);
+  }
+  return table;
+}
+
+//! @brief A cut of layers into stages, and what a schedule takes with it.
+struct layer_cut {
+  std::vector<int> layers_per_stage;                         //!< [S]
+  double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
+  bool exact = false; //!< all cuts were tried
+};
+
+namespace detail {
+
+//! The number of ways to cut `layers` into `stages`, at most `most`.
+[[nodiscard]] constexpr std::int64_t
+cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
+  std::int64_t count = 1;
+  for (std::int64_t i = 1; i < stages; ++i) {
+    count = count * (layers - i) / i; // binomial coefficients all the way
+    if (count > most)
+      return most;
+  }
+  return count;
+}
+
+//! The next cut in lexicographic order; false behind the last.
+inline bool next_cut(std::vector<int>& cut) {
+  for (std::size_t i = cut.size() - 1; i-- > 0;) {
+    int behind = 0;
+    for (std::size_t j = i + 1; j < cut.size(); ++j)
+      behind += cut[j];
+    auto const least = static_cast<int>(cut.size() - i - 1);
+    if (behind == least)
+      continue;
+    ++cut[i];
+    for (std::size_t j = i + 1; j + 1 < cut.size(); ++j)
+      cut[j] = 1;
+    cut.back() = behind - 1 - (least - 1);
+    return true;
+  }
+  return false;
+}
+
+//! Tries all cuts where there are at most `most_cuts`; else the one to start from, and then single
+//! layers that go to a neighbouring stage, as long as one helps.
+//! @param look_at takes a cut and says whether it is the best so far. @param start makes a cut.
+//! @return whether all were tried
+template <class LookAt, class Start>
+bool try_cuts(
+  int layers, int stages, std::int64_t most_cuts, LookAt const& look_at, Start const& start) {
+  if (cuts(layers, stages, most_cuts + 1) <= most_cuts) {
+    std::vector<int> cut(static_cast<std::size_t>(stages), 1);
+    cut.back() = layers - stages + 1;
+    do
+      look_at(cut);
+    while (next_cut(cut));
+    return true;
+  }
+  std::vector<int> best = start();
+  look_at(best);
+  for (bool better = true; better;) {
+    better = false;
+    std::vector<int> const from = best;
+    for (std::size_t i = 0; i + 1 < from.size(); ++i)
+      for (int const move : {-1, 1}) {
+        std::vector<int> cut = from;
+        cut[i] += move;
+        cut[i + 1] -= move;
+        if (cut[i] >= 1 && cut[i + 1] >= 1 && look_at(cut)) {
+          best = cut;
+          better = true;
+        }
+      }
+  }
+  return false;
+}
+
+} // namespace detail
+
+//! @brief The cut with which a schedule has the least makespan.
+//!
+//! Tries all cuts where there are at most `most_cuts`; else starts from the balanced one and moves
+//! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
+//! simulated.
+//!
+//! @throws std::invalid_argument when there are fewer layers than stages, or for a schedule with
+//! chunks.
+//! @complexity O(n) per cut for n passes.
+template <schedule Schedule>
+[[nodiscard]] layer_cut best_layers(Schedule const& plan,
+                                    pipeline_size size,
+                                    std::span<layer_cost const> layers,
+                                    double latency = 0,
+                                    std::int64_t most_cuts = 20000) {
+  shape const extents = plan.arrange(size.devices, size.microbatches);
+  check_extents(extents);
+  int const all = stages(extents);
+  detail::check_layers(layers, all);
+  layer_cut best;
+  auto const look_at = [&](std::vector<int> const& cut) {
+    double const time =
+      makespan(make_timetable(plan, size, layer_costs(extents, layers, cut, latency)));
+    if (!(time < best.makespan))
+      return false;
+    best.makespan = time;
+    best.layers_per_stage = cut;
+    return true;
+  };
+  best.exact = detail::try_cuts(static_cast<int>(layers.size()), all, most_cuts, look_at, [&] {
+    return balanced_layers(layers, all);
+  });
+  return best;
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A model as layers, and the devices that it may be cut onto. Header for
+//! pipelining::layer_load, device_power, arrangement, holders_of, layered_model, layered_devices
+//! and least_of_cuts.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/pool_effect.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What one layer takes on a device of speed 1.
+struct layer_load {
+  layer_cost time;       //!< of one microbatch
+  double activation = 0; //!< bytes of one microbatch, from its forward to its last backward pass
+  double resident = 0;   //!< bytes that are always there: weights, gradients, the optimizer's
+};
+
+//! @brief What one device can.
+struct device_power {
+  double speed = 1;                                        //!< times are divided by it
+  double memory = std::numeric_limits<double>::infinity(); //!< bytes
+
+  friend constexpr bool operator==(device_power const&, device_power const&) = default;
+};
+
+//! @brief Which layers each stage has, and which device takes each place of the pipeline.
+struct arrangement {
+  std::vector<int> cut;    //!< [S] layers of each stage, at least one each
+  std::vector<int> places; //!< [P] the device at each place, a permutation
+
+  friend bool operator==(arrangement const&, arrangement const&) = default;
+};
+
+//! @brief The devices that hold a stage: two where microbatches go both ways, else one.
+[[nodiscard]] inline std::vector<int> holders_of(pipeline const& over, int stage) {
+  std::vector<int> devices{device_of(over, stage, 0)};
+  if (int const other = device_of(over, stage, over.extents.microbatches - 1);
+      other != devices.front())
+    devices.push_back(other);
+  return devices;
+}
+
+//! @brief What a search over arrangements asks of a model on its devices.
+//!
+//! `layers()` and `equal_devices()` say how many layers there are and whether it is one which
+//! device takes which place; `costs` gives the times of an arrangement, `excess` the bytes beyond
+//! the memory of the device that has the most too many, 0 where all fits; `start` a cut to begin
+//! with; `least_time` a makespan that no arrangement and no order can beat.
+template <class Model>
+concept layered_model =
+  requires(Model const& model, pipeline const& over, arrangement const& how, timetable_view table) {
+  { model.layers() } -> std::convertible_to<int>;
+  { model.equal_devices() } -> std::convertible_to<bool>;
+  { model.start(over, how.places) } -> std::convertible_to<std::vector<int>>;
+  { model.costs(over, how) } -> cost_model;
+  { model.excess(table, how) } -> std::convertible_to<double>;
+  { model.least_time(over) } -> std::convertible_to<double>;
+};
+
+//! @brief No cut, no placement and no order of these layers on these devices takes less: each
+//! device does its share of all work at best, and no device begins before the layers that come
+//! before it and one layer for each device before it are through.
+//! @param speeds [P] above 0. @param latency of a message.
+//! @param over any placement; where sequences are chunked, nothing waits for whole layers.
+//! @complexity O(L + P log P)
+//! @source own derivation
+[[nodiscard]] inline double least_of_cuts(std::span<layer_cost const> layers,
+                                          std::vector<double> speeds,
+                                          double latency,
+                                          pipeline const& over) {
+  std::sort(speeds.begin(), speeds.end(), std::greater<>());
+  double work = 0;
+  double path = 0;
+  double largest = 0;
+  double power = 0;
+  for (layer_cost const& each : layers) {
+    work += each.sum();
+    path += each.forward + each.backward_input;
+    largest = std::max(largest, each.sum());
+  }
+  for (double const speed : speeds)
+    power += speed;
+  shape const& extents = over.extents;
+  bool const whole = extents.chunks == 1;
+  double waiting = 0; // what the devices could have done before their first pass
+  double before = 0;  // the least time until the device that is reached next has its first input
+  std::size_t const ways = extents.where == placement::bidirectional ? 2 : 1;
+  for (std::size_t place = 0; whole && place < speeds.size(); place += ways) {
+    for (std::size_t i = place; i < std::min(place + ways, speeds.size()); ++i)
+      waiting += speeds[i] * before;
+    // From both ends any layer may be the first of a device, so that only messages are sure.
+    before += latency + (ways == 1 ? layers[place].forward / speeds.front() : 0);
+  }
+  double const times = extents.microbatches;
+  // A layer that two devices hold does half of its work on each.
+  double const bound = std::max((times * work + waiting) / power,
+                                times * largest / speeds.front() / static_cast<double>(ways));
+  return whole
+           ? std::max(bound,
+                      path / speeds.front() + 2 * latency * static_cast<double>(speeds.size() - 1))
+           : bound;
+}
+
+//! @brief Layers whose loads are known one by one, on devices that differ in speed and memory: a
+//! `layered_model`. Chunks of a sequence are equal parts of it.
+class layered_devices {
+public:
+  //! @param latency time of a message between two devices.
+  //! @throws std::invalid_argument without layers or devices, or for numbers that cannot be.
+  layered_devices(std::vector<layer_load> layers,
+                  std::vector<device_power> devices,
+                  double latency = 0)
+      : loads_(std::move(layers)), devices_(std::move(devices)), latency_(latency) {
+    for (layer_load const& each : loads_) {
+      if (!(each.activation >= 0 && each.resident >= 0))
+        throw std::invalid_argument("layered_devices: the bytes of a layer must not be negative");
+      times_.push_back(each.time);
+    }
+    detail::check_layers(times_, 1);
+    for (device_power const& each : devices_)
+      if (!(each.speed > 0 && each.speed <= std::numeric_limits<double>::max() && each.memory > 0))
+        throw std::invalid_argument(
+          "layered_devices: a device must have a speed and a memory above 0");
+  }
+
+  //! How many layers there are.
+  [[nodiscard]] int layers() const noexcept { return static_cast<int>(loads_.size()); }
+  //! Whether all devices are alike.
+  [[nodiscard]] bool equal_devices() const {
+    return std::all_of(devices_.begin(), devices_.end(), [this](device_power const& each) {
+      return each == devices_.front();
+    });
+  }
+  //! Layers of each stage, [S], balanced by the speeds of the devices.
+  [[nodiscard]] std::vector<int> start(pipeline const& over, std::vector<int> const& places) const {
+    return balanced_layers(times_, stages(over.extents), speeds(over, places));
+  }
+  //! The times of the stages of an arrangement.
+  [[nodiscard]] cost_table costs(pipeline const& over, arrangement const& how) const {
+    std::vector<double> const speed = speeds(over, how.places);
+    cost_table table(over.extents, {.communication = latency_});
+    std::size_t layer = 0;
+    for (int stage = 0; stage < stages(over.extents); ++stage) {
+      auto const s = static_cast<std::size_t>(stage);
+      layer_cost all{0, 0, 0};
+      for (int i = 0; i < how.cut[s]; ++i, ++layer) {
+        all.forward += times_[layer].forward;
+        all.backward_input += times_[layer].backward_input;
+        all.backward_weight += times_[layer].backward_weight;
+      }
+      double const part = speed[s] * over.extents.chunks;
+      for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
+        table.set(pass_kind::forward, stage, chunk, all.forward / part);
+        table.set(pass_kind::backward_input, stage, chunk, all.backward_input / part);
+        table.set(pass_kind::backward_weight, stage, chunk, all.backward_weight / part);
+      }
+    }
+    return table;
+  }
+  //! The most bytes that a device holds beyond its memory; not above 0 where all fits.
+  [[nodiscard]] double excess(timetable_view table, arrangement const& how) const {
+    std::vector<double> activation; // of a chunk, by stage
+    std::vector<double> resident;
+    auto layer = loads_.begin();
+    for (int const count : how.cut) {
+      activation.push_back(0);
+      resident.push_back(0);
+      for (int i = 0; i < count; ++i, ++layer) {
+        activation.back() += layer->activation / table.extents.chunks;
+        resident.back() += layer->resident;
+      }
+    }
+    double most = 0;
+    for (int device = 0; device < table.extents.devices; ++device) {
+      double held =
+        detail::peak_of<double>(table, device, slot_class::activation, [&](pass const& what) {
+          return activation[what.stage];
+        });
+      for (int stage = 0; stage < stages(table.extents); ++stage)
+        for (int const holder : holders_of(table.over(), stage))
+          held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
+      most = std::max(most, held - device_at(how.places, device).memory);
+    }
+    return most;
+  }
+  //! A makespan that no cut, placement and order goes below.
+  [[nodiscard]] double least_time(pipeline const& over) const {
+    std::vector<double> all;
+    for (device_power const& each : devices_)
+      all.push_back(each.speed);
+    return least_of_cuts(times_, all, latency_, over);
+  }
+
+private:
+  [[nodiscard]] device_power const& device_at(std::vector<int> const& places, int place) const {
+    return devices_.at(static_cast<std::size_t>(places.at(static_cast<std::size_t>(place))));
+  }
+  //! Of every stage; of its slower device where it has two.
+  [[nodiscard]] std::vector<double> speeds(pipeline const& over,
+                                           std::vector<int> const& places) const {
+    std::vector<double> result;
+    for (int stage = 0; stage < stages(over.extents); ++stage) {
+      result.push_back(std::numeric_limits<double>::max());
+      for (int const device : holders_of(over, stage))
+        result.back() = std::min(result.back(), device_at(places, device).speed);
+    }
+    return result;
+  }
+
+  std::vector<layer_load> loads_;
+  std::vector<layer_cost> times_;
+  std::vector<device_power> devices_;
+  double latency_;
+};
+
+static_assert(layered_model<layered_devices>);
+
+} // namespace pipelining::inline v0_2

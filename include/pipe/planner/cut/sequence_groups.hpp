@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Groups of devices that share sequences of unequal length. Header for
+//! pipelining::group_cost, group_work, sequence_groups and best_sequence_groups.
+
+#include <pipe/flow/sort_stably.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What a sequence takes on a group of devices that share its tokens: `time(tokens, size)`,
+//! and `bytes(tokens, size)` on each of them.
+template <class Cost>
+concept group_cost = requires(Cost const cost, int tokens, int size) {
+  { cost.time(tokens, size) } -> std::convertible_to<double>;
+  { cost.bytes(tokens, size) } -> std::convertible_to<double>;
+};
+
+//! @brief FlexSP's terms: attention and the rest of the work are shared by the group, which
+//! exchanges what heads and tokens need (four all-to-alls of a layer forward, four backward).
+//! @source Wang et al., FlexSP (arXiv:2412.01523); Jacobs et al., DeepSpeed Ulysses
+//! (arXiv:2309.14509).
+struct group_work {
+  double quadratic = 0; //!< time of a pair of tokens, on one device
+  double linear = 1;    //!< time of a token, on one device
+  double exchange = 0;  //!< time to send all that a token exchanges from one device to another
+  double memory = 0;    //!< bytes of a token
+
+  //! The time that a group of so many devices takes for a sequence.
+  [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
+    double const s = tokens;
+    // Each device has its share of the tokens and sends all but its own part of it.
+    return (quadratic * s * s + linear * s) / size + exchange * s / size * (size - 1) / size;
+  }
+  //! What each of them holds of it.
+  [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
+    return memory * tokens / size;
+  }
+};
+
+static_assert(group_cost<group_work>);
+
+//! @brief Groups of devices, and the sequences that each has.
+struct sequence_groups {
+  std::vector<int> sizes;    //!< [groups] devices of each, powers of 2, largest first
+  std::vector<int> group_of; //!< [sequences] the group that has each
+  double time = std::numeric_limits<double>::infinity(); //!< of the slowest; infinite: nothing fits
+  double bound = 0;     //!< no groups and no distribution take less
+  bool optimal = false; //!< whether none takes less, or, without any that fits, none fits
+};
+
+namespace detail {
+
+//! Distributes sequences over groups of given sizes: branch and bound, longest first.
+template <group_cost Cost>
+class group_search {
+public:
+  //! @param order sequences, longest first. @param best what is to be improved.
+  //! @param devices of all groups.
+  group_search(std::span<int const> lengths,
+               std::span<int const> order,
+               int devices,
+               Cost const& cost,
+               double memory,
+               sequence_groups& best)
+      : lengths_(lengths), order_(order), memory_(memory * (1 + 1e-12)), best_(best) {
+    for (int size = 1; size <= devices / 2; size *= 2)
+      ++doublings_;
+    for (int const tokens : lengths)
+      for (int level = 0; level <= doublings_; ++level) {
+        times_of_.push_back(cost.time(tokens, 1 << level));
+        bytes_of_.push_back(cost.bytes(tokens, 1 << level));
+      }
+  }
+
+  //! Each sequence goes to the group that then ends first of those with room for it.
+  void first_fit(std::vector<int> const& sizes) {
+    begin(sizes);
+    for (int const sequence : order_) {
+      std::size_t chosen = sizes_.size();
+      double least = std::numeric_limits<double>::infinity();
+      for (std::size_t group = 0; group < sizes_.size(); ++group)
+        if (double const end = time_[group] + time_of(sequence, group);
+            fits(sequence, group) && end < least) {
+          chosen = group;
+          least = end;
+        }
+      if (chosen == sizes_.size())
+        return;
+      put(sequence, chosen);
+    }
+    keep();
+  }
+  //! All distributions but those that cannot be better. @return whether `steps` were enough
+  bool all(std::vector<int> const& sizes, std::int64_t& steps) {
+    begin(sizes);
+    return place(0, steps);
+  }
+
+private:
+  void begin(std::vector<int> const& sizes) {
+    sizes_ = sizes;
+    levels_.clear();
+    for (int const size : sizes)
+      levels_.push_back(std::countr_zero(static_cast<unsigned>(size)));
+    time_.assign(sizes.size(), 0);
+    bytes_.assign(sizes.size(), 0);
+    group_of_.assign(lengths_.size(), 0);
+  }
+  //! Where a sequence on groups of the size of this one stands in the tables.
+  [[nodiscard]] std::size_t index(int sequence, std::size_t group) const {
+    return static_cast<std::size_t>(sequence) * (static_cast<std::size_t>(doublings_) + 1) +
+           static_cast<std::size_t>(levels_[group]);
+  }
+  [[nodiscard]] double time_of(int sequence, std::size_t group) const {
+    return times_of_[index(sequence, group)];
+  }
+  [[nodiscard]] bool fits(int sequence, std::size_t group) const {
+    return bytes_[group] + bytes_of_[index(sequence, group)] <= memory_;
+  }
+  void put(int sequence, std::size_t group) {
+    time_[group] += time_of(sequence, group);
+    bytes_[group] += bytes_of_[index(sequence, group)];
+    group_of_[static_cast<std::size_t>(sequence)] = static_cast<int>(group);
+  }
+  void keep() {
+    double const slowest = *std::max_element(time_.begin(), time_.end());
+    if (!(slowest < best_.time))
+      return;
+    best_.time = slowest;
+    best_.sizes = sizes_;
+    best_.group_of = group_of_;
+  }
+  bool place(std::size_t next, std::int64_t& steps) {
+    if (next == order_.size()) {
+      keep();
+      return true;
+    }
+    if (--steps < 0)
+      return false;
+    int const sequence = order_[next];
+    bool complete = true;
+    for (std::size_t group = 0; group < sizes_.size(); ++group) {
+      bool twin = false; // an earlier group is as large, as slow and as full
+      for (std::size_t other = 0; other < group; ++other)
+        twin = twin || (sizes_[other] == sizes_[group] && time_[other] == time_[group] &&
+                        bytes_[other] == bytes_[group]);
+      double const time = time_[group];
+      double const bytes = bytes_[group];
+      if (twin || !fits(sequence, group) ||
+          time + time_of(sequence, group) >= best_.time * (1 - 1e-12))
+        continue;
+      put(sequence, group);
+      complete = place(next + 1, steps) && complete;
+      time_[group] = time;
+      bytes_[group] = bytes;
+    }
+    return complete;
+  }
+
+  std::span<int const> lengths_;
+  std::span<int const> order_;
+  int doublings_ = 0;            // from a device alone to the largest group
+  std::vector<double> times_of_; // [sequences][doublings + 1]
+  std::vector<double> bytes_of_;
+  double memory_;
+  sequence_groups& best_;
+  std::vector<int> sizes_;
+  std::vector<int> levels_; // of the sizes
+  std::vector<double> time_;
+  std::vector<double> bytes_;
+  std::vector<int> group_of_;
+};
+
+//! Calls `with` for groups of one size, then for some groups of one size beside others of a smaller
+//! one: what `each_sum_of_powers` comes to last where there are many. At most `most` of them.
+template <class With>
+void each_plain_sum(int devices, std::int64_t most, With const& with) {
+  auto const give = [&](int count, int larger, int smaller) {
+    int const rest = devices - count * larger;
+    if (rest % smaller != 0 || most-- <= 0)
+      return;
+    std::vector<int> sizes(static_cast<std::size_t>(count), larger);
+    sizes.insert(sizes.end(), static_cast<std::size_t>(rest / smaller), smaller);
+    with(sizes);
+  };
+  for (int size = 1; size <= devices; size *= 2)
+    give(0, size, size);
+  for (int smaller = 1; smaller <= devices; smaller *= 2)
+    for (int larger = 2 * smaller; larger <= devices; larger *= 2)
+      for (int count = 1; count <= (devices - 1) / larger; count *= 2)
+        give(count, larger, smaller);
+}
+
+//! Calls `with` for the ways to write a number as a sum of powers of 2, largest first, at most
+//! `most` of them. @return whether these were all
+template <class With>
+bool each_sum_of_powers(int devices, std::int64_t most, With const& with) {
+  std::vector<int> sizes;
+  auto const go = [&](auto const& self, int left, int largest) -> bool {
+    if (left == 0) {
+      if (--most < 0)
+        return false;
+      with(sizes);
+      return true;
+    }
+    for (int size = largest; size >= 1; size /= 2) {
+      if (size > left)
+        continue;
+      sizes.push_back(size);
+      bool const went = self(self, left - size, size);
+      sizes.pop_back();
+      if (!went)
+        return false;
+    }
+    return true;
+  };
+  int largest = 1;
+  while (largest <= devices / 2)
+    largest *= 2;
+  return go(go, devices, largest);
+}
+
+} // namespace detail
+
+//! @brief The groups of devices, each a power of 2 large and all devices in one, and the
+//! distribution of sequences over them whose slowest group is fastest.
+//!
+//! Tries all sums of powers of 2 where there are at most `most_steps`, else those of one or two
+//! sizes and as many others, distributes longest first, and then searches all distributions within
+//! `most_steps` steps: where these are enough the result is optimal, else `bound` says how far it
+//! may be. The bound: a sequence takes its time on the best size for it, and all of them the
+//! devices' time that they need at least.
+//!
+//! @param lengths tokens of each sequence, at least one sequence. @param devices at least 1.
+//! @param memory bytes that a device may hold.
+//! @return `time` infinite where nothing was found that fits.
+//! @throws std::invalid_argument without sequences or devices, or for a length below 1.
+//! @complexity O(D n) for each of the sums, D devices and n sequences; exponential within the
+//! steps.
+//! @source own derivation for the problem of Wang et al., FlexSP (arXiv:2412.01523).
+template <group_cost Cost>
+[[nodiscard]] sequence_groups
+best_sequence_groups(std::span<int const> lengths,
+                     int devices,
+                     Cost const& cost,
+                     double memory = std::numeric_limits<double>::infinity(),
+                     std::int64_t most_steps = std::int64_t{1} << 20) {
+  if (lengths.empty() || devices < 1)
+    throw std::invalid_argument(
+      "best_sequence_groups: give at least one sequence and at least one device");
+  std::vector<int> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto const length = [&](int sequence) { return lengths[static_cast<std::size_t>(sequence)]; };
+  detail::sort_stably(order, [&](int a, int b) { return length(a) > length(b); });
+  sequence_groups best;
+  double area = 0;
+  for (int const sequence : order) {
+    if (length(sequence) < 1)
+      throw std::invalid_argument("best_sequence_groups: sequence " + std::to_string(sequence) +
+                                  " must have at least one token");
+    double fastest = std::numeric_limits<double>::infinity();
+    double cheapest = fastest;
+    for (int size = 1; size <= devices; size *= 2)
+      if (cost.bytes(length(sequence), size) <= memory * (1 + 1e-12)) {
+        fastest = std::min(fastest, double{cost.time(length(sequence), size)});
+        cheapest = std::min(cheapest, size * double{cost.time(length(sequence), size)});
+      }
+    area += cheapest;
+    best.bound = std::max(best.bound, fastest);
+  }
+  best.bound = std::max(best.bound, area / devices);
+  detail::group_search<Cost> search(lengths, order, devices, cost, memory, best);
+  detail::each_plain_sum(
+    devices, most_steps, [&](std::vector<int> const& sizes) { search.first_fit(sizes); });
+  std::vector<std::vector<int>> sums;
+  bool complete = detail::each_sum_of_powers(
+    devices, std::max<std::int64_t>(most_steps, 1), [&](std::vector<int> const& sizes) {
+      sums.push_back(sizes);
+      search.first_fit(sizes);
+    });
+  for (std::vector<int> const& sizes : sums)
+    if (best.time > best.bound * (1 + 1e-12))
+      complete = search.all(sizes, most_steps) && complete;
+  best.optimal = complete || best.time <= best.bound * (1 + 1e-12);
+  if (complete)
+    best.bound = best.time;
+  return best;
+}
+
+} // namespace pipelining::inline v0_2

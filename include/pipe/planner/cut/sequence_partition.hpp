@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Cuts a sequence into chunks of equal work. Header for pipelining::sequence_work,
+//! even_partition, balanced_partition, fastest_partition, chunk_costs and token_shares.
+//!
+//! Attention makes a later token dearer than an earlier one. Chunks of equal length then differ in
+//! work, a light forward pass stands beside a heavy backward pass in every round, and Seq1F1B can
+//! be slower than 1F1B. Chunks of equal work bring its bubble back.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The time of a chunk: `time(kind, length, prefix)` of `length` tokens that follow `prefix`
+//! earlier ones, for the kinds forward, backward_input and backward_weight, on one stage.
+template <class Time>
+concept chunk_time = requires(Time const time, pass_kind kind, int tokens) {
+  { time(kind, tokens, tokens) } -> std::convertible_to<double>;
+};
+
+//! @brief Work of a stage on the tokens of a sequence with causal attention, in any one unit.
+//!
+//! The forward pass of tokens b ... e - 1 takes linear (e - b) + quadratic (e^2 - b^2) / 2.
+struct sequence_work {
+  double linear = 1;    //!< forward, per token: everything but attention
+  double quadratic = 0; //!< forward, per token and token before it: attention
+  //! Backward over forward work, without attention: one half for the input, one for the weights.
+  double backward_linear = 2;
+  //! Backward over forward work of attention, all for the input: five products of matrices against
+  //! two.
+  double backward_quadratic = 2.5;
+
+  //! @brief The work of a chunk. @param length tokens of the chunk. @param prefix tokens before it.
+  [[nodiscard]] constexpr double operator()(pass_kind kind, int length, int prefix) const noexcept {
+    double const alone = linear * length;
+    double const attention = quadratic * length * (prefix + 0.5 * length);
+    switch (kind) {
+    case pass_kind::forward:
+    case pass_kind::checkpointed_forward:
+    case pass_kind::offloaded_forward:
+    case pass_kind::recompute: return alone + attention;
+    case pass_kind::backward: return backward_linear * alone + backward_quadratic * attention;
+    case pass_kind::backward_input:
+      return 0.5 * backward_linear * alone + backward_quadratic * attention;
+    case pass_kind::backward_weight: return 0.5 * backward_linear * alone;
+    case pass_kind::embed:
+    case pass_kind::logits:
+    case pass_kind::logits_gradient:
+    case pass_kind::embed_gradient: return linear * length; // whatever shard that is of
+    default: return 0; // the tokens say nothing of copies, nor of what moves weights
+    }
+  }
+};
+
+static_assert(chunk_time<sequence_work>);
+
+//! @brief The work of a sequence of `tokens` whose attention takes `ratio` times the forward work
+//! of all else; about tokens / (12 x hidden size) for a plain transformer with causal attention.
+[[nodiscard]] constexpr sequence_work work_of_attention_ratio(double ratio, int tokens) noexcept {
+  return {.linear = 1, .quadratic = 2 * ratio / tokens};
+}
+
+namespace detail {
+
+//! Newton's iteration from above falls until it has converged; constexpr, unlike std::sqrt.
+[[nodiscard]] constexpr double square_root(double value) noexcept {
+  double root = value > 1 ? value : 1;
+  for (double next = 0.5 * (root + value / root); next < root; next = 0.5 * (root + value / root))
+    root = next;
+  return root;
+}
+
+constexpr void check_partition(int tokens, int chunks, int alignment) {
+  if (tokens < 1 || chunks < 1 || alignment < 1)
+    throw std::invalid_argument(
+      "sequence partition: tokens, chunks and alignment must be at least 1");
+  if ((tokens - 1) / alignment + 1 < chunks)
+    throw std::invalid_argument(
+      "sequence partition: the sequence is too short to give every chunk a token at this "
+      "alignment; choose fewer chunks or a smaller alignment");
+}
+
+//! Cuts at the multiples of `alignment` nearest to `boundary(j)`, j = 1 ... C - 1, such that no
+//! chunk is empty.
+template <class Boundary>
+constexpr void cut_at(std::span<int> lengths, int tokens, int alignment, Boundary const& boundary) {
+  int const chunks = static_cast<int>(lengths.size());
+  check_partition(tokens, chunks, alignment);
+  int const steps = (tokens - 1) / alignment + 1;
+  int before = 0;
+  for (int j = 1; j < chunks; ++j) {
+    int cut = static_cast<int>(boundary(j) / alignment + 0.5);
+    cut = cut > before ? cut : before + 1;
+    cut = cut < steps - (chunks - j) ? cut : steps - (chunks - j);
+    lengths[static_cast<std::size_t>(j) - 1] = (cut - before) * alignment;
+    before = cut;
+  }
+  lengths.back() = tokens - before * alignment;
+}
+
+} // namespace detail
+
+//! @brief Chunks of equal length, as near as the alignment allows.
+//! @param[out] lengths [C] tokens of each chunk. @param alignment all chunks but the last are
+//! multiples of it.
+//! @throws std::invalid_argument when a chunk would be empty.
+constexpr void even_partition(std::span<int> lengths, int tokens, int alignment = 1) {
+  double const share = static_cast<double>(tokens) / static_cast<double>(lengths.size());
+  detail::cut_at(lengths, tokens, alignment, [share](int j) { return share * j; });
+}
+
+//! @brief Chunks of equal work, forward and backward together.
+//!
+//! Chunk j ends at the multiple of `alignment` nearest to s = (-a + sqrt(a^2 + 2 q j T / C)) / q,
+//! where a s + q s^2 / 2 is the work of the first s tokens and T that of all.
+//!
+//! @param[out] lengths [C] tokens of each chunk. @param alignment all chunks but the last are
+//! multiples of it.
+//! @throws std::invalid_argument when a chunk would be empty, or for work that is not positive.
+//! @complexity O(C).
+//! @source Sun et al., "Seq1F1B", NAACL 2025 (arXiv:2406.03488), computation-wise partition; the
+//! closed form and the backward weights are an own derivation.
+constexpr void balanced_partition(std::span<int> lengths,
+                                  int tokens,
+                                  sequence_work const& work,
+                                  int alignment = 1) {
+  double const a = work.linear * (1 + work.backward_linear);
+  double const q = work.quadratic * (1 + work.backward_quadratic);
+  double const all = (a + 0.5 * q * tokens) * tokens;
+  constexpr double most = std::numeric_limits<double>::max();
+  if (!(a >= 0 && q >= 0 && all > 0 && all <= most && a * a + 2 * q * all <= most))
+    throw std::invalid_argument(
+      "sequence partition: the work of a token must be positive and finite");
+  double const chunks = static_cast<double>(lengths.size());
+  detail::cut_at(lengths, tokens, alignment, [=](int j) {
+    double const part = all * j / chunks;
+    // The same root as in the text, in the form that loses no digits and allows q = 0.
+    return 2 * part / (a + detail::square_root(a * a + 2 * q * part));
+  });
+}
+
+//! @brief Chunks of equal length, as near as the alignment allows: [C] tokens of each chunk.
+//! @throws std::invalid_argument when a chunk would be empty.
+[[nodiscard]] inline std::vector<int> even_partition(int tokens, int chunks, int alignment = 1) {
+  detail::check_partition(tokens, chunks, alignment);
+  std::vector<int> lengths(static_cast<std::size_t>(chunks));
+  even_partition(lengths, tokens, alignment);
+  return lengths;
+}
+
+//! @brief Chunks of equal work: [C] tokens of each chunk.
+//! @throws std::invalid_argument when a chunk would be empty, or for work that is not positive.
+[[nodiscard]] inline std::vector<int>
+balanced_partition(int tokens, int chunks, sequence_work const& work, int alignment = 1) {
+  detail::check_partition(tokens, chunks, alignment);
+  std::vector<int> lengths(static_cast<std::size_t>(chunks));
+  balanced_partition(lengths, tokens, work, alignment);
+  return lengths;
+}
+
+//! @brief The partition whose slowest chunk is fastest, forward and backward together, for any
+//! times, such as measured ones.
+//!
+//! Exact over all cuts at multiples of `alignment`, whatever the times: they need not grow with
+//! length or prefix, so noise and steps of a kernel's tiles do no harm.
+//!
+//! @param time time of a chunk for its length and prefix; asked at most n^2 / 2 times, n = tokens /
+//! alignment.
+//! @param alignment all chunks but the last are multiples of it.
+//! @return [C] tokens of each chunk.
+//! @throws std::invalid_argument when a chunk would be empty, or for a time that is not finite or
+//! negative.
+//! @complexity O(C n^2) time, O(C n) memory.
+//! @source own derivation: dynamic programming over the end of each chunk.
+template <chunk_time Time>
+[[nodiscard]] std::vector<int>
+fastest_partition(int tokens, int chunks, Time const& time, int alignment = 1) {
+  detail::check_partition(tokens, chunks, alignment);
+  int const steps = (tokens - 1) / alignment + 1;
+  auto const token = [=](int step) { return step == steps ? tokens : step * alignment; };
+  auto const width = static_cast<std::size_t>(chunks) + 1;
+  // slowest[e C' + c]: of the best c chunks that end at step e; begins: where the last of them
+  // begins
+  std::vector<double> slowest((static_cast<std::size_t>(steps) + 1) * width,
+                              std::numeric_limits<double>::infinity());
+  std::vector<int> begins(slowest.size(), 0);
+  slowest[0] = 0;
+  for (int end = 1; end <= steps; ++end)
+    for (int begin = 0; begin < end; ++begin) {
+      int const length = token(end) - token(begin);
+      double const total = time(pass_kind::forward, length, token(begin)) +
+                           time(pass_kind::backward_input, length, token(begin)) +
+                           time(pass_kind::backward_weight, length, token(begin));
+      if (!(total >= 0 && total <= std::numeric_limits<double>::max()))
+        throw std::invalid_argument(
+          "sequence partition: the time of a chunk must be a finite number and not negative");
+      double const* const before = slowest.data() + static_cast<std::size_t>(begin) * width;
+      std::size_t const here = static_cast<std::size_t>(end) * width;
+      for (std::size_t count = 1; count < width; ++count) {
+        double const most = before[count - 1] > total ? before[count - 1] : total;
+        if (most < slowest[here + count]) {
+          slowest[here + count] = most;
+          begins[here + count] = begin;
+        }
+      }
+    }
+  std::vector<int> lengths(static_cast<std::size_t>(chunks));
+  int end = steps;
+  for (std::size_t count = width - 1; count > 0; --count) {
+    int const begin = begins[static_cast<std::size_t>(end) * width + count];
+    lengths[count - 1] = token(end) - token(begin);
+    end = begin;
+  }
+  return lengths;
+}
+
+//! @brief The times of uneven chunks, the same on every stage.
+//! @param lengths [C] tokens of each chunk. @param time time of a chunk for its length and prefix.
+//! @param latency time of a message between two devices.
+//! @throws std::invalid_argument when there is not one positive length per chunk, or a time is not
+//! a number or negative.
+template <chunk_time Time>
+[[nodiscard]] cost_table chunk_costs(shape const& extents,
+                                     std::span<int const> lengths,
+                                     Time const& time,
+                                     double latency = 0) {
+  if (lengths.size() != static_cast<std::size_t>(extents.chunks))
+    throw std::invalid_argument("chunk_costs: give one length per chunk");
+  cost_table table(extents, {.communication = latency});
+  int prefix = 0;
+  for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+    int const length = lengths[static_cast<std::size_t>(chunk)];
+    if (length < 1)
+      throw std::invalid_argument("chunk_costs: a chunk has at least one token");
+    for (pass_kind const kind :
+         {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight}) {
+      double const duration = time(kind, length, prefix);
+      for (int stage = 0; stage < stages(extents); ++stage)
+        table.set(kind, stage, chunk, duration);
+    }
+    prefix += length;
+  }
+  return table;
+}
+
+//! @brief The times of uneven chunks, scaled so that each kind's mean over the chunks is that of
+//! `mean`: a sequence takes C times `mean`, however it is cut.
+//! @param lengths [C] tokens of each chunk. @throws std::invalid_argument as above.
+[[nodiscard]] inline cost_table chunk_costs(shape const& extents,
+                                            std::span<int const> lengths,
+                                            sequence_work const& work,
+                                            uniform_cost const& mean) {
+  int tokens = 0;
+  for (int const length : lengths)
+    tokens += length;
+  auto const scaled = [&](pass_kind kind, int length, int prefix) {
+    pass what;
+    what.kind = kind;
+    double const all = work(kind, tokens, 0);
+    double const share =
+      all > 0 ? work(kind, length, prefix) / all : static_cast<double>(length) / tokens;
+    return mean.duration(what) * share * static_cast<double>(lengths.size());
+  };
+  return chunk_costs(extents, lengths, scaled, mean.communication);
+}
+
+//! @brief The share of each chunk in the tokens of its sequence, as `peak_activations` takes it.
+//! @param lengths [C] tokens of each chunk.
+[[nodiscard]] inline std::vector<double> token_shares(std::span<int const> lengths) {
+  double tokens = 0;
+  for (int const length : lengths)
+    tokens += length;
+  std::vector<double> shares;
+  for (int const length : lengths)
+    shares.push_back(length / tokens);
+  return shares;
+}
+
+} // namespace pipelining::inline v0_2

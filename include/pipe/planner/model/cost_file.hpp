@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Costs as a file. Header for pipelining::write_costs and read_costs.
+//!
+//! The file is one JSON object; docs/timetable.md shows it.
+
+#include <pipe/flow/limits.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/planner/model/cut_costs.hpp>
+#include <pipe/planner/model/flat_json.hpp>
+#include <pipe/planner/model/links.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/cost_table.hpp>
+
+#include <charconv>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+namespace detail {
+
+//! A kind of pass in a file of costs.
+struct kind_in_file {
+  pass_kind kind;
+  char const* name;
+  bool needed; //!< those that every step has
+};
+
+inline constexpr kind_in_file kinds_in_file[] = {
+  {pass_kind::forward, "forward", true},
+  {pass_kind::backward_input, "backward_input", true},
+  {pass_kind::backward_weight, "backward_weight", true},
+  {pass_kind::recompute, "recompute", false},
+  {pass_kind::copy_out, "copy_out", false},
+  {pass_kind::copy_in, "copy_in", false},
+  {pass_kind::gather_weights, "gather_weights", false},
+  {pass_kind::scatter_gradients, "scatter_gradients", false},
+  {pass_kind::embed, "embed", false},
+  {pass_kind::logits, "logits", false},
+  {pass_kind::logits_gradient, "logits_gradient", false},
+  {pass_kind::embed_gradient, "embed_gradient", false}};
+
+inline constexpr char const* format_of_costs = "pipelining_costs";
+inline constexpr char const* message_of_costs = "communication";
+inline constexpr char const* links_of_costs = "links";
+inline constexpr char const* bytes_of_costs = "message_bytes";
+
+//! The extents of a cut, for a table of its times.
+[[nodiscard]] inline shape extents_of_cut(int stages, int chunks) {
+  shape const extents{.devices = stages, .chunks = chunks};
+  check_extents(extents);
+  return extents;
+}
+
+//! Every number with as many digits as bring it back. What is below the range is noise of a
+//! measurement, and 0.
+//! @throws std::invalid_argument for a number that `read_costs` would refuse.
+inline void append_cost(std::string& out, double number, number_range const& range = time_range) {
+  if (number > 0 && number < range.least)
+    number = 0;
+  if (!range.contains(number))
+    throw std::invalid_argument(std::string("write_costs: times must be ") + range.words +
+                                "; choose a unit in which they are");
+  char digits[32];
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+}
+
+[[noreturn]] inline void
+refuse_costs(flat_json const& file, std::string const& name, std::string const& what) {
+  throw std::invalid_argument("costs, line " + std::to_string(file.line_of(name)) + ": '" +
+                              name.substr(0, 60) + "' " + what);
+}
+
+//! The number of a member that must be there.
+[[nodiscard]] inline double
+number_in_costs(flat_json const& file, std::string const& name, number_range const& range) {
+  if (!file.names().contains(name))
+    throw std::invalid_argument("costs: '" + name +
+                                "' is missing; write the file anew by write_costs");
+  auto const found = file.numbers().find(name);
+  if (found == file.numbers().end() || !range.contains(found->second))
+    refuse_costs(file, name, std::string("must be a number, ") + range.words);
+  return found->second;
+}
+
+//! The times of a kind, [stage][chunk], where the file has them.
+[[nodiscard]] inline std::vector<std::vector<double>> times_in_costs(flat_json const& file,
+                                                                     kind_in_file const& kind) {
+  std::vector<std::vector<double>> rows;
+  if (file.names().contains(kind.name))
+    rows = file.rows(kind.name);
+  else if (kind.needed)
+    throw std::invalid_argument(std::string("costs: '") + kind.name +
+                                "' is missing; write the file anew by write_costs, from whole "
+                                "steps of training");
+  else
+    return rows;
+  if (rows.empty() || rows.front().empty())
+    refuse_costs(file, kind.name, "is empty; it needs a list per stage, with a time per chunk");
+  for (std::size_t stage = 0; stage < rows.size(); ++stage) {
+    if (rows[stage].size() != rows.front().size())
+      refuse_costs(file,
+                   kind.name,
+                   "has another number of times for stage " + std::to_string(stage) + " (" +
+                     std::to_string(rows[stage].size()) + ") than for stage 0 (" +
+                     std::to_string(rows.front().size()) + "); every stage needs one per chunk");
+    for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk)
+      if (!time_range.contains(rows[stage][chunk]))
+        refuse_costs(file,
+                     kind.name,
+                     "has a time for stage " + std::to_string(stage) + ", chunk " +
+                       std::to_string(chunk) + " that is not " + time_range.words);
+  }
+  return rows;
+}
+
+//! The links, where the file has them: [from, to, seconds, seconds per byte] each.
+[[nodiscard]] inline std::vector<measured_link> links_in_costs(flat_json const& file) {
+  std::vector<measured_link> links;
+  if (!file.names().contains(links_of_costs))
+    return links;
+  for (std::vector<double> const& row : file.rows(links_of_costs)) {
+    auto const is_device = [](double number) {
+      return number >= 0 && number <= 65535 && number == static_cast<int>(number);
+    };
+    if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
+        !time_range.contains(row[2]) || !byte_time_range.contains(row[3]))
+      refuse_costs(file,
+                   links_of_costs,
+                   "needs of every link two different devices, the seconds of an empty message (" +
+                     std::string(time_range.words) + ") and those of a byte (" +
+                     byte_time_range.words + "); link " + std::to_string(links.size()) +
+                     " has others");
+    links.push_back({static_cast<int>(row[0]), static_cast<int>(row[1]), row[2], row[3]});
+  }
+  return links;
+}
+
+inline void check_names_in_costs(flat_json const& file) {
+  for (auto const& [name, place] : file.names()) {
+    bool known = name == format_of_costs || name == message_of_costs || name == links_of_costs ||
+                 name == bytes_of_costs;
+    for (kind_in_file const& kind : kinds_in_file)
+      known = known || name == kind.name;
+    if (!known)
+      refuse_costs(file,
+                   name,
+                   "is no entry of a file of costs; those are pipelining_costs, communication, "
+                   "links, message_bytes, forward, backward_input, backward_weight, recompute, "
+                   "copy_out, copy_in, gather_weights and scatter_gradients");
+  }
+  if (!file.names().contains(format_of_costs))
+    throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
+                                "missing; write one by write_costs");
+  auto const format = file.numbers().find(format_of_costs);
+  if (format == file.numbers().end() || format->second != 1)
+    refuse_costs(file, format_of_costs, "must be 1, the only format so far");
+}
+
+//! The times of the links of a table, of messages of whatever size they are.
+[[nodiscard]] inline std::vector<measured_link> links_of_table(cost_table const& costs,
+                                                               int devices) {
+  std::vector<measured_link> result;
+  for (int i = 0; i < static_cast<int>(costs.links().size()); ++i)
+    if (i / devices != i % devices)
+      result.push_back({i / devices, i % devices, costs.links()[static_cast<std::size_t>(i)], 0});
+  return result;
+}
+
+inline void
+append_links(std::string& out, std::span<measured_link const> links, double message_bytes) {
+  out += std::string(",\n\"") + bytes_of_costs + "\": ";
+  append_cost(out, message_bytes, byte_range);
+  out += std::string(",\n\"") + links_of_costs + "\": [";
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    out += (i == 0 ? "\n[" : ",\n[") + std::to_string(links[i].from) + ", " +
+           std::to_string(links[i].to) + ", ";
+    append_cost(out, links[i].latency);
+    out += ", ";
+    append_cost(out, links[i].seconds_per_byte, byte_time_range);
+    out += "]";
+  }
+  out += "]";
+}
+
+} // namespace detail
+
+//! @brief Costs as the text of a file: the time of every kind on every stage for every chunk, and
+//! of a message. Kinds that take no time are left out.
+//! @param links as `fit_links` gives them; none: those of the cost table, where it has any.
+//! @param message_bytes of a message of one chunk: what the time per byte of links is of.
+//! @param extents of the pipeline that the costs are of, for example of the step that `costs_of`
+//! has read.
+//! @throws std::out_of_range where the costs are of fewer stages or chunks, std::invalid_argument
+//! where a time is beyond `time_range`. Shorter ones are written as 0.
+//! @complexity O(S C)
+[[nodiscard]] inline std::string write_costs(shape const& extents,
+                                             cost_table const& costs,
+                                             std::span<measured_link const> links = {},
+                                             double message_bytes = 0) {
+  std::string out = "{\"pipelining_costs\": 1,\n\"communication\": ";
+  detail::append_cost(out, costs.latency());
+  std::vector<measured_link> const known =
+    links.empty() ? detail::links_of_table(costs, extents.devices)
+                  : std::vector<measured_link>(links.begin(), links.end());
+  if (!known.empty())
+    detail::append_links(out, known, message_bytes);
+  for (detail::kind_in_file const& kind : detail::kinds_in_file) {
+    std::string rows;
+    bool any = kind.needed;
+    for (int stage = 0; stage < stages(extents); ++stage) {
+      rows += stage == 0 ? "\n[" : ",\n[";
+      for (int chunk = 0; chunk < extents.chunks; ++chunk) {
+        double const time = costs.duration(row_writer::make(kind.kind, stage, 0, chunk));
+        rows += chunk == 0 ? "" : ", ";
+        detail::append_cost(rows, time);
+        any = any || time > 0;
+      }
+      rows += "]";
+    }
+    if (any)
+      out += std::string(",\n\"") + kind.name + "\": [" + rows + "]";
+  }
+  return out + "}\n";
+}
+
+//! @brief The costs of a file. A recomputation takes as long as a forward pass where the file does
+//! not say how long.
+//! @throws std::invalid_argument with one sentence that names line and entry, and says what is
+//! wanted.
+//! @complexity O(n) for n characters
+[[nodiscard]] inline cut_costs read_costs(std::string_view json) {
+  detail::flat_json const file(json);
+  detail::check_names_in_costs(file);
+  double const message = detail::number_in_costs(file, detail::message_of_costs, time_range);
+  std::vector<std::vector<double>> const forward =
+    detail::times_in_costs(file, detail::kinds_in_file[0]);
+  std::size_t const most = 65535;
+  if (forward.size() > most || forward.front().size() > most)
+    detail::refuse_costs(file, "forward", "has more than 65535 stages or chunks");
+  int const stage_count = static_cast<int>(forward.size());
+  int const chunk_count = static_cast<int>(forward.front().size());
+  cut_costs result{stage_count,
+                   chunk_count,
+                   cost_table(detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message}),
+                   detail::links_in_costs(file)};
+  if (!result.links.empty())
+    result.message_bytes = detail::number_in_costs(file, detail::bytes_of_costs, byte_range);
+  double work = 0;
+  for (detail::kind_in_file const& kind : detail::kinds_in_file) {
+    std::vector<std::vector<double>> rows = detail::times_in_costs(file, kind);
+    if (rows.empty() && kind.kind == pass_kind::recompute)
+      rows = forward;
+    if (rows.empty())
+      continue;
+    if (rows.size() != forward.size() || rows.front().size() != forward.front().size())
+      detail::refuse_costs(file,
+                           kind.name,
+                           "is of " + std::to_string(rows.size()) + " x " +
+                             std::to_string(rows.front().size()) +
+                             " stages and chunks, 'forward' of " + std::to_string(stage_count) +
+                             " x " + std::to_string(chunk_count) + "; all are of the same cut");
+    for (int stage = 0; stage < stage_count; ++stage)
+      for (int chunk = 0; chunk < chunk_count; ++chunk) {
+        double const time = rows[static_cast<std::size_t>(stage)][static_cast<std::size_t>(chunk)];
+        result.times.set(kind.kind, stage, chunk, time);
+        work += kind.needed ? time : 0;
+      }
+  }
+  if (!(work > 0))
+    detail::refuse_costs(file, "forward", "and the backward passes take no time; measure again");
+  return result;
+}
+
+} // namespace pipelining::inline v0_2

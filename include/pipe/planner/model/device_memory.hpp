@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a timetable holds at most, in bytes. Header for pipelining::peak_activation_bytes,
+//! peak_kept_input_bytes, peak_host_bytes and peak_device_bytes.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/timetable/pool_effect.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The most bytes of activations that a device holds at once, as the flow says which pass
+//! takes and which gives back: in training from the start of a forward pass to the end of
+//! `backward` or `backward_weight`.
+//! @param bytes_of `bytes_of(pass)`: the activation of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double
+peak_activation_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
+  return detail::peak_of<double>(table, device, slot_class::activation, bytes_of);
+}
+
+//! @brief The same of any pool of slots: of `slot_class::weights` the whole weights that are
+//! gathered at once, of `slot_class::full_gradients` the gradients that have not been scattered.
+//! @param bytes_of `bytes_of(pass)`: what lies in the slot of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double
+peak_slot_bytes(timetable_view table, int device, slot_class of, BytesOf const& bytes_of) {
+  return detail::peak_of<double>(table, device, of, bytes_of);
+}
+
+//! @brief The most bytes of inputs that a device keeps at once for passes that are recomputed: from
+//! the start of a checkpointed forward pass to the end of its recomputation. 0 without such passes.
+//! @param bytes_of `bytes_of(pass)`: the input of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double
+peak_kept_input_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
+  double held = 0;
+  double peak = 0;
+  for (pass const& what : table.row(device)) {
+    if (what.kind == pass_kind::checkpointed_forward)
+      held += static_cast<double>(bytes_of(what));
+    peak = held > peak ? held : peak;
+    if (what.kind == pass_kind::recompute)
+      held -= static_cast<double>(bytes_of(what));
+  }
+  return peak;
+}
+
+//! @brief The most bytes of activations that a device has on the host at once: from the start of
+//! the copy out to the end of the copy in. 0 without copies.
+//! @param bytes_of as for `peak_activation_bytes`.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double peak_host_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
+  return detail::peak_of<double>(table, device, slot_class::host_activation, bytes_of);
+}
+
+//! @brief What one unit on one stage takes on a device, in bytes.
+struct unit_bytes {
+  double activation = 0; //!< all that backward reads
+  double kept = 0;  //!< of it what a checkpointed forward pass keeps, the stage's input included
+  double moved = 0; //!< of it what copies take to the host
+};
+
+//! @brief The most bytes of activations that a device holds at once where some are recomputed or
+//! moved in part: a checkpointed forward pass has the whole activation while it runs and `kept` of
+//! it then, `recompute` brings the rest back, and a copy takes `moved` of it to the host and back.
+//! @param bytes_of `bytes_of(pass)` gives the unit_bytes of the unit and stage of this pass.
+//! @complexity O(n) for the n passes of the device.
+template <class BytesOf>
+[[nodiscard]] double peak_device_bytes(timetable_view table, int device, BytesOf const& bytes_of) {
+  return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
+    unit_bytes const of = bytes_of(what);
+    switch (what.kind) {
+    case pass_kind::forward:
+    case pass_kind::offloaded_forward: return ends ? 0 : of.activation;
+    case pass_kind::checkpointed_forward: return ends ? of.kept - of.activation : of.activation;
+    case pass_kind::recompute: return ends ? 0 : of.activation - of.kept;
+    case pass_kind::copy_out: return ends ? -of.moved : 0;
+    case pass_kind::copy_in: return ends ? 0 : of.moved;
+    case pass_kind::backward:
+    case pass_kind::backward_weight: return ends ? -of.activation : 0;
+    default: return 0;
+    }
+  });
+}
+
+} // namespace pipelining::inline v0_2

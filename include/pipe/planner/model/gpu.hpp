@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a prediction must know of a GPU. Header for pipelining::gpu, efficiency, band,
+//! known_gpus and find_gpu.
+//!
+//! The table holds data sheets, not measurements. Programs replace any number of it, and the
+//! timetable tool reads a GPU from a file.
+
+#include <pipe/flow/limits.hpp>
+
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The rates of one GPU. Bytes are decimal: 80 GB are 80e9.
+struct gpu {
+  double peak_tflops = 1;      //!< bf16, dense, 1e12 operations a second
+  double memory_gb = 1;        //!< 1e9 bytes
+  double link_gb_per_s = 1;    //!< to a GPU of the same machine, one way
+  double network_gb_per_s = 1; //!< to a GPU of another machine, one way
+  double host_gb_per_s = 1;    //!< to the memory of the host, one way
+  int gpus_per_machine = 8;    //!< that are joined by links
+
+  friend constexpr bool operator==(gpu const&, gpu const&) = default;
+};
+
+//! @brief A range that a figure lies in.
+struct band {
+  double least = 1; //!< its lower end
+  double most = 1;  //!< its upper end
+};
+
+//! @brief The share of the peak rate that passes reach.
+//!
+//! Defaults come from pass times published for one 4B model on A100 (40 experiments with Vocabulary
+//! Parallelism): whole layers, whose attention was a small part, and the output layer. Nothing
+//! comparable is known of other GPUs or of attention alone, so all take the same numbers.
+struct efficiency {
+  double linear = 0.62;     //!< of products with weights
+  double attention = 0.62;  //!< of attention
+  double vocabulary = 0.40; //!< of the output layer
+};
+
+//! @brief The published range behind `efficiency::linear`.
+inline constexpr band linear_efficiency_band{0.61, 0.64};
+//! @brief The published range behind `efficiency::vocabulary`.
+inline constexpr band vocabulary_efficiency_band{0.31, 0.48};
+
+//! @brief A GPU with its name.
+struct named_gpu {
+  std::string_view name; //!< as the command line spells it
+  gpu rates;             //!< what it does in a second
+};
+
+namespace detail {
+//! Links are half of what data sheets give for both ways together; networks of one adapter of 200
+//! or 400 Gbit/s per GPU are an assumption.
+inline constexpr named_gpu gpus[] = {
+  {"a100", {312, 80, 300, 25, 24}},
+  {"h100", {989, 80, 450, 50, 50}},
+  {"h200", {989, 141, 450, 50, 50}},
+  {"h20", {148, 96, 450, 50, 50}},
+};
+} // namespace detail
+
+//! @brief The GPUs that have a name.
+[[nodiscard]] constexpr std::span<named_gpu const> known_gpus() noexcept {
+  return detail::gpus;
+}
+
+namespace detail {
+//! A number of `gpu` with its name.
+struct gpu_member {
+  char const* name;
+  double gpu::*member;
+};
+inline constexpr gpu_member gpu_members[] = {{"peak_tflops", &gpu::peak_tflops},
+                                             {"memory_gb", &gpu::memory_gb},
+                                             {"link_gb_per_s", &gpu::link_gb_per_s},
+                                             {"network_gb_per_s", &gpu::network_gb_per_s},
+                                             {"host_gb_per_s", &gpu::host_gb_per_s}};
+} // namespace detail
+
+//! @brief Checks that rates and memory lie in `gpu_range`.
+//! @throws std::invalid_argument with one sentence.
+constexpr void check_gpu(gpu const& rates) {
+  for (detail::gpu_member const& each : detail::gpu_members)
+    if (!gpu_range.contains(rates.*each.member))
+      throw std::invalid_argument(std::string("gpu: ") + each.name + " must be " + gpu_range.words);
+  if (rates.gpus_per_machine < 1)
+    throw std::invalid_argument("gpu: gpus_per_machine must be at least 1");
+}
+
+//! @brief The GPU of a name.
+//! @throws std::invalid_argument that lists the names when there is none.
+[[nodiscard]] inline gpu find_gpu(std::string_view name) {
+  std::string all;
+  for (named_gpu const& each : known_gpus()) {
+    if (each.name == name)
+      return each.rates;
+    all += (all.empty() ? "" : ", ") + std::string(each.name);
+  }
+  throw std::invalid_argument("there is no GPU of the name '" + std::string(name.substr(0, 60)) +
+                              "'; the known ones are " + all);
+}
+
+} // namespace pipelining::inline v0_2

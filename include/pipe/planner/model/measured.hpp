@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Times of passes from steps that ran. Header for pipelining::costs_of and
+//! pipelining::retime.
+
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/planner/model/links.hpp>
+#include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <iterator>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
+//! over microbatches and steps, of messages `message_seconds`.
+//!
+//! Half of a fused backward pass counts as that of the input, half as that of the weights.
+//! @param measured tables of the same extents with measured times, as `trace` of a runner gives
+//! them. @return what no step has, is 0
+//! @throws std::invalid_argument without steps, for steps of different extents and for passes that
+//! did not run
+//! @complexity O(n) for n passes
+[[nodiscard]] inline cost_table costs_of(std::span<timetable_view const> measured) {
+  if (measured.empty())
+    throw std::invalid_argument("costs_of: give at least one measured step");
+  shape const& extents = measured.front().extents;
+  auto const count =
+    static_cast<std::size_t>(stages(extents)) * static_cast<std::size_t>(extents.chunks);
+  std::vector<std::vector<double>> samples(std::size(timed_kinds) * count);
+  auto const add = [&](pass_kind kind, pass const& what, double time) {
+    for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
+      if (timed_kinds[row] == kind)
+        samples[row * count + static_cast<std::size_t>(what.stage * extents.chunks + what.chunk)]
+          .push_back(time);
+  };
+  for (timetable_view const& table : measured) {
+    if (!(table.extents == extents))
+      throw std::invalid_argument("costs_of: the steps are of pipelines of different extents");
+    for (int i = 0; i < table.size(); ++i) {
+      pass const& what = table.passes[i];
+      double const time = table.ends[i] - table.starts[i];
+      if (!(table.starts[i] >= 0 && time >= 0))
+        throw std::invalid_argument("costs_of: a pass has no measured time; give whole steps");
+      switch (what.kind) {
+      case pass_kind::checkpointed_forward:
+      case pass_kind::offloaded_forward: add(pass_kind::forward, what, time); break;
+      case pass_kind::backward:
+        add(pass_kind::backward_input, what, time / 2);
+        add(pass_kind::backward_weight, what, time / 2);
+        break;
+      default: add(what.kind, what, time);
+      }
+    }
+  }
+  cost_table result(extents, {0, 0, 0, message_seconds(measured)});
+  for (std::size_t row = 0; row < std::size(timed_kinds); ++row)
+    for (int stage = 0; stage < stages(extents); ++stage)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk)
+        result.set(
+          timed_kinds[row],
+          stage,
+          chunk,
+          detail::median(
+            samples[row * count + static_cast<std::size_t>(stage * extents.chunks + chunk)]));
+  return result;
+}
+
+//! @brief The same order under other costs.
+//! @complexity O(n) for n passes
+template <cost_model Cost>
+[[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table, Cost const& cost) {
+  return simulate({table.extents, table.passes, table.offsets, table.tables}, cost);
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Models and GPUs from JSON files. Header for pipelining::read_transformer and
+//! pipelining::read_gpu.
+//!
+//! A model's file is the `config.json` that model hubs publish, or an object with the names of the
+//! members of `transformer`. Only numbers, booleans and words at the top are looked at.
+
+#include <pipe/flow/limits.hpp>
+#include <pipe/planner/model/flat_json.hpp>
+#include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/transformer.hpp>
+
+#include <cmath>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! "model file, line 3: 'hidden' must be ...".
+[[noreturn]] inline void
+refuse_member(char const* what, flat_json const& file, char const* name, char const* wanted) {
+  throw std::invalid_argument(std::string(what) + ", line " + std::to_string(file.line_of(name)) +
+                              ": '" + name + "' must be " + wanted);
+}
+
+//! The first of some names that there is, as a whole number.
+[[nodiscard]] inline int whole_number(flat_json const& file,
+                                      std::initializer_list<char const*> names,
+                                      int otherwise,
+                                      char const* what = "model file") {
+  for (char const* const name : names) {
+    auto const found = file.numbers().find(name);
+    bool const missing = found == file.numbers().end();
+    if (missing && file.words().count(name) == 0)
+      continue;
+    double const value = missing ? 0.5 : found->second; // words are no numbers, in quotes or not
+    if (value != std::floor(value) || !model_range.contains(value))
+      refuse_member(what, file, name, model_range.words);
+    return static_cast<int>(value);
+  }
+  if (otherwise < 0)
+    throw std::invalid_argument(std::string(what) + ": '" + *names.begin() +
+                                "' is missing (or, in a hub's config.json, '" + names.end()[-1] +
+                                "')");
+  return otherwise;
+}
+
+} // namespace detail
+
+//! @brief The model that a JSON text describes.
+//! @throws std::invalid_argument that says what is missing or wrong.
+[[nodiscard]] inline transformer read_transformer(std::string_view json) {
+  detail::flat_json const file(json);
+  transformer model;
+  model.layers = detail::whole_number(file, {"layers", "n_layer", "num_hidden_layers"}, -1);
+  model.hidden = detail::whole_number(file, {"hidden", "n_embd", "hidden_size"}, -1);
+  model.heads = detail::whole_number(file, {"heads", "n_head", "num_attention_heads"}, -1);
+  model.kv_heads = detail::whole_number(file, {"kv_heads", "num_key_value_heads"}, model.heads);
+  model.head_width = detail::whole_number(file, {"head_width", "head_dim"}, 0);
+  model.vocabulary = detail::whole_number(file, {"vocabulary", "vocab_size"}, -1);
+  model.experts = detail::whole_number(
+    file, {"experts", "num_local_experts", "num_experts", "n_routed_experts"}, 0);
+  model.experts_per_token =
+    detail::whole_number(file, {"experts_per_token", "num_experts_per_tok"}, 0);
+  int const dense = detail::whole_number(file, {"ffn", "n_inner", "intermediate_size"}, 0);
+  model.ffn =
+    model.experts > 0 ? detail::whole_number(file, {"moe_intermediate_size"}, dense) : dense;
+  if (model.ffn == 0)
+    model.ffn = 4 * model.hidden;
+  model.shared_ffn =
+    detail::whole_number(file, {"shared_ffn", "shared_expert_intermediate_size"}, 0);
+  if (model.experts == 0)
+    model.experts_per_token = model.shared_ffn = 0;
+  // Hubs do not say whether there is a gate; those whose activation is SiLU have one.
+  auto const activation = file.words().find("hidden_act");
+  bool const silu = activation != file.words().end() && activation->second == "silu";
+  model.gated = detail::whole_number(file, {"gated"}, silu ? 1 : 0) != 0;
+  model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
+  check_transformer(model);
+  return model;
+}
+
+//! @brief The GPU that a JSON text describes, with the names of the members of `gpu`.
+//! @throws std::invalid_argument that says what is missing or wrong.
+[[nodiscard]] inline gpu read_gpu(std::string_view json) {
+  detail::flat_json const file(json);
+  gpu result;
+  for (detail::gpu_member const& each : detail::gpu_members) {
+    auto const found = file.numbers().find(each.name);
+    if (found == file.numbers().end() && !file.names().contains(each.name))
+      throw std::invalid_argument(std::string("GPU file: '") + each.name + "' is missing");
+    if (found == file.numbers().end() || !gpu_range.contains(found->second))
+      detail::refuse_member(
+        "GPU file", file, each.name, (std::string("a number ") + gpu_range.words).c_str());
+    result.*each.member = found->second;
+  }
+  result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8, "GPU file");
+  check_gpu(result);
+  return result;
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The passes of one microbatch as a graph, for bounds. Header for
+//! pipelining::detail::microbatch_graph.
+
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/planner/search/bound_kinds.hpp>
+#include <pipe/timetable/cost.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! A pass of one microbatch.
+struct bound_node {
+  pass what;
+  int device = 0;
+  double time = 0;
+};
+
+//! The graph of the passes of one microbatch, from the links of its flow and of its stages.
+template <class Cost>
+class microbatch_graph {
+public:
+  microbatch_graph(pipeline const& over, Cost const& cost, int microbatch, bound_case const& of)
+      : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
+    auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
+    made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
+    again_.resize(units);
+    for (int stage = 0; stage < stages(over.extents); ++stage)
+      for (pass_kind const kind : kinds_of_stage(over, stage))
+        for (int chunk = 0; chunk < chunks_; ++chunk)
+          add(row_writer::make(kind, stage, microbatch, chunk), cost);
+    if (of.recomputes_all)
+      for (bound_node const& node : nodes_)
+        if (node.what.kind == pass_kind::backward_input)
+          again_[unit(node.what.stage, node.what.chunk)] = cost.duration(
+            row_writer::make(pass_kind::recompute, node.what.stage, microbatch, node.what.chunk));
+    if (of.pairs)
+      fit_pairs(cost);
+    sort_edges(edges_into(cost));
+  }
+
+  //! The chunks of this microbatch.
+  [[nodiscard]] int chunks() const noexcept { return chunks_; }
+  //! The time of the recomputation that comes before a gradient of the input; 0 without.
+  [[nodiscard]] double again(int stage, int chunk) const noexcept {
+    return again_[unit(stage, chunk)];
+  }
+  //! The number of a pass of training of a stage that is in no group.
+  [[nodiscard]] std::size_t at(pass_kind kind, int stage, int chunk) const noexcept {
+    return made_by_[place(row_of(kind, stage), stage, chunk)];
+  }
+  [[nodiscard]] std::vector<bound_node> const& nodes() const noexcept { return nodes_; }
+  [[nodiscard]] double time(std::size_t node) const noexcept { return nodes_[node].time; }
+  [[nodiscard]] int device(int stage) const noexcept {
+    return device_of(over_, stage, microbatch_);
+  }
+  [[nodiscard]] bool in_group(int stage) const noexcept {
+    return pipelining::in_group(over_, stage);
+  }
+
+  //! The longest paths to the starts of all from the start of one pass; negative: there is none.
+  void starts_from(std::size_t from, std::vector<double>& start) const {
+    start.assign(nodes_.size(), -1.0);
+    start[from] = 0;
+    extend(start);
+  }
+  //! The same from the start of any pass on a device, or anywhere where that is negative.
+  void starts_on(int device, std::vector<double>& start) const {
+    begin_on(device, start);
+    extend(start);
+  }
+  //! The longest paths from the ends of all to the end of any pass on a device, or anywhere where
+  //! that is negative.
+  void tails_to(int device, std::vector<double>& tail) const {
+    begin_on(device, tail);
+    for (auto edge = edges_.rbegin(); edge != edges_.rend(); ++edge)
+      if (tail[edge->after] >= 0)
+        tail[edge->before] =
+          std::max(tail[edge->before], edge->latency + time(edge->after) + tail[edge->after]);
+  }
+
+  [[nodiscard]] bool same_times(Cost const& cost, int microbatch, bound_case const& of) const {
+    if (chunks_of(over_, microbatch) != chunks_)
+      return false;
+    auto const same = [&](pass what) {
+      double const mine = cost.duration(what);
+      what.microbatch = static_cast<std::uint16_t>(microbatch);
+      return cost.duration(what) == mine;
+    };
+    for (int chunk = 0; chunk < chunks_; ++chunk)
+      if (weight(of, chunk) != weight(of, microbatch, chunk))
+        return false;
+    for (bound_node const& node : nodes_) {
+      pass const& what = node.what;
+      if (!same(what) ||
+          (of.recomputes_all && what.kind == pass_kind::forward &&
+           !same(row_writer::make(pass_kind::recompute, what.stage, microbatch_, what.chunk))))
+        return false;
+    }
+    return true;
+  }
+
+  //! The memory of the activation of a chunk.
+  [[nodiscard]] double weight(bound_case const& of, int chunk) const {
+    return weight(of, microbatch_, chunk);
+  }
+
+private:
+  static constexpr std::size_t none = ~std::size_t{0};
+  struct link {
+    std::size_t before;
+    std::size_t after;
+    double latency;
+  };
+
+  [[nodiscard]] double weight(bound_case const& of, int microbatch, int chunk) const {
+    if (of.weights.empty())
+      return 1.0 / chunks_;
+    bool const by_chunk = over_.first_units == nullptr &&
+                          of.weights.size() == static_cast<std::size_t>(over_.extents.chunks);
+    int const at = by_chunk ? chunk : first_unit(over_, microbatch) + chunk;
+    return of.weights[static_cast<std::size_t>(at)];
+  }
+  [[nodiscard]] std::size_t unit(int stage, int chunk) const noexcept {
+    return static_cast<std::size_t>(stage * chunks_ + chunk);
+  }
+  [[nodiscard]] std::size_t place(int row, int stage, int chunk) const noexcept {
+    return unit(row * stages(over_.extents) + stage, chunk);
+  }
+  [[nodiscard]] int row_of(pass_kind kind, int stage) const noexcept {
+    return links_of(over_, row_writer::make(kind, stage, microbatch_)).made[0];
+  }
+  void add(pass const& what, Cost const& cost) {
+    for (int const row : links_of(over_, what).made)
+      if (row != kind_links::none)
+        made_by_[place(row, what.stage, what.chunk)] = nodes_.size();
+    nodes_.push_back({what, device(what.stage), cost.duration(what)});
+  }
+
+  //! Shortens all passes by one factor, such that the two of a pair fit one behind the other into
+  //! the time of the pair: what bounds them then bounds orders with pairs.
+  void fit_pairs(Cost const& cost) {
+    double factor = 1;
+    for (bound_node const& one : nodes_)
+      for (bound_node const& other : nodes_)
+        if (one.what.kind == pass_kind::forward && other.what.kind == pass_kind::backward_input)
+          for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
+            pass backward = other.what;
+            backward.kind = kind;
+            double const sum = cost.duration(one.what) + cost.duration(backward);
+            if (sum > 0)
+              factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
+          }
+    for (bound_node& node : nodes_)
+      node.time *= factor;
+    for (double& each : again_)
+      each *= factor;
+  }
+
+  //! What each pass waits for.
+  [[nodiscard]] std::vector<std::vector<link>> edges_into(Cost const& cost) const {
+    std::vector<std::vector<link>> into(nodes_.size());
+    int const per_row = stages(over_.extents) * units(over_);
+    std::span<double const> const links = links_of(cost);
+    group_times const groups = groups_of(cost);
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      pass const& what = nodes_[node].what;
+      dependency_list const needed = dependencies(over_, what);
+      for (int i = 0; i < needed.count; ++i) {
+        int const index = needed.index(i);
+        int const chunk = index % units(over_) - first_unit(over_, microbatch_);
+        std::size_t const before = made_by_[place(index / per_row, needed.stage(i), chunk)];
+        if (before == none) // made by what not every order has, such as a recomputation
+          continue;
+        int const from = needed.stage(i);
+        double const message = message_time(links.empty() ? nullptr : links.data(),
+                                            over_.extents.devices,
+                                            cost.latency(),
+                                            nodes_[before].device,
+                                            nodes_[node].device);
+        into[node].push_back(
+          {before,
+           node,
+           from == what.stage ? 0 : transfer_time(over_, groups, message, from, what.stage)});
+      }
+      if (what.kind == pass_kind::backward_input)
+        into[node].push_back(
+          {at(pass_kind::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+    }
+    return into;
+  }
+  //! Those into a pass before those out of it.
+  void sort_edges(std::vector<std::vector<link>> const& into) {
+    std::vector<std::vector<std::size_t>> behind(nodes_.size());
+    std::vector<std::size_t> waits(nodes_.size());
+    std::vector<std::size_t> ready;
+    for (std::size_t node = 0; node < nodes_.size(); ++node) {
+      waits[node] = into[node].size();
+      for (link const& each : into[node])
+        behind[each.before].push_back(node);
+      if (waits[node] == 0)
+        ready.push_back(node);
+    }
+    for (std::size_t next = 0; next < ready.size(); ++next) {
+      edges_.insert(edges_.end(), into[ready[next]].begin(), into[ready[next]].end());
+      for (std::size_t const node : behind[ready[next]])
+        if (--waits[node] == 0)
+          ready.push_back(node);
+    }
+  }
+
+  void begin_on(int device, std::vector<double>& time) const {
+    time.assign(nodes_.size(), -1.0);
+    for (std::size_t node = 0; node < nodes_.size(); ++node)
+      if (device < 0 || nodes_[node].device == device)
+        time[node] = 0;
+  }
+  void extend(std::vector<double>& start) const {
+    for (link const& each : edges_)
+      if (start[each.before] >= 0)
+        start[each.after] =
+          std::max(start[each.after], start[each.before] + time(each.before) + each.latency);
+  }
+
+  pipeline over_;
+  int microbatch_;
+  int chunks_;
+  std::vector<bound_node> nodes_;
+  std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
+  std::vector<double> again_;        // [S][C] of recomputations
+  std::vector<link> edges_;
+};
+
+} // namespace detail
+} // namespace pipelining::inline v0_2

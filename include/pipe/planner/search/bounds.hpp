@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Times that no order of passes can beat. Header for pipelining::bound_options,
+//! pipelining::time_bound, pipelining::time_bounds and least_times.
+//!
+//! A bound holds for every order of a pipeline on a placement, with whole or split backward passes.
+//! Three things bound a pipeline: the path of one microbatch there and back, the work of the
+//! busiest device between what has to come before and after it, and the memory that activations
+//! hold while they wait.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/planner/search/bound_paths.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What orders do with activations between forward and backward passes, of what their flow
+//! lets them do.
+enum class memory_relief {
+  any,           //!< keep, recompute or copy each to the host and back
+  recompute,     //!< keep or recompute each
+  recompute_all, //!< recompute every one, as under `with_recompute`
+  copy           //!< keep or copy each, as under `with_offload`
+};
+
+//! @brief What a bound may presume of the orders that it is for.
+struct bound_options {
+  //! Activations that a device may hold, in whole microbatches of one stage; or in the unit of
+  //! `chunk_shares`.
+  double memory_limit = std::numeric_limits<double>::infinity();
+  //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
+  //! shares. Or what the activation of each unit takes in any unit of memory, such as tokens,
+  //! [units]; under a limit unequal numbers of chunks need that. Not owned.
+  std::span<double const> chunk_shares = {};
+  //! Whether forward and backward passes may overlap in pairs, at the time the cost gives for them.
+  bool pairs = false;
+  memory_relief relief = memory_relief::any; //!< what the orders do to free memory in between
+};
+
+//! @brief A time, by what bounds it.
+struct time_bound {
+  double path = 0;   //!< the longest chain of passes and messages of one microbatch
+  double work = 0;   //!< the work of a device, after its heads and before its tails
+  double memory = 0; //!< under the limit; 0 where there is none
+
+  //! The largest of them.
+  [[nodiscard]] constexpr double least() const noexcept {
+    return std::max(path, std::max(work, memory));
+  }
+  //! @brief The word for what bounds it: "path", "work" or "memory".
+  [[nodiscard]] constexpr char const* reason() const noexcept {
+    return memory > work && memory > path ? "memory" : work >= path ? "work" : "path";
+  }
+};
+
+//! @brief The bounds on both times of a timetable.
+struct time_bounds {
+  time_bound span;     //!< on the span
+  time_bound makespan; //!< on the makespan
+};
+
+namespace detail {
+
+//! The longest of the preemptive schedules of one device by largest tail: no order of these jobs
+//! ends sooner, tails included.
+//! @source Jackson's rule; Carlier, "The one-machine sequencing problem", EJOR 1982.
+[[nodiscard]] inline double preemptive_end(std::vector<bound_job> jobs) {
+  std::sort(jobs.begin(), jobs.end(), [](bound_job const& a, bound_job const& b) {
+    return a.head < b.head;
+  });
+  auto const shorter_tail = [](bound_job const& a, bound_job const& b) { return a.tail < b.tail; };
+  std::vector<bound_job> ready;
+  double now = 0;
+  double end = 0;
+  std::size_t next = 0;
+  while (next < jobs.size() || !ready.empty()) {
+    if (ready.empty())
+      now = std::max(now, jobs[next].head);
+    for (; next < jobs.size() && jobs[next].head <= now; ++next) {
+      ready.push_back(jobs[next]);
+      std::push_heap(ready.begin(), ready.end(), shorter_tail);
+    }
+    std::pop_heap(ready.begin(), ready.end(), shorter_tail);
+    bound_job job = ready.back();
+    ready.pop_back();
+    double const until = next < jobs.size() ? jobs[next].head : HUGE_VAL;
+    if (now + job.time > until) {
+      job.time -= until - now;
+      now = until;
+      ready.push_back(job);
+      std::push_heap(ready.begin(), ready.end(), shorter_tail);
+    } else {
+      now += job.time;
+      end = std::max(end, now + job.tail);
+    }
+  }
+  return end;
+}
+
+//! The least span of a device whose activations are `count`, live `life` at least, and may be
+//! `room` at a time: each start waits for the one before it, which takes `taker`, and for the end
+//! of the one `room` before.
+[[nodiscard]] inline double
+end_of_room(double count, double room, double life, double taker) noexcept {
+  if (count < 1 || room >= count || room * taker >= life)
+    return 0;
+  double const rounds = std::floor((count - 1) / room);
+  return rounds * life + (count - 1 - rounds * room) * taker + life;
+}
+
+//! The least span of one device under a memory limit.
+//! @param once an activation comes and goes once. @param stays it stays until then.
+[[nodiscard]] inline double
+least_span_in_memory(bound_device const& device, double limit, bool once, bool stays) {
+  if (!(device.weight > limit))
+    return 0;
+  double bound = device.living / limit; // Little's law: what is held, over all time
+  double const most = std::floor(limit / device.least_weight + 1e-9);
+  if (once)
+    bound = std::max(bound, end_of_room(device.count, most, device.least_life, device.least_taker));
+  for (bound_stage const& stage : device.stages)
+    if (once)
+      bound = std::max(bound, end_of_room(stage.count, most, stage.least_life, stage.least_taker));
+  if (!stays)
+    return bound;
+  // Before its first backward pass a device can run what fits of the forward passes, behind its
+  // last forward pass what is left of the activations that it holds. More than the limit never
+  // fits, so the first backward pass comes before the last forward pass, and both waits add up.
+  double const forwards = std::min(most * device.most_forward, limit * device.forward_per_weight);
+  double const backwards =
+    std::min(most * device.most_backward, limit * device.backward_per_weight);
+  double const up = std::max(0.0, device.first_backward - forwards);
+  double const down = std::max(0.0, device.behind_last_forward - backwards);
+  return std::max(bound, device.work + up + down);
+}
+
+} // namespace detail
+
+//! @brief The span and the makespan that no order of this pipeline can beat.
+//!
+//! Where activations are recomputed or copied to the host and back, memory bounds count the time
+//! that they are on the device at least; what a forward pass that is recomputed works with is not
+//! counted.
+//! Stages of groups, such as shards of a vocabulary, have activations of other sizes, which the
+//! limit does not count.
+//! @param over any placement, stages in a chain or a graph that goes forward and back. @param cost
+//! any cost model. @throws std::invalid_argument for other stages, extents that cannot be, a limit
+//! at which nothing runs, or shares that are not one per chunk or unit.
+//! @complexity O(n) for n passes to look at all costs; on top of it, for each run of microbatches
+//! of equal costs, O(P E), and O(S C E) under a memory limit, with E edges between its passes: O(S
+//! C) in a chain.
+//! @source own derivation: longest paths, Jackson's preemptive schedule per device, Little's law,
+//! and windows before the first backward and behind the last forward pass.
+template <cost_model Cost>
+[[nodiscard]] time_bounds
+least_times(pipeline const& over, Cost const& cost, bound_options const& options = {}) {
+  shape const& extents = over.extents;
+  check_extents(extents);
+  if (stages_go_one_way(*over.declared))
+    throw std::invalid_argument(
+      "least_times: every stage must go forward and back; here each goes one way");
+  if (extents.where == placement::custom && over.holders == nullptr)
+    throw std::invalid_argument(
+      "least_times: a custom placement has its devices in a table; give the pipeline of it");
+  bool const limited = options.memory_limit < std::numeric_limits<double>::infinity();
+  bool const unequal = over.first_units != nullptr;
+  std::size_t const given = options.chunk_shares.size();
+  if (given != 0 && given != static_cast<std::size_t>(units(over)) &&
+      (unequal || given != static_cast<std::size_t>(extents.chunks)))
+    throw std::invalid_argument(unequal ? "least_times: give what each unit takes"
+                                        : "least_times: give one share per chunk");
+  if (unequal && limited && given == 0)
+    throw std::invalid_argument("least_times: microbatches have unequal numbers of chunks; under a "
+                                "memory limit, give what each unit takes");
+  bool const all = options.relief == memory_relief::recompute_all;
+  bool const recomputes =
+    options.relief != memory_relief::copy && (*over.declared)[pass_kind::recompute].exists();
+  bool const copies =
+    (options.relief == memory_relief::any || options.relief == memory_relief::copy) &&
+    (*over.declared)[pass_kind::copy_out].exists();
+  if (all && !recomputes)
+    throw std::invalid_argument("least_times: these passes are of a flow without recomputation");
+  if (!(options.memory_limit > 0))
+    throw std::invalid_argument("least_times: the memory limit must be above 0");
+  detail::bound_facts const facts = detail::gather_facts(
+    over, cost, {options.chunk_shares, options.pairs, limited, recomputes, all, copies});
+  bool const stays = !options.pairs && !recomputes && !copies;
+  time_bounds result;
+  result.makespan.path = facts.path;
+  for (detail::bound_device const& device : facts.devices) {
+    if (device.count == 0)
+      continue;
+    result.span.path = std::max(result.span.path, device.path);
+    result.span.work = std::max(result.span.work, detail::preemptive_end(device.within));
+    result.makespan.work =
+      std::max(result.makespan.work, detail::preemptive_end(device.from_start));
+    if (!limited)
+      continue;
+    if (options.memory_limit < device.least_weight * (1 - 1e-9))
+      throw std::invalid_argument(
+        "least_times: the memory limit is below one activation, so nothing runs");
+    // Shards of a vocabulary may run where a device waits in between.
+    double const span = detail::least_span_in_memory(
+      device, options.memory_limit, !copies, stays && !device.has_shards);
+    result.span.memory = std::max(result.span.memory, span);
+    if (span > 0)
+      result.makespan.memory = std::max(result.makespan.memory, device.first + span);
+  }
+  return result;
+}
+
+//! @brief The same for a placement with a name.
+template <cost_model Cost>
+[[nodiscard]] time_bounds
+least_times(shape const& extents, Cost const& cost, bound_options const& options = {}) {
+  return least_times(pipeline{extents}, cost, options);
+}
+
+} // namespace pipelining::inline v0_2

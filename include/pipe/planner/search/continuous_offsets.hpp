@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Building blocks from real times instead of slots. Header for
+//! pipelining::continuous_block.
+
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/v_search.hpp>
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Times of passes and messages in steps of a grid, the same on every device.
+struct grid_times {
+  int forward = 1;         //!< steps
+  int backward_input = 1;  //!< steps
+  int backward_weight = 1; //!< steps
+  int latency = 0;         //!< steps between two devices
+
+  //! @brief The work that a device has per microbatch: no interval is shorter.
+  [[nodiscard]] constexpr int busy() const noexcept {
+    return 2 * (forward + backward_input + backward_weight);
+  }
+};
+
+//! @brief A building block on a grid: the start of each pass of microbatch 0.
+struct continuous_block {
+  int devices = 0;         //!< P
+  int interval = 0;        //!< grid steps from one microbatch to the next
+  int peak = 0;            //!< most activations of one stage that a device holds
+  double mean = 0;         //!< activations held, on average over time and devices
+  std::vector<int> starts; //!< [P][leg::count] in grid steps; empty when none exists
+
+  //! When a device starts a leg, in grid steps.
+  [[nodiscard]] int start(int device, int at) const {
+    return starts[static_cast<std::size_t>(device * leg::count + at)];
+  }
+};
+
+namespace detail {
+
+//! How the passes of one device lie in the interval: starts behind the start of `forward_down`.
+struct device_pattern {
+  int start[leg::count];
+  std::int64_t weight_wait; //!< from the backward passes to the ends of their weight gradients
+
+  friend constexpr bool operator==(device_pattern const&, device_pattern const&) = default;
+  friend constexpr auto operator<=>(device_pattern const&, device_pattern const&) = default;
+};
+
+//! The continuous block of least mean memory by dynamic programming over the devices.
+class block_planner {
+public:
+  block_planner(int devices, grid_times const& times, int interval)
+      : devices_(devices), times_(times), interval_(interval) {}
+
+  [[nodiscard]] continuous_block plan() {
+    find_patterns();
+    continuous_block result{devices_, interval_, 0, 0, {}};
+    if (patterns_.empty())
+      return result;
+    std::size_t const count = patterns_.size();
+    auto const rows = static_cast<std::size_t>(devices_);
+    std::vector<std::uint32_t> from(rows * count);
+    std::vector<std::int64_t> cost(count);
+    for (std::size_t i = 0; i < count; ++i)
+      cost[i] = loss_cost(patterns_[i]) + patterns_[i].weight_wait;
+    for (int device = 1; device < devices_; ++device)
+      cost = extend(device, cost, from.data() + static_cast<std::size_t>(device) * count);
+    for (std::size_t i = 0; i < count; ++i)
+      cost[i] += turn_cost(patterns_[i]);
+    auto const best =
+      static_cast<std::size_t>(std::min_element(cost.begin(), cost.end()) - cost.begin());
+    std::vector<std::size_t> chosen(rows, best);
+    for (std::size_t row = rows - 1; row > 0; --row)
+      chosen[row - 1] = from[row * count + chosen[row]];
+    lay_out(chosen, result);
+    return result;
+  }
+
+private:
+  struct hop {
+    int down_forward; //!< wait of each leg beyond pass and message
+    int up_forward;
+    int down_backward;
+    int up_backward;
+  };
+
+  [[nodiscard]] int wrap(int value) const noexcept {
+    int const rest = value % interval_;
+    return rest < 0 ? rest + interval_ : rest;
+  }
+  //! The smallest value from `least` on with this residue.
+  [[nodiscard]] int at_least(int residue, int least) const noexcept {
+    return least + wrap(residue - least);
+  }
+
+  //! All ways to lay the four passes out so that both weight gradients still fit; idle time beyond
+  //! the work of the device lies in at most two places.
+  void find_patterns() {
+    int order[3] = {leg::forward_up, leg::backward_down, leg::backward_up};
+    int const idle = interval_ - times_.busy();
+    if (idle < 0)
+      return;
+    do {
+      for (int first = 0; first < 4; ++first)
+        for (int second = first; second < 4; ++second)
+          for (int here = 0; here < 4; ++here)
+            for (int there = here; there < 4; ++there)
+              for (int part = there == here ? idle : 1; part <= (there == here ? idle : idle - 1);
+                   ++part) {
+                int gaps[4] = {0, 0, 0, 0};
+                gaps[first] += times_.backward_weight;
+                gaps[second] += times_.backward_weight;
+                gaps[here] += part;
+                gaps[there] += there == here ? 0 : idle - part;
+                add_pattern(order, gaps);
+              }
+    } while (std::next_permutation(order, order + 3));
+    std::sort(patterns_.begin(), patterns_.end());
+    patterns_.erase(std::unique(patterns_.begin(), patterns_.end()), patterns_.end());
+  }
+
+  void add_pattern(int const* order, int const* gaps) {
+    device_pattern one{};
+    int now = times_.forward;
+    int free[8];
+    int room = 0;
+    for (int i = 0; i < 4; ++i) {
+      for (int k = 0; k < 2 && (k + 1) * times_.backward_weight <= gaps[i]; ++k)
+        free[room++] = now + k * times_.backward_weight;
+      now += gaps[i];
+      if (i == 3)
+        break;
+      one.start[order[i]] = now;
+      now += order[i] == leg::forward_up ? times_.forward : times_.backward_input;
+    }
+    one.weight_wait = std::numeric_limits<std::int64_t>::max();
+    int const down = one.start[leg::backward_down];
+    int const up = one.start[leg::backward_up];
+    for (int i = 0; i < room; ++i)
+      for (int k = 0; k < room; ++k) {
+        if (i == k)
+          continue;
+        int const first = at_least(free[i] - down, times_.backward_input);
+        int const second = at_least(free[k] - up, times_.backward_input);
+        if (first + second + 2 * times_.backward_weight >= one.weight_wait)
+          continue;
+        one.weight_wait = first + second + 2 * times_.backward_weight;
+        one.start[leg::weight_down] = first;
+        one.start[leg::weight_up] = second;
+      }
+    if (room >= 2)
+      patterns_.push_back(one);
+  }
+
+  //! Everybody waits for the turn at the loss: it counts in both stages of every device.
+  [[nodiscard]] std::int64_t loss_cost(device_pattern const& on) const {
+    return std::int64_t{2} * devices_ *
+           at_least(on.start[leg::backward_down] - on.start[leg::forward_up], times_.forward);
+  }
+  //! The turns on the last device count in the outer stage of every device.
+  [[nodiscard]] std::int64_t turn_cost(device_pattern const& on) const {
+    return std::int64_t{devices_} *
+           (at_least(on.start[leg::forward_up], times_.forward) +
+            at_least(on.start[leg::backward_up] - on.start[leg::backward_down],
+                     times_.backward_input));
+  }
+
+  [[nodiscard]] hop
+  between(device_pattern const& above, device_pattern const& below, int wait) const {
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
+    return {wait,
+            wrap(above.start[leg::forward_up] - below.start[leg::forward_up] - 2 * forward - wait),
+            wrap(below.start[leg::backward_down] - above.start[leg::backward_down] + forward -
+                 backward + wait),
+            wrap(above.start[leg::backward_up] - below.start[leg::backward_up] - forward -
+                 backward - wait)};
+  }
+
+  //! Waits between device - 1 and device, weighed by the activations that they keep alive. Moving
+  //! the device as a whole changes nothing until a wait wraps round, so two places suffice.
+  [[nodiscard]] std::pair<std::int64_t, int>
+  hop_cost(int device, device_pattern const& above, device_pattern const& below) const {
+    std::pair<std::int64_t, int> best{std::numeric_limits<std::int64_t>::max(), 0};
+    int const second = wrap(-between(above, below, 0).down_backward);
+    for (int const wait : {0, second}) {
+      hop const one = between(above, below, wait);
+      std::int64_t const cost =
+        std::int64_t{device} * (one.down_forward + one.up_backward) +
+        (std::int64_t{2} * devices_ - device) * (one.up_forward + one.down_backward);
+      if (cost < best.first)
+        best = {cost, wait};
+    }
+    return best;
+  }
+
+  //! Residues of a pattern; their differences decide the waits between two devices.
+  struct residues {
+    int forward_up;
+    int backward_down;
+    int before_backward; // - backward_down
+    int backward_up;
+    int forward_turn;  // forward_up - backward_down
+    int backward_turn; // backward_up - backward_down
+  };
+  [[nodiscard]] residues residues_of(device_pattern const& on) const {
+    int const forward = on.start[leg::forward_up];
+    int const down = on.start[leg::backward_down];
+    int const up = on.start[leg::backward_up];
+    return {
+      wrap(forward), wrap(down), wrap(-down), wrap(up), wrap(forward - down), wrap(up - down)};
+  }
+  //! A pattern of the device above, and what leads to it.
+  struct source {
+    std::int64_t cost;
+    std::uint32_t number;
+    residues at;
+  };
+
+  //! The least of `cost` and `hop_cost` for each pattern of a device, and the pattern above that it
+  //! is from.
+  [[nodiscard]] std::vector<std::int64_t>
+  extend(int device, std::vector<std::int64_t> const& cost, std::uint32_t* from) const {
+    // The cheapest first: no wait costs less than nothing, so the rest is out once one costs more.
+    std::vector<source> cheap;
+    for (std::size_t i = 0; i < cost.size(); ++i)
+      cheap.push_back({cost[i], static_cast<std::uint32_t>(i), residues_of(patterns_[i])});
+    std::sort(cheap.begin(), cheap.end(), [](source const& a, source const& b) {
+      return std::pair(a.cost, a.number) < std::pair(b.cost, b.number);
+    });
+    // What a wait costs whose residue is the sum of two, in the outer stages and in the others.
+    std::vector<std::int64_t> outer(2 * static_cast<std::size_t>(interval_));
+    std::vector<std::int64_t> inner(outer.size());
+    for (std::size_t i = 0; i < outer.size(); ++i) {
+      outer[i] = std::int64_t{device} * wrap(static_cast<int>(i));
+      inner[i] = (std::int64_t{2} * devices_ - device) * wrap(static_cast<int>(i));
+    }
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
+    std::vector<std::int64_t> next(cost.size(), std::numeric_limits<std::int64_t>::max());
+    for (std::size_t to = 0; to < next.size(); ++to) {
+      residues const here = residues_of(patterns_[to]);
+      std::int64_t const* const forward_up = &inner[index(-here.forward_up - 2 * forward)];
+      std::int64_t const* const backward_down =
+        &inner[index(here.backward_down + forward - backward)];
+      std::int64_t const* const backward_up = &outer[index(-here.backward_up - forward - backward)];
+      // The same where the wait of forward_down is the one that leaves backward_down none.
+      std::int64_t const* const forward_down =
+        &outer[index(here.before_backward + backward - forward)];
+      std::int64_t const* const forward_turn =
+        &inner[index(-here.forward_turn - forward - backward)];
+      std::int64_t const* const backward_turn = &outer[index(-here.backward_turn - 2 * backward)];
+      std::int64_t best = std::numeric_limits<std::int64_t>::max();
+      for (source const& one : cheap) {
+        if (one.cost >= best)
+          break;
+        std::int64_t const at_once = forward_up[one.at.forward_up] +
+                                     backward_down[one.at.before_backward] +
+                                     backward_up[one.at.backward_up];
+        std::int64_t const later = forward_down[one.at.backward_down] +
+                                   forward_turn[one.at.forward_turn] +
+                                   backward_turn[one.at.backward_turn];
+        std::int64_t const sum = one.cost + std::min(at_once, later);
+        if (sum >= best)
+          continue;
+        best = sum;
+        from[to] = one.number;
+      }
+      next[to] = best + patterns_[to].weight_wait;
+    }
+    return next;
+  }
+  [[nodiscard]] std::size_t index(int value) const noexcept {
+    return static_cast<std::size_t>(wrap(value));
+  }
+
+  //! Turns patterns and waits into starts.
+  void lay_out(std::vector<std::size_t> const& chosen, continuous_block& result) const {
+    int const last = devices_ - 1;
+    int const forward = times_.forward + times_.latency;
+    int const backward = times_.backward_input + times_.latency;
+    std::vector<hop> hops;
+    for (std::size_t i = 1; i < chosen.size(); ++i) {
+      device_pattern const& above = patterns_[chosen[i - 1]];
+      device_pattern const& below = patterns_[chosen[i]];
+      hops.push_back(between(above, below, hop_cost(static_cast<int>(i), above, below).second));
+    }
+    device_pattern const& top = patterns_[chosen.front()];
+    device_pattern const& bottom = patterns_[chosen.back()];
+    result.starts.assign(chosen.size() * leg::count, 0);
+    auto const at = [&](int device, int which) -> int& {
+      return result.starts[static_cast<std::size_t>(device * leg::count + which)];
+    };
+    // A leg begins one turn after the leg before it, on the same device, and follows the links.
+    auto const follow = [&](int which, int turn, int length, int hop::*wait) {
+      bool const down = which % 2 == 0;
+      if (which > 0)
+        at(down ? 0 : last, which) = at(down ? 0 : last, which - 1) + turn;
+      for (int i = 0; i < last; ++i) {
+        int const above = down ? i : last - 1 - i; // the upper device of the link
+        at(down ? above + 1 : above, which) = at(down ? above : above + 1, which) + length +
+                                              hops[static_cast<std::size_t>(above)].*wait;
+      }
+    };
+    auto const turn = [&](device_pattern const& on, int which, int least) {
+      return at_least(on.start[which] - (which > 1 ? on.start[which - 1] : 0), least);
+    };
+    follow(leg::forward_down, 0, forward, &hop::down_forward);
+    follow(leg::forward_up, turn(bottom, 1, times_.forward), forward, &hop::up_forward);
+    follow(leg::backward_down, turn(top, 2, times_.forward), backward, &hop::down_backward);
+    follow(leg::backward_up, turn(bottom, 3, times_.backward_input), backward, &hop::up_backward);
+    double held = 0;
+    for (int device = 0; device <= last; ++device) {
+      device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
+      for (int const which : {leg::weight_down, leg::weight_up})
+        at(device, which) = at(device, which - 2) + own.start[which];
+      int const* const slots = result.starts.data() + device * leg::count;
+      result.peak = std::max(result.peak, held_by(slots));
+      held += slots[leg::weight_up] - slots[leg::forward_down] + slots[leg::weight_down] -
+              slots[leg::forward_up] + 2 * times_.backward_weight;
+    }
+    result.mean = held / interval_ / devices_;
+  }
+
+  //! Activations that a device holds in the steady state, at the most.
+  [[nodiscard]] int held_by(int const* slots) const {
+    int most = 0;
+    for (int const now : {slots[leg::forward_down], slots[leg::forward_up]}) {
+      auto const begun = [&](int slot) { return floor_divide(now - slot, interval_); };
+      int const freed = begun(slots[leg::weight_up] + times_.backward_weight) +
+                        begun(slots[leg::weight_down] + times_.backward_weight);
+      most =
+        std::max(most, begun(slots[leg::forward_down]) + begun(slots[leg::forward_up]) - freed);
+    }
+    return most;
+  }
+
+  int devices_;
+  grid_times times_;
+  int interval_;
+  std::vector<device_pattern> patterns_;
+};
+
+} // namespace detail
+
+//! @brief The building block of least mean memory for real times: a modulo schedule.
+//!
+//! Every device repeats its six passes each `interval` steps; the planner chooses, device by
+//! device, their cyclic order and phases, and the waits on the four links between neighbours. A
+//! wait keeps activations alive on all devices that it separates from the turn, so the sum of waits
+//! with these weights is the memory, and dynamic programming over the devices finds its least
+//! value among the patterns considered (idle time of a device in at most two places).
+//!
+//! @param times of passes and messages in grid steps, all devices alike.
+//! @param interval grid steps per microbatch, at least `times.busy()`.
+//! @return the block; without starts when the interval is too short.
+//! @throws std::invalid_argument for fewer than one device, times below 1 or a negative latency.
+//! @complexity O(P V^2) time for V patterns: about 60 at the shortest interval, about 60 more for
+//! each idle step and place.
+//! @source own derivation, see docs/explanation/v_shapes.md; the question is left open by Qi et
+//! al., NeurIPS 2024 ("continuous offsets").
+[[nodiscard]] inline continuous_block
+plan_continuous_block(int devices, grid_times const& times, int interval) {
+  if (devices < 1 || times.forward < 1 || times.backward_input < 1 || times.backward_weight < 1 ||
+      times.latency < 0)
+    throw std::invalid_argument(
+      "plan_continuous_block: it needs at least one device, times of at least one grid step, and "
+      "a latency that is not negative");
+  return detail::block_planner(devices, times, interval).plan();
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A better order for a large pipeline under a memory limit. Header for
+//! pipelining::search_goal, order_search_options, order_search_progress, found_order and
+//! search_order.
+
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/sort_stably.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/list_order.hpp>
+#include <pipe/planner/search/order_graph.hpp>
+#include <pipe/planner/search/order_walk.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
+#include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/timetable.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief What a search makes least.
+enum class search_goal : std::uint8_t { makespan, span };
+
+//! @brief What a search may use, and when it ends.
+struct order_search_options {
+  //! Activations that a device may hold, in chunks of one stage.
+  int memory_limit = unlimited;
+  search_goal goal = search_goal::makespan; //!< what is made least
+  //! Whether backward passes may come apart into their halves. False: orders stay as whole as the
+  //! ones to start from, and own ones have whole backward passes.
+  bool split_backward = true;
+  std::uint64_t seed = 1;            //!< the same seed gives the same order
+  std::int64_t most_moves = 1 << 20; //!< moves that are tried in all
+  bool own_starts = true;            //!< whether to start from own orders, too
+};
+
+//! @brief What a search tells whoever watches.
+struct order_search_progress {
+  std::int64_t moves = 0; //!< that were tried
+  double best = 0;        //!< time of the best order so far
+  double bound = 0;       //!< no order takes less
+};
+
+//! @brief What a search has found.
+struct found_order {
+  dynamic_timetable table; //!< verified; as early as its order allows
+  double time = 0;         //!< its makespan or span, as was the goal
+  double bound = 0;        //!< no order with this placement and limit takes less
+  double start = 0; //!< the least time of the orders given that keep the limit; infinite for none
+  std::int64_t moves = 0; //!< that were tried
+
+  //! Nothing is left to find.
+  [[nodiscard]] bool proven() const noexcept { return time <= bound * (1 + 1e-9); }
+};
+
+namespace detail {
+
+//! An order of the pool, best first.
+struct pooled_order {
+  node_rows rows;
+  double length;
+};
+
+//! Searches over the orders of one graph.
+class pool_search {
+public:
+  pool_search(order_graph const& graph, std::uint64_t seed, double bound)
+      : graph_(graph), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}), bound_(bound) {
+    double sum = 0;
+    for (double const time : graph.times)
+      sum += time;
+    mean_ = graph.times.empty() ? 0 : sum / static_cast<double>(graph.times.size());
+  }
+
+  //! Takes an order into the pool where it keeps the limit; others serve to be followed.
+  void add(node_rows rows) {
+    if (rows.empty())
+      return;
+    bool const fits = walk_.start(rows);
+    if (walk_.timed())
+      followed_.push_back({rows, walk_.length()});
+    if (!fits)
+      return;
+    pool_.push_back({std::move(rows), walk_.length()});
+    if (!any_ || pool_.back().length < best_)
+      best_ = pool_.back().length;
+    any_ = true;
+  }
+  //! Adds orders of the list scheduler: own ones, and ones that follow the best so far. `watch`
+  //! false ends it as soon as there is an order.
+  template <class Watch>
+  void add_lists(int microbatches, Watch const& watch) {
+    auto const enough = [&] {
+      going_ = !any_ || (!done() && watch(best_, moves_));
+      return !going_;
+    };
+    for (list_taste const& taste : own_tastes(graph_.devices, graph_.memory_limit)) {
+      add(list_order(graph_, microbatches, taste).make());
+      if (enough())
+        return;
+    }
+    for (int round = 0; round < 3; ++round)
+      for (pooled_order const& leader : take_leaders()) {
+        (void)walk_.start(leader.rows);
+        std::vector<double> const times = walk_.starts();
+        for (list_taste const& taste : followers(times)) {
+          add(list_order(graph_, microbatches, taste).make());
+          if (enough())
+            return;
+        }
+      }
+  }
+  [[nodiscard]] bool any() const noexcept { return any_; }
+  [[nodiscard]] double best() const noexcept { return best_; }
+  [[nodiscard]] bool done() const noexcept { return any_ && best_ <= bound_ * (1 + 1e-12); }
+
+  //! Rounds of annealing, the worse half of the pool left behind after each, then ever longer
+  //! rounds from the best. `watch(best, moves)` false ends it.
+  template <class Watch>
+  void improve(std::int64_t most_moves, Watch const& watch) {
+    most_ = most_moves;
+    std::int64_t const size = graph_.size();
+    std::int64_t length = 20 * size;
+    for (int round = 0; going_; ++round) {
+      detail::sort_stably(
+        pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
+      pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
+                              : std::max<std::size_t>(1, pool_.size() / 2));
+      for (pooled_order& each : pool_)
+        if (going_)
+          anneal(each, length, watch);
+      if (length < 2000 * size)
+        length *= 2;
+    }
+  }
+  [[nodiscard]] node_rows const& rows() const {
+    return std::min_element(
+             pool_.begin(),
+             pool_.end(),
+             [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; })
+      ->rows;
+  }
+  [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
+
+private:
+  //! The shortest orders that have not been followed yet, over the limit or not.
+  [[nodiscard]] std::vector<pooled_order> take_leaders() {
+    constexpr std::size_t most = 4;
+    detail::sort_stably(
+      followed_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
+    std::vector<pooled_order> leaders(
+      followed_.begin(),
+      followed_.begin() + static_cast<std::ptrdiff_t>(std::min(most, followed_.size())));
+    followed_.clear();
+    return leaders;
+  }
+
+  template <class Watch>
+  void anneal(pooled_order& order, std::int64_t length, Watch const& watch) {
+    constexpr std::int64_t between_looks = 2048;
+    (void)walk_.start(order.rows);
+    // A round that begins cold keeps what is there, one that begins warm leaves it.
+    double const warm = mean_ * (random_.next() % 2 == 0 ? 1.5 : 0.5);
+    for (std::int64_t i = 0; i < length && going_; ++i) {
+      double const left = 1 - static_cast<double>(i) / static_cast<double>(length);
+      bool const made = walk_.step(warm * left * left);
+      ++moves_;
+      if (made && walk_.length() < order.length * (1 - 1e-12)) {
+        order.length = walk_.length();
+        order.rows = walk_.rows();
+        best_ = std::min(best_, order.length);
+      }
+      if (moves_ % between_looks == 0 || done() || moves_ == most_)
+        going_ = !done() && moves_ < most_ && watch(best_, moves_);
+    }
+  }
+
+  order_graph const& graph_;
+  random_numbers random_;
+  order_walk walk_;
+  std::vector<pooled_order> pool_;
+  std::vector<pooled_order> followed_; // not followed yet
+  double bound_;
+  double mean_ = 0;
+  double best_ = 0;
+  bool any_ = false;
+  bool going_ = true;
+  std::int64_t moves_ = 0;
+  std::int64_t most_ = 0;
+};
+
+//! The most slots that one microbatch takes of a device. With as many, orders can be made.
+[[nodiscard]] inline int most_of_microbatch(order_graph const& graph) {
+  std::vector<int> taken(static_cast<std::size_t>(graph.devices), 0);
+  for (std::size_t i = 0; i < graph.passes.size(); ++i)
+    if (graph.passes[i].microbatch == 0)
+      taken[static_cast<std::size_t>(graph.holders[i])] += graph.taken[i];
+  return *std::max_element(taken.begin(), taken.end());
+}
+
+//! The order of a graph as a timetable, verified.
+template <cost_model Cost>
+[[nodiscard]] dynamic_timetable table_of(device_orders const& like,
+                                         order_graph const& graph,
+                                         node_rows const& rows,
+                                         Cost const& cost,
+                                         int memory_limit) {
+  device_orders orders{like.extents, {}, {0}, like.tables};
+  for (std::vector<graph_node> const& row : rows) {
+    for (graph_node const node : row)
+      orders.passes.push_back(graph.passes[static_cast<std::size_t>(node)]);
+    orders.offsets.push_back(static_cast<int>(orders.passes.size()));
+  }
+  dynamic_timetable table = simulate(std::move(orders), cost);
+  if (report const verdict = verify(table, memory_limit); !verdict)
+    throw std::logic_error("search_order: " + describe(verdict, table.extents.chunks > 1));
+  return table;
+}
+
+[[nodiscard]] inline double time_of(timetable_view const& table, search_goal goal) noexcept {
+  return goal == search_goal::span ? span_of(table) : makespan(table);
+}
+
+} // namespace detail
+
+//! @brief Searches for a shorter order than any of some orders of one pipeline, under a memory
+//! limit.
+//!
+//! Starts from all of the orders that are given and from own ones of a list scheduler, and changes
+//! them by local moves: a pass goes past others of its device. What is found is never longer than
+//! any given order that keeps the limit, and is the same for the same seed and number of moves.
+//!
+//! @param starts orders of the same pipeline, at least one; those over the limit still serve by
+//! their placement. @param cost any cost model. @param watch told the progress every few thousand
+//! moves; where it returns false, the search ends with the best so far.
+//! @throws std::invalid_argument without orders, for orders of different pipelines or of a flow
+//! with several engines, for costs that cannot be, and where nothing keeps the limit.
+//! @complexity O(n) memory for n passes; a move takes about as many steps as passes run while the
+//! moved one changes its place.
+//! @source own derivation: neighbourhoods and longest paths as in tabu search for job shops
+//! (Nowicki and Smutnicki, Management Science 1996; Taillard, ORSA Journal on Computing 1994), with
+//! annealing, and memory as a limit on each move.
+template <cost_model Cost, class Watch>
+[[nodiscard]] found_order search_order(std::span<device_orders const> starts,
+                                       Cost const& cost,
+                                       order_search_options const& options,
+                                       Watch const& watch) {
+  if (starts.empty())
+    throw std::invalid_argument("search_order: give at least one order to start from");
+  if (options.memory_limit < 1)
+    throw std::invalid_argument("search_order: the memory limit must be at least 1 chunk");
+  device_orders const& like = starts.front();
+  pipeline const over = like.over();
+  check_cost(over, cost);
+  if (over.declared->engines > 1)
+    throw std::invalid_argument("search_order: orders of several engines per device cannot be "
+                                "searched; give the schedule without copies");
+  std::vector<std::vector<std::vector<pass>>> rows;
+  for (device_orders const& each : starts) {
+    if (!(each.extents == like.extents) || !(each.tables.declared == like.tables.declared) ||
+        each.tables.holders != like.tables.holders ||
+        each.tables.first_units != like.tables.first_units ||
+        each.tables.edges != like.tables.edges)
+      throw std::invalid_argument("search_order: the orders to start from are of different "
+                                  "pipelines; search each pipeline by itself");
+    rows.push_back(detail::plain_rows(each, options.split_backward));
+  }
+  int const limit = std::min(options.memory_limit, pass_indices(over));
+  detail::order_graph graph = detail::make_graph(over, cost, rows.front(), limit);
+  if (options.goal == search_goal::span)
+    detail::count_spans(graph);
+
+  found_order result;
+  bound_options bounds;
+  if (options.memory_limit != unlimited)
+    bounds.memory_limit = (options.memory_limit + 1e-9) / over.extents.chunks;
+  if (over.first_units == nullptr) {
+    time_bounds const least = least_times(over, cost, bounds);
+    result.bound = options.goal == search_goal::span ? least.span.least() : least.makespan.least();
+  }
+  detail::pool_search search(graph, options.seed, result.bound);
+  result.start = std::numeric_limits<double>::infinity();
+  for (std::vector<std::vector<pass>> const& each : rows)
+    search.add(detail::nodes_of(over, graph, each));
+  if (search.any())
+    result.start = search.best();
+  auto const tell = [&](double best, std::int64_t moves) {
+    return watch(order_search_progress{moves, best, result.bound});
+  };
+  if (!search.done() && (options.own_starts || !search.any()))
+    search.add_lists(over.extents.microbatches, tell);
+  if (!search.any())
+    throw std::invalid_argument("search_order: no order keeps the memory limit of " +
+                                std::to_string(limit) + (limit == 1 ? " chunk" : " chunks") +
+                                "; a microbatch takes " +
+                                std::to_string(detail::most_of_microbatch(graph)) + " on a device");
+  if (!search.done())
+    search.improve(options.most_moves, tell);
+  result.moves = search.moves();
+  result.table = detail::table_of(like, graph, search.rows(), cost, options.memory_limit);
+  result.time = detail::time_of(result.table, options.goal);
+  return result;
+}
+
+//! @brief The same, without anybody who watches.
+template <cost_model Cost>
+[[nodiscard]] found_order search_order(std::span<device_orders const> starts,
+                                       Cost const& cost,
+                                       order_search_options const& options = {}) {
+  return search_order(starts, cost, options, [](order_search_progress const&) { return true; });
+}
+
+} // namespace pipelining::inline v0_2

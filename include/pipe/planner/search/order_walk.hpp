@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief One order of all passes that changes by local moves, each looked at in the time of the
+//! passes that it moves past.
+//!
+//! The order of all devices is one sequence in which nobody stands before what it waits for, so
+//! that no move can make a circle. A move takes one pass to another place. Only the passes between
+//! both places start at new times as far as the rest is concerned; with the longest path behind
+//! every pass at hand, the new makespan follows from them alone.
+
+#include <pipe/planner/search/order_graph.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace pipelining::inline v0_2::detail {
+
+class order_walk {
+public:
+  order_walk(order_graph const& graph, random_numbers random) : of_(graph), random_(random) {
+    auto const count = static_cast<std::size_t>(graph.size());
+    for (std::vector<double>* each : {&heads_, &tails_, &saved_})
+      each->resize(count);
+    for (std::vector<std::int32_t>* each : {&place_, &previous_, &next_, &held_})
+      each->resize(count);
+    marked_.resize(count);
+  }
+
+  //! Starts from rows. @return false where they wait in a circle or hold more than the limit
+  [[nodiscard]] bool start(node_rows const& rows) {
+    sequence_.clear();
+    timed_ = false;
+    std::vector<std::size_t> done(rows.size());
+    std::vector<std::int32_t> open(place_.size());
+    for (std::size_t i = 0; i < open.size(); ++i)
+      open[i] = of_.first_before[i + 1] - of_.first_before[i];
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t device = 0; device < rows.size(); ++device)
+        while (done[device] < rows[device].size() &&
+               open[static_cast<std::size_t>(rows[device][done[device]])] == 0) {
+          graph_node const node = rows[device][done[device]++];
+          sequence_.push_back(node);
+          for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
+            --open[static_cast<std::size_t>(of_.after[static_cast<std::size_t>(k)].other)];
+          moved = true;
+        }
+    }
+    if (sequence_.size() != place_.size())
+      return false;
+    link_rows();
+    time_all();
+    timed_ = true;
+    sort_by_time();
+    for (std::size_t i = 0; i < held_.size(); ++i)
+      if (held_[i] > of_.memory_limit)
+        return false;
+    return true;
+  }
+
+  //! Whether the last start had times at all: no passes that wait in a circle.
+  [[nodiscard]] bool timed() const noexcept { return timed_; }
+  //! When each node starts.
+  [[nodiscard]] std::vector<double> const& starts() const noexcept { return heads_; }
+  //! What is to become least: the end of the last pass, or the longest span.
+  [[nodiscard]] double length() const noexcept { return length_; }
+
+  [[nodiscard]] node_rows rows() const {
+    node_rows result(static_cast<std::size_t>(of_.devices));
+    for (graph_node const node : sequence_)
+      result[static_cast<std::size_t>(of_.holders[static_cast<std::size_t>(node)])].push_back(node);
+    return result;
+  }
+
+  //! Tries one move, which may make the length grow by `patience` times a random share.
+  //! @return whether it was made
+  bool step(double patience) {
+    graph_node const node = pick();
+    double const share = random_.fraction();
+    double const limit = length_ + patience * share * share * share;
+    int jumps = 1;
+    while (jumps < 64 && (random_.next() >> 60) < 9)
+      jumps += 1 + jumps / 2;
+    bool const made =
+      (random_.next() >> 63) != 0 ? move_up(node, jumps, limit) : move_down(node, jumps, limit);
+    // Where passes stand by their times, those that may change places are neighbours.
+    if (made && ++since_sorted_ > sequence_.size())
+      sort_by_time();
+    return made;
+  }
+
+private:
+  static constexpr std::size_t at(std::int32_t index) noexcept {
+    return static_cast<std::size_t>(index);
+  }
+  [[nodiscard]] std::int32_t first_after(graph_node node) const {
+    return of_.first_after[at(node)];
+  }
+  [[nodiscard]] std::int32_t first_before(graph_node node) const {
+    return of_.first_before[at(node)];
+  }
+  [[nodiscard]] double wait_behind(graph_node node) const {
+    return of_.waits[at(of_.holders[at(node)])];
+  }
+
+  //! A pass, more often one of a longest path.
+  [[nodiscard]] graph_node pick() noexcept {
+    int const count = of_.size();
+    graph_node node = random_.below(count);
+    if ((random_.next() >> 62) == 0)
+      return node;
+    for (int tries = 0; tries < 12; ++tries) {
+      if (heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding())
+        return node;
+      node = random_.below(count);
+    }
+    return node;
+  }
+  [[nodiscard]] double rounding() const noexcept {
+    return 1e-12 * (length_ < 0 ? -length_ : length_);
+  }
+
+  [[nodiscard]] double head_of(graph_node node) const noexcept {
+    graph_node const previous = previous_[at(node)];
+    double head = previous == no_node ? 0 : heads_[at(previous)] + of_.times[at(previous)];
+    for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k) {
+      graph_edge const edge = of_.before[at(k)];
+      head = std::max(head, heads_[at(edge.other)] + of_.times[at(edge.other)] + edge.lag);
+    }
+    return head;
+  }
+  [[nodiscard]] double tail_of(graph_node node) const noexcept {
+    graph_node const next = next_[at(node)];
+    double tail = next == no_node ? wait_behind(node) : of_.times[at(next)] + tails_[at(next)];
+    for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k) {
+      graph_edge const edge = of_.after[at(k)];
+      tail = std::max(tail, edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
+    }
+    return tail;
+  }
+
+  void link_rows() {
+    std::vector<graph_node> last(at(of_.devices), no_node);
+    std::vector<std::int32_t> held(at(of_.devices), 0);
+    for (std::size_t i = 0; i < sequence_.size(); ++i) {
+      graph_node const node = sequence_[i];
+      place_[at(node)] = static_cast<std::int32_t>(i);
+      std::size_t const device = at(of_.holders[at(node)]);
+      previous_[at(node)] = last[device];
+      next_[at(node)] = no_node;
+      if (last[device] != no_node)
+        next_[at(last[device])] = node;
+      last[device] = node;
+      held_[at(node)] = held[device] + of_.taken[at(node)];
+      held[device] = held_[at(node)] - of_.freed[at(node)];
+    }
+  }
+  void time_all() {
+    for (graph_node const node : sequence_)
+      heads_[at(node)] = head_of(node);
+    for (auto node = sequence_.rbegin(); node != sequence_.rend(); ++node)
+      tails_[at(*node)] = tail_of(*node);
+    find_length();
+  }
+  void number_places() {
+    for (std::size_t i = 0; i < sequence_.size(); ++i)
+      place_[at(sequence_[i])] = static_cast<std::int32_t>(i);
+  }
+  void sort_by_time() {
+    number_places(); // passes that take no time stay in their order
+    std::sort(sequence_.begin(), sequence_.end(), [this](graph_node a, graph_node b) {
+      return heads_[at(a)] != heads_[at(b)] ? heads_[at(a)] < heads_[at(b)]
+                                            : place_[at(a)] < place_[at(b)];
+    });
+    number_places();
+    since_sorted_ = 0;
+  }
+
+  //! Takes a pass past `jumps` passes of its device that stand before it.
+  bool move_up(graph_node node, int jumps, double limit) {
+    std::int32_t lowest = -1;
+    for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
+      lowest = std::max(lowest, place_[at(of_.before[at(k)].other)]);
+    int const change = of_.taken[at(node)] - of_.freed[at(node)];
+    graph_node front = no_node; // the pass that it goes before
+    for (graph_node other = previous_[at(node)]; other != no_node && jumps > 0; --jumps) {
+      if (place_[at(other)] <= lowest || held_[at(other)] + change > of_.memory_limit)
+        break;
+      front = other;
+      other = previous_[at(other)];
+    }
+    if (front == no_node)
+      return false;
+    std::int32_t const from = place_[at(node)];
+    std::int32_t const to = place_[at(front)];
+    graph_node const back = previous_[at(node)];
+    unlink(node);
+    link_before(node, front);
+    std::rotate(sequence_.begin() + to, sequence_.begin() + from, sequence_.begin() + from + 1);
+    if (!retime(to, from, limit)) {
+      std::rotate(sequence_.begin() + to, sequence_.begin() + to + 1, sequence_.begin() + from + 1);
+      unlink(node);
+      link_behind(node, back);
+      return false;
+    }
+    held_[at(node)] = held_[at(front)] - of_.taken[at(front)] + of_.taken[at(node)];
+    for (graph_node other = front;; other = next_[at(other)]) {
+      held_[at(other)] += change;
+      if (other == back)
+        break;
+    }
+    keep(to, from);
+    return true;
+  }
+
+  //! Takes a pass past `jumps` passes of its device that stand behind it.
+  bool move_down(graph_node node, int jumps, double limit) {
+    std::int32_t highest = of_.size();
+    for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
+      highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
+    int const change = of_.taken[at(node)] - of_.freed[at(node)];
+    graph_node back = no_node; // the pass that it goes behind
+    for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
+      if (place_[at(other)] >= highest || held_[at(other)] - change > of_.memory_limit)
+        break;
+      back = other;
+      other = next_[at(other)];
+    }
+    if (back == no_node)
+      return false;
+    std::int32_t const from = place_[at(node)];
+    std::int32_t const to = place_[at(back)];
+    graph_node const front = next_[at(node)];
+    unlink(node);
+    link_behind(node, back);
+    std::rotate(sequence_.begin() + from, sequence_.begin() + from + 1, sequence_.begin() + to + 1);
+    if (!retime(from, to, limit)) {
+      std::rotate(sequence_.begin() + from, sequence_.begin() + to, sequence_.begin() + to + 1);
+      unlink(node);
+      link_before(node, front);
+      return false;
+    }
+    for (graph_node other = front; other != node; other = next_[at(other)])
+      held_[at(other)] -= change;
+    held_[at(node)] = held_[at(back)] - of_.freed[at(back)] + of_.taken[at(node)];
+    keep(from, to);
+    return true;
+  }
+
+  void unlink(graph_node node) noexcept {
+    graph_node const before = previous_[at(node)];
+    graph_node const behind = next_[at(node)];
+    if (before != no_node)
+      next_[at(before)] = behind;
+    if (behind != no_node)
+      previous_[at(behind)] = before;
+  }
+  void link_before(graph_node node, graph_node behind) noexcept {
+    graph_node const before = previous_[at(behind)];
+    previous_[at(node)] = before;
+    next_[at(node)] = behind;
+    previous_[at(behind)] = node;
+    if (before != no_node)
+      next_[at(before)] = node;
+  }
+  void link_behind(graph_node node, graph_node before) noexcept {
+    graph_node const behind = next_[at(before)];
+    previous_[at(node)] = before;
+    next_[at(node)] = behind;
+    next_[at(before)] = node;
+    if (behind != no_node)
+      previous_[at(behind)] = node;
+  }
+
+  //! Times the places `first` to `last` anew. Where a path through them gets longer than `limit`,
+  //! puts the old times back and returns false.
+  bool retime(std::int32_t first, std::int32_t last, double limit) {
+    // The places are still those from before the move: behind `last` they hold.
+    for (std::int32_t i = first; i <= last; ++i) {
+      graph_node const node = sequence_[at(i)];
+      saved_[at(i)] = heads_[at(node)];
+      double const head = head_of(node);
+      heads_[at(node)] = head;
+      double const end = head + of_.times[at(node)];
+      graph_node const next = next_[at(node)];
+      double path = end;
+      if (next == no_node)
+        path += wait_behind(node);
+      else if (place_[at(next)] > last)
+        path += of_.times[at(next)] + tails_[at(next)];
+      else
+        path = -std::numeric_limits<double>::max();
+      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k) {
+        graph_edge const edge = of_.after[at(k)];
+        if (place_[at(edge.other)] > last)
+          path =
+            std::max(path, end + edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
+      }
+      if (path > limit) {
+        for (; i >= first; --i)
+          heads_[at(sequence_[at(i)])] = saved_[at(i)];
+        return false;
+      }
+    }
+    return true;
+  }
+
+  //! Brings places, times and paths of all others up to date.
+  void keep(std::int32_t first, std::int32_t last) {
+    std::int32_t reach = last;
+    for (std::int32_t i = first; i <= last; ++i)
+      place_[at(sequence_[at(i)])] = i;
+    auto const mark_after = [&](graph_node node) {
+      auto const mark = [&](graph_node other) {
+        marked_[at(other)] = 1;
+        reach = std::max(reach, place_[at(other)]);
+      };
+      if (next_[at(node)] != no_node)
+        mark(next_[at(node)]);
+      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
+        mark(of_.after[at(k)].other);
+    };
+    for (std::int32_t i = first; i <= last; ++i)
+      mark_after(sequence_[at(i)]);
+    for (std::int32_t i = first; i <= reach; ++i) {
+      graph_node const node = sequence_[at(i)];
+      if (marked_[at(node)] == 0)
+        continue;
+      marked_[at(node)] = 0;
+      double const head = head_of(node);
+      if (i > last && head != heads_[at(node)]) {
+        heads_[at(node)] = head;
+        mark_after(node);
+      }
+    }
+    std::int32_t least = first;
+    auto const mark_before = [&](graph_node node) {
+      auto const mark = [&](graph_node other) {
+        marked_[at(other)] = 1;
+        least = std::min(least, place_[at(other)]);
+      };
+      if (previous_[at(node)] != no_node)
+        mark(previous_[at(node)]);
+      for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
+        mark(of_.before[at(k)].other);
+    };
+    for (std::int32_t i = last; i >= first; --i) {
+      graph_node const node = sequence_[at(i)];
+      marked_[at(node)] = 0;
+      tails_[at(node)] = tail_of(node);
+      mark_before(node);
+    }
+    for (std::int32_t i = first - 1; i >= least; --i) {
+      graph_node const node = sequence_[at(i)];
+      if (marked_[at(node)] == 0)
+        continue;
+      marked_[at(node)] = 0;
+      double const tail = tail_of(node);
+      if (tail != tails_[at(node)]) {
+        tails_[at(node)] = tail;
+        mark_before(node);
+      }
+    }
+    find_length();
+  }
+  void find_length() {
+    // The last passes of all devices are near the end of the sequence.
+    length_ = -std::numeric_limits<double>::max();
+    int left = of_.devices;
+    for (auto at_end = sequence_.rbegin(); at_end != sequence_.rend() && left > 0; ++at_end)
+      if (next_[at(*at_end)] == no_node) {
+        --left;
+        length_ =
+          std::max(length_, heads_[at(*at_end)] + of_.times[at(*at_end)] + wait_behind(*at_end));
+      }
+  }
+
+  order_graph const& of_;
+  random_numbers random_;
+  std::vector<graph_node> sequence_;
+  std::vector<std::int32_t> place_;    // by node: where it is in the sequence
+  std::vector<std::int32_t> previous_; // by node: on its device
+  std::vector<std::int32_t> next_;
+  std::vector<std::int32_t> held_; // by node: slots of its device while it runs
+  std::vector<double> heads_;      // by node: when it starts
+  std::vector<double> tails_;      // by node: the longest path behind its end
+  std::vector<double> saved_;      // by place
+  std::vector<std::uint8_t> marked_;
+  std::size_t since_sorted_ = 0;
+  double length_ = 0;
+  bool timed_ = false;
+};
+
+} // namespace pipelining::inline v0_2::detail

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Building blocks, repeated: the way from costs to a timeline and from there to passes, in
+//! the program and in the compiler. Header for pipelining::Repeat.
+
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/block/timeline.hpp>
+#include <pipe/schedule/block/v_search.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <type_traits>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief How a block becomes an order.
+enum class effort : std::uint8_t {
+  sweeps, //!< five sweeps: bounded, and the same in the compiler and in the program
+  search  //!< and a search where the costs are not those of the papers; for the program
+};
+
+namespace detail {
+
+//! The pass that a line has for a number.
+[[nodiscard]] constexpr pass pass_of(timeline const& line, int at, int number) noexcept {
+  int const all = line.stages;
+  int const chunk = number % line.chunks;
+  bool const forward = at < all;
+  pass_kind const kind = forward              ? pass_kind::forward
+                         : line.problem.fused ? pass_kind::backward
+                         : at < 2 * all       ? pass_kind::backward_input
+                                              : pass_kind::backward_weight;
+  int const stage = forward ? at : at < 2 * all ? at - all : at - 2 * all;
+  return row_writer::make(
+    kind, stage, number / line.chunks, forward ? chunk : line.chunks - 1 - chunk);
+}
+
+//! Enters the costs, in ticks so fine that integers and short binary fractions stay exact.
+//! @throws std::invalid_argument for a time that is not finite or negative.
+template <cost_model Cost>
+constexpr void enter(timeline& line, Cost const& cost) {
+  double const latency = checked_latency(cost);
+  double total = latency * 2 * line.stages;
+  for (int at = 0; at < line.lines; ++at)
+    for (int chunk = 0; chunk < line.chunks; ++chunk)
+      total += checked_duration(cost, pass_of(line, at, chunk));
+  total *= line.units;
+  check_total(total);
+  // In two factors, since one alone is infinite where all times are tiny.
+  double fine = 1;
+  double finer = 1;
+  while (total > 0 && total * fine < 1e15 && fine < 1e300)
+    fine *= 2;
+  while (total > 0 && total * fine * finer < 1e15)
+    finer *= 2;
+  while (total * fine * finer > 4e15)
+    fine /= 2;
+  for (int at = 0; at < line.lines; ++at)
+    for (int chunk = 0; chunk < line.chunks; ++chunk)
+      line.durations[at * line.chunks + chunk] =
+        static_cast<std::int64_t>(cost.duration(pass_of(line, at, chunk)) * fine * finer + 0.5);
+  line.problem.latency = static_cast<std::int64_t>(latency * fine * finer + 0.5);
+}
+
+//! True when no message takes time and all passes take the same, a fused backward twice that: the
+//! papers' costs.
+[[nodiscard]] constexpr bool unit_costs(timeline const& line) noexcept {
+  std::int64_t const unit = line.durations[0];
+  bool same = line.problem.latency == 0;
+  for (int i = 0; i < line.lines * line.chunks; ++i) {
+    bool const twice = line.problem.fused && i >= line.stages * line.chunks;
+    same = same && line.durations[i] == (twice ? 2 * unit : unit);
+  }
+  return same;
+}
+
+//! Writes the row of a device as passes.
+constexpr void write(timeline const& line, int device, row_writer& out) {
+  for (int i = line.first[device]; i < line.first[device + 1]; ++i)
+    out.push(pass_of(line, line.line_of(line.codes[i]), line.number_of(line.codes[i])));
+}
+
+//! What a schedule of repeated blocks brings: whether its backward is in one piece, whether its
+//! order is searched for, at unit costs too, and `start`, which sets the limit and writes rows that
+//! keep it.
+template <class Schedule>
+concept repeated_schedule = requires(Schedule const schedule, timeline line, building_block block) {
+  { schedule.fused() } -> std::same_as<bool>;
+  { Schedule::how } -> std::convertible_to<effort>;
+  { Schedule::searches_unit_costs } -> std::convertible_to<bool>;
+  schedule.start(line, block);
+};
+
+//! The device that holds a stage, as a schedule places it.
+template <class Schedule>
+[[nodiscard]] constexpr int
+holder_by([[maybe_unused]] Schedule const& plan, shape const& extents, int stage) {
+  if constexpr (places_stages<Schedule>)
+    return plan.device_of(extents, stage, 0);
+  else
+    return device_of(extents, stage);
+}
+
+//! The table of a timeline's stages, where their placement has no name.
+[[nodiscard]] constexpr int const* table_of(timeline const& line) noexcept {
+  return line.problem.extents.where == placement::custom ? line.device : nullptr;
+}
+
+//! Orders the passes: start, reorder, and the search where the schedule is one that searches.
+template <repeated_schedule Schedule, cost_model Cost>
+constexpr void generate_repeated(Schedule const& schedule,
+                                 shape const& extents,
+                                 Cost const& cost,
+                                 row_writer* rows) {
+  timeline_problem const problem{.extents = extents, .fused = schedule.fused()};
+  auto const all = static_cast<std::size_t>(stages(extents));
+  owned<std::int64_t> const wide(wide_numbers(problem));
+  owned<int> const narrow(narrow_numbers(problem) + 3 * all);
+  timeline line;
+  auto const holder = [&](int stage) { return holder_by(schedule, extents, stage); };
+  begin(line, problem, holder, wide.of, narrow.of);
+  building_block block{
+    .extents = extents, .slots = narrow.of + narrow_numbers(problem), .holders = table_of(line)};
+  enter(line, cost);
+  schedule.start(line, block);
+  int sweep = -1;
+  advance_reorder(line, sweep, 0x7fffffff);
+  if constexpr (Schedule::how == effort::search) {
+    bool const unit = unit_costs(line);
+    if (!unit || Schedule::searches_unit_costs)
+      v_search(line, weights_for(line.problem)).run(block, !unit);
+  }
+  for (int device = 0; device < extents.devices; ++device)
+    write(line, device, rows[device]);
+}
+
+//! The same in several constant evaluations, for extents that one evaluation has no steps for.
+template <repeated_schedule Schedule, int Devices, int Microbatches, class Cost>
+struct repeated_slices {
+  static constexpr timeline_problem problem{.extents = Schedule{}.arrange(Devices, Microbatches),
+                                            .fused = Schedule{}.fused()};
+  static constexpr int per_slice = 3072; // at most some 300 steps each
+  static constexpr int count = reorder_sweeps * problem.passes() / per_slice + 2;
+
+  struct state {
+    int limit;
+    std::int64_t latency;
+    std::int64_t span;
+    std::int64_t makespan;
+    int queue_size;
+    int sweep;
+    std::int64_t wide[wide_numbers(problem)];
+    int narrow[narrow_numbers(problem)];
+  };
+
+  [[nodiscard]] static constexpr timeline attach(state& own) {
+    timeline line;
+    auto const holder = [](int stage) { return holder_by(Schedule{}, problem.extents, stage); };
+    begin(line, problem, holder, own.wide, own.narrow);
+    line.problem.limit = own.limit;
+    line.problem.latency = own.latency;
+    line.queue_size = own.queue_size;
+    line.span = own.span;
+    line.makespan = own.makespan;
+    return line;
+  }
+  static constexpr void keep(timeline const& line, state& own) {
+    own.limit = line.problem.limit;
+    own.latency = line.problem.latency;
+    own.queue_size = line.queue_size;
+    own.span = line.span;
+    own.makespan = line.makespan;
+  }
+
+  [[nodiscard]] static constexpr state start() {
+    state own{};
+    own.sweep = -1;
+    timeline line = attach(own);
+    array_of<int, 3 * stages(problem.extents)> slots{};
+    building_block block{.extents = problem.extents, .slots = slots, .holders = table_of(line)};
+    enter(line, Cost::value);
+    if (Schedule::how == effort::search && (Schedule::searches_unit_costs || !unit_costs(line)))
+      throw std::invalid_argument(
+        "this schedule searches for its order at these costs, which takes a program; the "
+        "compiler makes the one of the same name with effort::sweeps");
+    Schedule{}.start(line, block);
+    keep(line, own);
+    return own;
+  }
+  [[nodiscard]] static constexpr state go_on(state own, int) {
+    timeline line = attach(own);
+    advance_reorder(line, own.sweep, per_slice);
+    keep(line, own);
+    return own;
+  }
+  static constexpr void write_row(state const& own, int device, row_writer& out) {
+    state copy = own;
+    write(attach(copy), device, out);
+  }
+};
+
+} // namespace detail
+
+//! @brief Stages over the devices one after the other, again and again, or to and fro.
+template <placement Where>
+struct placed {
+  [[nodiscard]] static constexpr shape
+  //! The extents of such a pipeline.
+  arrange(int devices, int microbatches, int chunks, int held) noexcept {
+    return {.devices = devices,
+            .microbatches = microbatches,
+            .chunks = chunks,
+            .stages_per_device = held,
+            .where = Where};
+  }
+};
+using loops = placed<placement::looped>; //!< @brief Stage s on device s mod P.
+using waves = placed<placement::wave>;   //!< @brief Down the devices and up again.
+
+//! @brief A block that can be repeated: it knows how many stages a device holds and whether the
+//! backward pass is in one piece, and lays the slots of one unit out.
+template <class Block>
+concept repeatable_block = std::copy_constructible<Block> &&
+  requires(Block const own, building_block block) {
+  { own.stages_per_device } -> std::convertible_to<int>;
+  { own.fused } -> std::convertible_to<bool>;
+  own.lay_out(block);
+};
+
+//! @brief A map from stages to devices for a number of stages per device.
+template <class Placement>
+concept stage_placement = std::copy_constructible<Placement> &&
+  requires(Placement const own, int number) {
+  { own.arrange(number, number, number, number) } -> std::same_as<shape>;
+};
+
+//! @brief Any building block, repeated: the framework of "Controllable Memory" for any number of
+//! stages per device, looped, to and fro, or on devices in any order.
+//!
+//! The block of one unit is repeated every interval, squeezed, and its warm-up and cool-down are
+//! reordered for the costs, without holding more activations than the block does in its steady
+//! state: at most `peak_bound`, the sum of ceil(lifespan / interval) over a device's stages.
+//!
+//! With chunks, the units (microbatch, chunk) take the place of microbatches, and the backward
+//! passes wait until a sequence has gone forward: each stage holds C - 1 units more. Any P >= 1,
+//! M >= 1 that the block itself allows.
+//!
+//! @tparam Block such as `strides`, whose numbers are values, or `fixed_block`, whose are types.
+//! @tparam Placement `loops`, `waves`, a list (`placed_on`, `placed_by_list`), or a type of one's
+//! own with `arrange` and `device_of`.
+//! @tparam Chunks chunks of a sequence, or `dynamic`.
+//! @tparam How five sweeps, or a search at costs that are not those of the papers.
+//! @throws std::invalid_argument (generate) when the block cannot be laid out, or for a time that
+//! is not finite or negative.
+//! @complexity O(1) per pass and sweep in practice; five sweeps, about 25 ns each per pass. Search:
+//! `search_effort`.
+//! @source Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024
+//! (arXiv:2405.15362), section 3, for the block; the reorder is our own, see
+//! docs/explanation/v_shapes.md.
+template <repeatable_block Block,
+          stage_placement Placement = waves,
+          int Chunks = 1,
+          effort How = effort::sweeps>
+struct Repeat {
+  static_assert(Chunks == dynamic || Chunks >= 1, "Repeat: a sequence has at least one chunk");
+
+  parameter<Chunks> chunks{};
+  Block block{};     //!< what is repeated
+  Placement where{}; //!< which device holds which stage
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return where.arrange(devices, microbatches, chunks, block.stages_per_device);
+  }
+  //! The device of a stage, where the placement says it by a list or by a rule of its own.
+  [[nodiscard]] constexpr int
+  device_of(shape const& extents, int stage, int route) const requires places_stages<Placement> {
+    return where.device_of(extents, stage, route);
+  }
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    detail::generate_repeated(*this, extents, cost, rows);
+  }
+
+  static constexpr effort how = How;
+  static constexpr bool searches_unit_costs = false;
+  [[nodiscard]] constexpr bool fused() const noexcept { return block.fused; }
+  constexpr void start(detail::timeline& line, building_block& slots) const {
+    block.lay_out(slots);
+    detail::wait_for_sequence(slots);
+    line.problem.limit = peak_of(slots);
+    detail::repeat(slots, line);
+    if constexpr (requires { block.write(line); })
+      block.write(line); // an order of its own
+  }
+  template <int Devices, int Microbatches, class Cost>
+  using slices = detail::repeated_slices<Repeat, Devices, Microbatches, Cost>;
+};
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Squeezes and reorders the passes of a repeated block under a memory limit. Header for
+//! pipelining::detail::timeline.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pipelining::inline v0_2 {
+namespace detail {
+
+//! What a timeline is about.
+struct timeline_problem {
+  shape extents;
+  bool fused = false;       //!< no lines for gradients of weights
+  int limit = 0;            //!< activations that a device may hold, in units
+  std::int64_t latency = 0; //!< ticks of a message between two devices
+
+  [[nodiscard]] constexpr int devices() const noexcept { return extents.devices; }
+  [[nodiscard]] constexpr int lines() const noexcept { return (fused ? 2 : 3) * stages(extents); }
+  [[nodiscard]] constexpr int passes() const noexcept { return lines() * units(extents); }
+};
+
+//! The timetable of a repeated block in the making, on arrays of the caller.
+//!
+//! A sweep takes the passes of every device in the order of the rows and puts each at its earliest
+//! start: behind the passes placed so far, or into a gap before some of them when it fits there
+//! without moving anything and without holding more activations than allowed. A sweep backwards
+//! does the same with time running from the end to the start, so that every pass comes as late as
+//! it can; a sweep forwards after it gathers the idle time that this freed. No sweep makes the
+//! schedule longer, since every pass still fits where the sweep before had put it.
+//!
+//! Lines are those of `building_block`. Number i of a line that goes backwards belongs to chunk
+//! C - 1 - i mod C of its sequence: the chunks of a sequence come back last to first.
+struct timeline {
+  timeline_problem problem;
+  int stages = 1;                    //!< S
+  int units = 1;                     //!< of the whole batch
+  int chunks = 1;                    //!< of one sequence
+  int lines = 3;                     //!< 2 S or 3 S
+  int shift = 0;                     //!< bits of a line in a code
+  int* device = nullptr;             //!< [S] that holds a stage
+  int* first = nullptr;              //!< [P + 1] where the row of a device begins
+  std::int64_t* durations = nullptr; //!< [lines][C] in ticks, by number on the line
+  int* codes = nullptr;              //!< [passes] number << shift | line, in order
+  std::int64_t* begins = nullptr;    //!< [passes], in the time of the sweep
+  std::int64_t* ends = nullptr;      //!< [passes]
+  int* held = nullptr;               //!< [passes] activations held during the pass
+  std::int64_t* arrivals = nullptr;  //!< [lines][units] ends by line and number
+  std::int64_t* release = nullptr;   //!< [P] earliest start of a device in a sweep
+  int* placed = nullptr;             //!< [P] entries of a row placed in this sweep
+  int* counts = nullptr;             //!< [lines] of them, by line
+  int* queue = nullptr;              //!< [P] devices whose next pass may be ready
+  int* queued = nullptr;             //!< [P]
+  int queue_size = 0;
+  std::int64_t span = 0;     //!< after a sweep forwards: max of last end - first start
+  std::int64_t makespan = 0; //!< after a sweep forwards: the last end
+
+  //! Ticks added at random to passes of the units in [noise_first, noise_last), for the search.
+  std::int64_t noise = 0;
+  int noise_first = 0;
+  int noise_last = 0;
+  std::uint64_t random = 1;
+
+  [[nodiscard]] constexpr int line_of(int code) const noexcept { return code & ((1 << shift) - 1); }
+  [[nodiscard]] constexpr int number_of(int code) const noexcept { return code >> shift; }
+  [[nodiscard]] constexpr int code(int line, int number) const noexcept {
+    return number << shift | line; // 3 S units are at most 2^28, so 30 bits suffice
+  }
+  [[nodiscard]] constexpr int row(int at) const noexcept { return first[at + 1] - first[at]; }
+};
+
+//! The numbers that the arrays of a timeline hold.
+[[nodiscard]] constexpr std::size_t wide_numbers(timeline_problem const& problem) noexcept {
+  return static_cast<std::size_t>(3 * problem.passes() + problem.lines() * problem.extents.chunks +
+                                  problem.devices());
+}
+[[nodiscard]] constexpr std::size_t narrow_numbers(timeline_problem const& problem) noexcept {
+  return static_cast<std::size_t>(2 * problem.passes() + stages(problem.extents) + problem.lines() +
+                                  4 * problem.devices() + 1);
+}
+
+//! Sets the numbers and the maps of a timeline from its problem, on storage of the caller.
+//! @param holder gives the device of a stage @param wide [wide_numbers] @param narrow
+//! [narrow_numbers]
+template <class Holder>
+constexpr void begin(timeline& line,
+                     timeline_problem const& problem,
+                     Holder const& holder,
+                     std::int64_t* wide,
+                     int* narrow) {
+  shape const& extents = problem.extents;
+  auto const take = [](auto*& from, int number) {
+    auto* const here = from;
+    from += number;
+    return here;
+  };
+  line.durations = take(wide, problem.lines() * extents.chunks);
+  line.begins = take(wide, problem.passes());
+  line.ends = take(wide, problem.passes());
+  line.arrivals = take(wide, problem.passes());
+  line.release = take(wide, extents.devices);
+  line.device = take(narrow, pipelining::stages(extents));
+  line.first = take(narrow, extents.devices + 1);
+  line.codes = take(narrow, problem.passes());
+  line.held = take(narrow, problem.passes());
+  line.placed = take(narrow, extents.devices);
+  line.counts = take(narrow, problem.lines());
+  line.queue = take(narrow, extents.devices);
+  line.queued = take(narrow, extents.devices);
+  line.problem = problem;
+  line.stages = pipelining::stages(extents);
+  line.units = units(extents);
+  line.chunks = extents.chunks;
+  line.lines = problem.lines();
+  while (line.lines >> line.shift != 0)
+    ++line.shift;
+  for (int device = 0; device <= extents.devices; ++device)
+    line.first[device] = 0;
+  for (int stage = 0; stage < line.stages; ++stage) {
+    line.device[stage] = holder(stage);
+    line.first[line.device[stage] + 1] += line.lines / line.stages * line.units;
+  }
+  for (int device = 0; device < extents.devices; ++device)
+    line.first[device + 1] += line.first[device];
+}
+
+//! The number of a backward pass on its line whose sequence position is that of forward number
+//! `unit`, and the other way round.
+[[nodiscard]] constexpr int turn_chunk(timeline const& line, int unit) noexcept {
+  if (line.chunks == 1)
+    return unit;
+  int const chunk = unit % line.chunks;
+  return unit - chunk + line.chunks - 1 - chunk;
+}
+
+//! Writes the rows that repeat a block every interval, without times.
+constexpr void repeat(building_block const& block, timeline& line) {
+  int const interval = block.interval;
+  for (int device = 0; device < line.problem.devices(); ++device) {
+    int* const order = line.counts; // scratch until the first sweep
+    int held = 0;
+    int laps = 0;
+    for_each_stage(block, device, [&](int stage) {
+      for (int own = stage; own < line.lines; own += line.stages) { // by the place in the interval
+        laps = block.slots[own] / interval > laps ? block.slots[own] / interval : laps;
+        int k = held++;
+        for (; k > 0 && block.slots[own] % interval < block.slots[order[k - 1]] % interval; --k)
+          order[k] = order[k - 1];
+        order[k] = own;
+      }
+    });
+    int write = line.first[device];
+    for (int period = 0; period < line.units + laps; ++period)
+      for (int i = 0; i < held; ++i) {
+        int const number = period - block.slots[order[i]] / interval;
+        if (number < 0 || number >= line.units)
+          continue;
+        line.codes[write] = line.code(order[i], number);
+        ++write;
+      }
+  }
+}
+
+//! Prepares a sweep: nothing is placed, every device may be ready.
+constexpr void begin_sweep(timeline& line, bool backwards) {
+  line.queue_size = 0;
+  for (int at = 0; at < line.lines; ++at)
+    line.counts[at] = 0;
+  int const devices = line.problem.devices();
+  for (int i = 0; i < devices; ++i) {
+    int const device = backwards ? i : devices - 1 - i;
+    line.placed[device] = 0;
+    line.queue[line.queue_size] = device;
+    line.queued[device] = 1;
+    ++line.queue_size;
+  }
+}
+
+//! Raises `ready` to the end of a pass of this sweep, and the message from it to `stage`; false
+//! while it is not placed.
+template <bool Backwards>
+[[nodiscard]] constexpr bool
+wait_for(timeline const& line, int at, int number, int from, int stage, std::int64_t& ready) {
+  if (line.counts[at] <= (Backwards ? line.units - 1 - number : number))
+    return false;
+  std::int64_t end = line.arrivals[at * line.units + number];
+  if (line.device[from] != line.device[stage])
+    end += line.problem.latency;
+  ready = end > ready ? end : ready;
+  return true;
+}
+
+//! Raises `ready` to what a pass waits for in a sweep forwards.
+[[nodiscard]] constexpr bool
+inputs_of(timeline const& line, int at, int number, std::int64_t& ready) {
+  int const all = line.stages;
+  if (at < all)
+    return at == 0 || wait_for<false>(line, at - 1, number, at - 1, at, ready);
+  if (at < 2 * all - 1)
+    return wait_for<false>(line, at + 1, number, at + 1 - all, at - all, ready);
+  if (at == 2 * all - 1)
+    return wait_for<false>(line, all - 1, turn_chunk(line, number), all - 1, all - 1, ready);
+  return wait_for<false>(line, at - all, number, at - 2 * all, at - 2 * all, ready);
+}
+
+//! Raises `ready` to what a pass waits for in a sweep backwards: the passes that use its result.
+[[nodiscard]] constexpr bool
+uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
+  int const all = line.stages;
+  if (at < all - 1)
+    return wait_for<true>(line, at + 1, number, at + 1, at, ready);
+  if (at == all - 1)
+    return wait_for<true>(line, 2 * all - 1, turn_chunk(line, number), at, at, ready);
+  if (at >= 2 * all)
+    return true;
+  int const stage = at - all;
+  return (line.lines == 2 * all || wait_for<true>(line, at + all, number, stage, stage, ready)) &&
+         (stage == 0 || wait_for<true>(line, at - 1, number, stage - 1, stage, ready));
+}
+
+//! The ticks of a pass, with noise where the search asks for it.
+[[nodiscard]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
+  int const chunks = line.chunks;
+  std::int64_t ticks =
+    chunks == 1 ? line.durations[at] : line.durations[at * chunks + number % chunks];
+  if (line.noise > 0 && number >= line.noise_first && number < line.noise_last) {
+    line.random ^= line.random << 13;
+    line.random ^= line.random >> 7;
+    line.random ^= line.random << 17;
+    ticks += static_cast<std::int64_t>(line.random % 1024) * line.noise / 1024;
+  }
+  return ticks;
+}
+
+//! +1 for a pass that takes an activation in the direction of the sweep, -1 for one that gives it
+//! back.
+template <bool Backwards>
+[[nodiscard]] constexpr int memory_change(timeline const& line, int at) noexcept {
+  int const change = at < line.stages ? 1 : at >= line.lines - line.stages ? -1 : 0;
+  return Backwards ? -change : change;
+}
+
+//! Places the next entry of a row; false while a pass that it waits for is not placed.
+template <bool Backwards>
+[[nodiscard]] constexpr bool place_next(timeline& line, int device) {
+  // The row runs from its end to its start in a sweep backwards: entry i is origin + i * step.
+  constexpr std::ptrdiff_t step = Backwards ? -1 : 1;
+  std::ptrdiff_t const origin = Backwards ? line.first[device + 1] - 1 : line.first[device];
+  std::ptrdiff_t const next = line.placed[device];
+  int const code = line.codes[origin + next * step];
+  int const at = line.line_of(code);
+  int const number = line.number_of(code);
+  std::int64_t ready = line.release[device];
+  if (!(Backwards ? uses_of(line, at, number, ready) : inputs_of(line, at, number, ready)))
+    return false;
+  std::ptrdiff_t const arrival = at * line.units + number;
+  if (line.counts[at] > 0) { // passes of a line stay in order
+    std::int64_t const before = line.arrivals[arrival - step];
+    ready = before > ready ? before : ready;
+  }
+  std::int64_t const ticks = ticks_of(line, at, number);
+  int const change = memory_change<Backwards>(line, at);
+
+  std::ptrdiff_t entry = next;
+  std::int64_t begin = next > 0 ? line.ends[origin + (next - 1) * step] : 0;
+  begin = begin > ready ? begin : ready;
+  for (std::ptrdiff_t gap = next; gap > 0; --gap) { // try the gap before entry gap - 1
+    std::ptrdiff_t const behind = origin + (gap - 1) * step;
+    if (line.ends[behind] <= ready || (change > 0 && line.held[behind] >= line.problem.limit))
+      break;
+    std::int64_t from = gap > 1 ? line.ends[behind - step] : 0;
+    from = from > ready ? from : ready;
+    if (from + ticks <= line.begins[behind]) {
+      begin = from;
+      entry = gap - 1;
+    }
+  }
+  for (std::ptrdiff_t i = next; i > entry; --i) {
+    std::ptrdiff_t const to = origin + i * step;
+    line.codes[to] = line.codes[to - step];
+    line.begins[to] = line.begins[to - step];
+    line.ends[to] = line.ends[to - step];
+    line.held[to] = line.held[to - step] + change;
+  }
+  int held = 0;
+  if (entry > 0) {
+    std::ptrdiff_t const before = origin + (entry - 1) * step;
+    int const other = memory_change<Backwards>(line, line.line_of(line.codes[before]));
+    held = line.held[before] + (other < 0 ? -1 : 0);
+  }
+  std::ptrdiff_t const here = origin + entry * step;
+  line.codes[here] = code;
+  line.begins[here] = begin;
+  line.ends[here] = begin + ticks;
+  line.held[here] = held + (change > 0 ? 1 : 0);
+  line.arrivals[arrival] = begin + ticks;
+  ++line.counts[at];
+  ++line.placed[device];
+  return true;
+}
+
+//! Puts a device on the stack of those whose next pass may be ready.
+constexpr void wake(timeline& line, int device) {
+  if (line.queued[device] != 0)
+    return;
+  line.queue[line.queue_size] = device;
+  line.queued[device] = 1;
+  ++line.queue_size;
+}
+
+//! Wakes the devices that may wait for this one.
+constexpr void wake_neighbours(timeline& line, int device) {
+  int const devices = line.problem.devices();
+  if (line.problem.extents.where == placement::custom) {
+    for (int stage = 0; stage + 1 < line.stages; ++stage) {
+      int const before = line.device[stage];
+      int const after = line.device[stage + 1];
+      if (before != after && (before == device || after == device))
+        wake(line, before == device ? after : before);
+    }
+    return;
+  }
+  bool const ring = line.problem.extents.where == placement::looped;
+  if (device > 0 || ring)
+    wake(line, device > 0 ? device - 1 : devices - 1);
+  if (device + 1 < devices || ring)
+    wake(line, device + 1 < devices ? device + 1 : 0);
+}
+
+//! Goes on with a sweep for about `budget` passes.
+//! @return the passes placed; fewer than `budget` when the sweep is over.
+template <bool Backwards>
+constexpr int advance_sweep(timeline& line, int budget) {
+  int done = 0;
+  while (line.queue_size > 0 && done < budget) {
+    --line.queue_size;
+    int const device = line.queue[line.queue_size];
+    line.queued[device] = 0;
+    int const before = done;
+    while (line.placed[device] < line.row(device) && done < budget &&
+           place_next<Backwards>(line, device))
+      ++done;
+    if (done == before)
+      continue;
+    wake_neighbours(line, device);
+    if (done == budget)
+      wake(line, device);
+  }
+  return done;
+}
+
+//! What a sweep backwards keeps: every device ends no later than its deadline.
+enum class deadline : std::uint8_t {
+  both,     //!< neither span nor makespan grows
+  makespan, //!< the makespan does not grow; devices share one deadline
+  span      //!< the span does not grow; each device may take all of it from its first pass on
+};
+
+//! Prepares a sweep backwards from the result of a sweep forwards.
+constexpr void begin_backwards(timeline& line, deadline keep) {
+  std::int64_t horizon = 0;
+  for (int device = 0; device < line.problem.devices(); ++device) {
+    std::int64_t latest = line.begins[line.first[device]] + line.span;
+    if (keep == deadline::makespan || (keep == deadline::both && latest > line.makespan))
+      latest = line.makespan;
+    line.release[device] = latest;
+    horizon = latest > horizon ? latest : horizon;
+  }
+  for (int device = 0; device < line.problem.devices(); ++device)
+    line.release[device] = horizon - line.release[device];
+  begin_sweep(line, true);
+}
+
+//! Prepares a sweep forwards.
+constexpr void begin_forwards(timeline& line) {
+  for (int device = 0; device < line.problem.devices(); ++device)
+    line.release[device] = 0;
+  begin_sweep(line, false);
+}
+
+//! Measures the result of a sweep forwards.
+constexpr void measure(timeline& line) {
+  line.span = 0;
+  line.makespan = 0;
+  for (int device = 0; device < line.problem.devices(); ++device) {
+    std::int64_t const end = line.ends[line.first[device + 1] - 1];
+    std::int64_t const span = end - line.begins[line.first[device]];
+    line.makespan = end > line.makespan ? end : line.makespan;
+    line.span = span > line.span ? span : line.span;
+  }
+}
+
+//! The sweeps of a reorder: forwards, then twice backwards and forwards.
+inline constexpr int reorder_sweeps = 5;
+
+//! Goes on with a reorder for about `budget` passes; `sweep` is the number of the sweep under way,
+//! -1 before the first.
+constexpr void advance_reorder(timeline& line, int& sweep, int budget) {
+  int done = 0;
+  while (done < budget && sweep < reorder_sweeps) {
+    bool const backwards = sweep % 2 == 1;
+    if (sweep >= 0)
+      done += backwards ? advance_sweep<true>(line, budget - done)
+                        : advance_sweep<false>(line, budget - done);
+    if (done == budget)
+      return;
+    if (sweep >= 0 && !backwards)
+      measure(line);
+    ++sweep;
+    if (sweep % 2 == 0)
+      begin_forwards(line);
+    else
+      begin_backwards(line, sweep == 1 ? deadline::span : deadline::both);
+  }
+}
+
+//! A whole sweep forwards: squeezes the rows and fills gaps.
+constexpr void sweep_forwards(timeline& line) {
+  begin_forwards(line);
+  advance_sweep<false>(line, line.problem.passes() + 1);
+  measure(line);
+}
+
+//! A sweep backwards and one forwards.
+constexpr void sweep_both(timeline& line, deadline keep) {
+  begin_backwards(line, keep);
+  advance_sweep<true>(line, line.problem.passes() + 1);
+  sweep_forwards(line);
+}
+
+} // namespace detail
+} // namespace pipelining::inline v0_2

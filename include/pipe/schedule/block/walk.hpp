@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief One walk over the units of a device, from which the closed-form schedules of the 1F1B
+//! family are cut. Header for pipelining::walk and pipelining::unit_walk.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Which way a walk goes: forward passes take stages and chunks first to last, backward
+//! passes last to first.
+enum class direction : std::uint8_t { forward, backward };
+
+//! @brief How microbatches are cut into groups: first `larger` groups of `size` + 1, then groups of
+//! `size`, the last of which has what is left.
+struct microbatch_groups {
+  int size = 1;   //!< microbatches of a group
+  int larger = 0; //!< groups with one more
+};
+
+//! @brief Groups whose sizes differ by at most one, the larger ones first.
+//! @param groups how many, 1 ... M.
+[[nodiscard]] constexpr microbatch_groups even_groups(int microbatches, int groups) noexcept {
+  return {.size = microbatches / groups, .larger = microbatches % groups};
+}
+
+//! @brief Visits every unit on every stage of one device of a looped pipeline, one per step.
+//!
+//! Microbatches are cut into groups, and so may their chunks be. The groups of microbatches follow
+//! each other, in them those of chunks; in these the stages of the device do, on a stage the
+//! microbatches, in a microbatch the chunks. Microbatches always ascend; stages and chunks ascend
+//! on forward walks and descend on backward walks.
+//!
+//! @complexity O(1) per step, without divisions.
+class unit_walk {
+public:
+  //! @param cut the groups. @param chunk_group chunks of a group; 0 stands for all.
+  //! @pre extents.where is looped, chunk_group divides the chunks.
+  constexpr unit_walk(shape const& extents,
+                      int device,
+                      direction way,
+                      microbatch_groups const& cut,
+                      int chunk_group = 0) noexcept
+      : chunk_step_(way == direction::forward ? 1 : -1),
+        stage_(way == direction::forward ? device : last_stage(extents, device)),
+        first_stage_(stage_),
+        last_stage_(way == direction::forward ? last_stage(extents, device) : device),
+        stage_step_(way == direction::forward ? extents.devices : -extents.devices),
+        start_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
+        end_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
+        chunk_group_(chunk_group > 0 ? chunk_group : extents.chunks), smaller_group_(cut.size),
+        larger_groups_(cut.larger), microbatches_(extents.microbatches) {
+    enter_next_group();
+  }
+
+  //! @brief The pass of this kind on the unit; goes to the next unit.
+  [[nodiscard]] constexpr pass take(pass_kind kind) noexcept {
+    // The way that most passes take, without a further call: compilers come here for every pass.
+    pass const what{kind,
+                    false,
+                    static_cast<std::uint16_t>(stage_),
+                    static_cast<std::uint16_t>(microbatch_),
+                    static_cast<std::uint16_t>(chunk_)};
+    if (chunk_ != last_chunk_)
+      chunk_ += chunk_step_;
+    else
+      enter_next_microbatch();
+    return what;
+  }
+
+private:
+  constexpr void enter_next_microbatch() noexcept {
+    chunk_ = first_chunk_;
+    ++microbatch_;
+    if (microbatch_ != group_end_)
+      return;
+    microbatch_ = group_begin_;
+    if (stage_ != last_stage_) {
+      stage_ += stage_step_;
+      return;
+    }
+    stage_ = first_stage_;
+    if (last_chunk_ != end_chunk_)
+      enter_chunks(last_chunk_ + chunk_step_);
+    else
+      enter_next_group();
+  }
+
+  [[nodiscard]] static constexpr int last_stage(shape const& extents, int device) noexcept {
+    return device + (extents.stages_per_device - 1) * extents.devices;
+  }
+  constexpr void enter_next_group() noexcept {
+    group_begin_ = group_end_;
+    group_end_ =
+      std::min(group_end_ + smaller_group_ + (larger_groups_ > 0 ? 1 : 0), microbatches_);
+    --larger_groups_;
+    microbatch_ = group_begin_;
+    enter_chunks(start_chunk_);
+  }
+  constexpr void enter_chunks(int first) noexcept {
+    first_chunk_ = first;
+    last_chunk_ = first + (chunk_group_ - 1) * chunk_step_;
+    chunk_ = first;
+  }
+
+  int chunk_ = 0;
+  int last_chunk_ = 0; // of a group
+  int chunk_step_;
+  int stage_;
+  int microbatch_ = 0;
+  int first_chunk_ = 0; // of a group
+  int group_end_ = 0;
+  int group_begin_ = 0;
+  int first_stage_;
+  int last_stage_;
+  int stage_step_;
+  int start_chunk_; // of a microbatch
+  int end_chunk_;
+  int chunk_group_;
+  int smaller_group_;
+  int larger_groups_; // still to come
+  int microbatches_;
+};
+
+//! @brief 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one
+//! backward pass in turn, then what is left. A schedule itself; every named type of the family is
+//! one setting of these numbers.
+//!
+//! Device d begins with (V - 1) N C + C - 1 + reach (P - 1 - d) forward passes, N being the
+//! largest group: the first backward pass needs all chunks of its microbatch on all stages.
+//!
+//! A stage of the next round can follow without waiting when a group has at least P units, hence
+//! groups of at least ceil(P / C) microbatches: as many groups as the wished size asks for, fewer
+//! where the rest of the division would make one too small. Only a wish below ceil(P / C) is taken
+//! at its word; it bounds how far devices can be apart, since with more than two groups between the
+//! first and the last one their first passes would wait for each other in a circle.
+//!
+//! With `remainder_last`, groups have the wished size and the last one what is left: the first
+//! groups, and so the memory, are not larger for it. With fewer forward passes, groups and warm-up
+//! shrink to them, and gradients of weights lag only as far as no device holds more chunks.
+//!
+//! @complexity O(1) per pass.
+//! @source Narayanan et al., SC 2021, section 2.2 (groups), Qi et al., ICLR 2024 (lag), Sun et al.,
+//! NAACL 2025 (chunks); the setting that joins them, and groups of any size, are our own.
+struct walk {
+  static constexpr int fused = -1; //!< the lag of a backward pass in one piece
+
+  int stages_per_device = 1;
+  int chunks = 1;
+  int group = 0;   //!< the wished N; 0 stands for the smallest group without waits, ceil(P / C)
+  int reach = 1;   //!< forward passes by which the warm-up of a device exceeds that of the next
+  int lag = fused; //!< on device d, units times d from backward_input to backward_weight
+  bool remainder_last = false; //!< the last group has what is left, instead of groups of even sizes
+  int forwards = 0; //!< the most forward passes of a device before its first backward pass, and the
+                    //!< most chunks of one stage that it holds; 0 stands for no limit
+  int chunk_group = 0; //!< of one microbatch, chunks that pass all stages of a device before others
+                       //!< do: a divisor of C, at least P, for groups of one microbatch; 0: all
+
+  //! @throws std::invalid_argument for a parameter out of range.
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    if (stages_per_device < 1)
+      throw std::invalid_argument("interleaved stages: a device holds at least one stage");
+    if (group < 0)
+      throw std::invalid_argument("interleaved stages: a group has at least one microbatch; 0 "
+                                  "stands for the smallest group without waits");
+    if (reach < 1 || reach > 2 || lag < fused || lag > 2)
+      throw std::invalid_argument(
+        "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
+        "and gradients of weights lag by at most 2 units per device");
+    if (chunk_group < 0 || (chunk_group > 0 && chunks % chunk_group != 0))
+      throw std::invalid_argument("interleaved stages: a group of " + std::to_string(chunk_group) +
+                                  " chunks must divide the " + std::to_string(chunks) +
+                                  " of a sequence; 0 stands for all of them");
+    if (forwards < 0 || (forwards > 0 && forwards / stages_per_device < chunks))
+      throw std::invalid_argument(
+        "interleaved stages: " + std::to_string(forwards) +
+        " forward passes before the first backward pass of a device are too few: it wants all "
+        "chunks of a microbatch on all stages of the device, " +
+        std::to_string(std::int64_t{stages_per_device} * chunks) + "; 0 stands for no limit");
+    return {.devices = devices,
+            .microbatches = microbatches,
+            .chunks = chunks,
+            .stages_per_device = stages_per_device};
+  }
+
+  constexpr void order(shape const& extents, int device, row_writer& out) const {
+    microbatch_groups const groups = groups_of(extents);
+    int const smallest = groups.size * extents.chunks;
+    int const largest = (groups.size + (groups.larger > 0 ? 1 : 0)) * extents.chunks;
+    int const all = extents.stages_per_device * units(extents);
+    int const first = (extents.stages_per_device - 1) * largest + extents.chunks - 1;
+    int const room = forwards > 0 ? forwards : std::numeric_limits<int>::max();
+    int const apart =
+      std::min({reach * (extents.devices - 1 - device), 2 * smallest, room - first - 1});
+    int const ahead = std::min(first + apart, all);
+    bool const split = lag != fused;
+    int const behind = split ? std::min({lag * device, all, room - ahead - 1}) : all;
+    unit_walk forward(extents, device, direction::forward, groups, chunk_group);
+    unit_walk backward(extents, device, direction::backward, groups, chunk_group);
+    unit_walk weight(extents, device, direction::backward, groups, chunk_group);
+    pass* at = out.append((split ? 3 : 2) * all);
+    for (int i = 0; i < ahead; ++i)
+      *at++ = forward.take(pass_kind::forward);
+    for (int i = 0; i < all; ++i) {
+      if (ahead + i < all)
+        *at++ = forward.take(pass_kind::forward);
+      *at++ = backward.take(split ? pass_kind::backward_input : pass_kind::backward);
+      if (i >= behind)
+        *at++ = weight.take(pass_kind::backward_weight);
+    }
+    for (int i = 0; split && i < behind; ++i)
+      *at++ = weight.take(pass_kind::backward_weight);
+  }
+
+private:
+  [[nodiscard]] constexpr microbatch_groups groups_of(shape const& extents) const noexcept {
+    int const all = extents.microbatches;
+    int const held = extents.stages_per_device;
+    if (held == 1 && group == 0)
+      return even_groups(all, 1); // there are no rounds to wait for
+    int const least = (extents.devices + extents.chunks - 1) / extents.chunks;
+    int size = std::min(group > 0 ? group : least, all);
+    if (forwards > 0 &&
+        held > 1) // the first backward pass has (V - 1) N C + C forward passes before
+      size = std::min(size, (forwards / extents.chunks - 1) / (held - 1));
+    if (remainder_last)
+      return {.size = size};
+    int const groups = (all + size - 1) / size;
+    if (size < least || all / groups >= least)
+      return even_groups(all, groups);
+    return even_groups(all, std::max(all / least, 1));
+  }
+};
+
+//! @brief The schedule of a walk on one stage per device, over whole sequences or chunks.
+template <walk Rule, int Chunks = 1>
+struct Walk {
+  static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
+
+  parameter<Chunks> chunks{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return {.devices = devices, .microbatches = microbatches, .chunks = chunks};
+  }
+  static constexpr void order(shape const& extents, int device, row_writer& out) {
+    Rule.order(extents, device, out);
+  }
+};
+
+//! @brief The schedule of a walk on several stages per device.
+template <walk Rule, int StagesPerDevice, int Chunks>
+struct LoopedWalk {
+  static_assert(StagesPerDevice == dynamic || StagesPerDevice >= 1,
+                "interleaved stages: a device holds at least one stage");
+  static_assert(Chunks == dynamic || Chunks >= 1, "Seq1F1B: a sequence has at least one chunk");
+
+  parameter<StagesPerDevice> stages_per_device{};
+  parameter<Chunks> chunks{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return walk{.stages_per_device = stages_per_device, .chunks = chunks}.arrange(devices,
+                                                                                  microbatches);
+  }
+  static constexpr void order(shape const& extents, int device, row_writer& out) {
+    Rule.order(extents, device, out);
+  }
+};
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Any schedule with recomputed activations. Header for pipelining::with_recompute.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_flows.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <concepts>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Says which forward passes keep their input alone: `rule(extents, pass)`.
+template <class Rule>
+concept recompute_rule = std::copyable<Rule> &&
+  requires(Rule const rule, shape const extents, pass const forward) {
+  { rule(extents, forward) } -> std::convertible_to<bool>;
+};
+
+//! @brief Every activation is recomputed.
+struct recompute_all {
+  [[nodiscard]] constexpr bool operator()(shape const&, pass const&) const noexcept { return true; }
+};
+
+//! @brief Every activation but those of the last stage, whose backward follows its forward at once.
+struct recompute_all_but_last {
+  [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                          pass const& forward) const noexcept {
+    return forward.stage + 1 < stages(extents);
+  }
+};
+
+//! @brief The activations of the first stages of every device, which wait longest where a device
+//! has several: those of the stages below `count` P.
+struct recompute_first_stages {
+  int count = 1; //!< stages of a device
+
+  [[nodiscard]] constexpr bool operator()(shape const& extents,
+                                          pass const& forward) const noexcept {
+    return forward.stage < count * extents.devices;
+  }
+};
+
+//! @brief Says how much of an activation is dropped and brought back, in shares of the forward's
+//! time from 0 to 1: `share(pass)`, which looks at stage, microbatch and chunk alone. Selective
+//! recomputation has one number (norms and activation functions, say); InfiniPipe recomputes k of
+//! the n layers of a stage, k by stage and unit: k / n.
+template <class Share>
+concept recompute_share = std::copyable<Share> && requires(Share const share, pass const what) {
+  { share(what) } -> std::convertible_to<double>;
+};
+
+//! @brief The activations of which something is dropped. `partial_cost` has the times, and
+//! `peak_device_bytes` the memory.
+template <recompute_share Share>
+struct recompute_in_part {
+  Share share{}; //!< of the forward's time
+
+  [[nodiscard]] constexpr bool operator()(shape const&, pass const& forward) const {
+    return share(forward) > 0;
+  }
+};
+
+namespace detail {
+
+//! Turns the forward passes of a row that `rule` names into checkpointed ones, and puts a recompute
+//! before the backward of each.
+template <recompute_rule Rule>
+constexpr void add_recomputes(shape const& extents, Rule const& rule, row_writer& row) {
+  auto const recomputed = [&](pass const& what) {
+    pass forward = what;
+    forward.kind = pass_kind::forward;
+    forward.overlapped = false;
+    return rule(extents, forward);
+  };
+  auto const reads_activation = [](pass const& what) {
+    return what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
+  };
+  int const count = row.count;
+  int added = 0;
+  for (int i = 0; i < count; ++i)
+    added += reads_activation(row.passes[i]) && recomputed(row.passes[i]) ? 1 : 0;
+  (void)row.append(added);
+  // From the back on, so that nothing is overwritten before it has been moved. What starts together
+  // stays together: its recomputes come before both.
+  int to = row.count;
+  for (int end = count; end > 0;) {
+    int first = end - 1;
+    while (first > 0 && row.passes[first].overlapped)
+      --first;
+    pass group[2]{row.passes[first], row.passes[end - 1]};
+    int const size = end - first;
+    for (int k = size - 1; k >= 0; --k) {
+      bool const plain = group[k].kind == pass_kind::forward && recomputed(group[k]);
+      row.passes[--to] = group[k];
+      if (plain)
+        row.passes[to].kind = pass_kind::checkpointed_forward;
+    }
+    for (int k = size - 1; k >= 0; --k)
+      if (reads_activation(group[k]) && recomputed(group[k])) {
+        row.passes[--to] = group[k];
+        row.passes[to].kind = pass_kind::recompute;
+        row.passes[to].overlapped = false;
+      }
+    end = first;
+  }
+}
+
+} // namespace detail
+
+//! @brief A schedule whose forward passes keep their input alone; `recompute`, right before the
+//! backward, brings the activation back. It waits for nothing but its turn, so it runs while the
+//! gradient is on its way.
+//!
+//! With 1F1B and f, b the times of forward and whole backward: makespan M (2f + b) + (P - 1)(f + b)
+//! without messages, and at most one activation and P - 1 - d inputs on device d. A backward pass
+//! that recomputes within itself (1F1B-R) is one of f + b under the schedule itself: (P - 1) f
+//! more.
+//!
+//! Recomputing a part, the same of the units (stage s + i, microbatch j + i) for every i, adds to
+//! 1F1B what the last stage recomputes, once and not P times.
+//!
+//! @tparam Schedule any schedule of `training`. @tparam Rule which activations are recomputed.
+//! @throws as the schedule does.
+//! @complexity O(1) per pass on top of the schedule.
+//! @source activation checkpointing: Chen et al., "Training Deep Nets with Sublinear Memory Cost",
+//! 2016; before the gradient arrives: Mario, PPoPP 2025; a part by stage and unit: InfiniPipe.
+template <schedule Schedule, recompute_rule Rule = recompute_all>
+struct with_recompute {
+  static constexpr flow declared = frugal_training;
+  static_assert(!flow_of<Schedule>().reads_in_groups,
+                "with_recompute: a vocabulary in shards does not go with recomputation");
+
+  Schedule of{};
+  Rule rule{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return of.arrange(devices, microbatches);
+  }
+  constexpr void order(shape const& extents,
+                       int device,
+                       row_writer& row) const requires closed_form_schedule<Schedule> {
+    of.order(extents, device, row);
+    detail::add_recomputes(extents, rule, row);
+  }
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
+    requires(!closed_form_schedule<Schedule>) {
+    of.generate(extents, cost, rows);
+    for (int device = 0; device < extents.devices; ++device)
+      detail::add_recomputes(extents, rule, rows[device]);
+  }
+};
+
+} // namespace pipelining::inline v0_2

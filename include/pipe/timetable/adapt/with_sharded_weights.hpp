@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Any schedule with weights that are gathered for their use. Header for
+//! pipelining::with_sharded_weights and its rules pipelining::reshard and
+//! pipelining::weights_on_host.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/shard_weights.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/schedule/schedule.hpp>
+#include <pipe/schedule/block/stage_visits.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <stdexcept>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Says what stays between two passes of a stage that others of the device stand between,
+//! and how many visits ahead the gather of weights may begin. `leaves(extents, stage)`, where the
+//! rule has it, names the stages that have visits; the weights of the others stay.
+template <class Rule>
+concept sharding_rule = std::copyable<Rule> && requires(Rule const rule, pass const what) {
+  { rule.keeps_weights(what, what) } -> std::convertible_to<bool>;
+  { rule.keeps_gradients(what, what) } -> std::convertible_to<bool>;
+  { rule.prefetch } -> std::convertible_to<int>;
+};
+
+//! @brief The rules of FSDP and ZeRO. The default is ZeRO-3: weights are released behind every run
+//! of passes of their stage, gradients scattered behind every run of passes that add to them, and
+//! weights are gathered one visit ahead.
+struct reshard {
+  bool after_forward = true;  //!< false: weights stay behind a forward pass
+  bool after_backward = true; //!< false: weights stay behind a backward pass
+  bool scatter_once = false;  //!< whole gradients stay until the stage's last pass
+  //! Visits ahead: the gather of the next so many may begin when a visit does. 0: none overlaps.
+  int prefetch = 1;
+
+  //! Whether the weights stay from one pass of a stage to the next.
+  [[nodiscard]] constexpr bool keeps_weights(pass const& before, pass const&) const noexcept {
+    return before.kind == pass_kind::forward || before.kind == pass_kind::checkpointed_forward
+             ? !after_forward
+             : !after_backward;
+  }
+  //! Whether its whole gradients do.
+  [[nodiscard]] constexpr bool keeps_gradients(pass const&, pass const&) const noexcept {
+    return scatter_once;
+  }
+};
+
+//! @brief ZeRO-2, or FSDP without resharding: the weights of a stage are gathered once and stay,
+//! and so do its whole gradients until its last pass.
+inline constexpr reshard gathered_once{
+  .after_forward = false, .after_backward = false, .scatter_once = true};
+
+//! @brief The weights of the last stages of every device, with their gradients and their optimizer,
+//! belong to the host (Chronos-Offload): they are loaded once, beside the passes of the stages
+//! before, and their gradients go back behind the stage's last pass, where the host steps its
+//! optimizer.
+//!
+//! On a looped placement of V stages per device the last of them begins (V - 1) P passes behind the
+//! first at the earliest, and ends as many before the end. So with `count` 1 a load costs nothing
+//! up to (V - 1) P (F + c), nor does the way back up to (V - 1) P (B + c), with messages of c, and
+//! a schedule ends later by no more than what both take longer than that.
+//! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: the weights of deep stages go to
+//! the host. That their gradients and optimizer do as a whole, and when, is assumed.
+struct weights_on_host {
+  int count = 1; //!< the last so many stages of a device
+
+  int prefetch = 1; //!< as `reshard`
+  //! They stay from the first use to the last.
+  [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
+    return true;
+  }
+  //! So do their gradients.
+  [[nodiscard]] constexpr bool keeps_gradients(pass const&, pass const&) const noexcept {
+    return true;
+  }
+  //! Whether those of a stage are not on its device from the start.
+  [[nodiscard]] constexpr bool leaves(shape const& extents, int stage) const noexcept {
+    return stage >= stages(extents) - count * extents.devices;
+  }
+};
+
+//! @brief A schedule whose weights lie in shards on the devices of a data-parallel group (FSDP,
+//! ZeRO): those of a stage are gathered for each visit of the stage, beside passes, and its
+//! gradients are scattered.
+//!
+//! Orders the passes as the schedule does. A visit is a run of passes of one stage on its device,
+//! or several where the rule keeps the weights in between. With times g of a gather and r of a
+//! scatter, and one visit gathered ahead:
+//! - a schedule with one stage on a device gathers and scatters once per device and ends g + r
+//! later;
+//! - `BreadthFirst` with V > 1 stages on a device gathers 2 V - 1 times, one visit for each stage
+//!   and direction and one for both on the last, and scatters V times. It ends g + r later as long
+//!   as M forward passes of a stage take g at least and M backward passes g + r;
+//! - schedules that go back and forth between their stages pay for every run of passes: Interleaved
+//!   for every pass but those at its ends.
+//!
+//! A device holds the weights of at most two stages at once (of `prefetch` + 1), where no composite
+//! passes need more.
+//!
+//! @tparam Schedule any schedule of a flow of training without a vocabulary in shards.
+//! @tparam Rule what stays between visits, and how far ahead weights are gathered.
+//! @throws std::invalid_argument from `arrange` for a negative prefetch, else as the schedule does.
+//! @complexity O(n log n) for n passes of a device, on top of the schedule.
+//! @source Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023 (arXiv:2211.05953),
+//! section 4; Zhao et al., "PyTorch FSDP", VLDB 2023 (one visit ahead). The laws are own.
+template <schedule Schedule, sharding_rule Rule = reshard>
+struct with_sharded_weights {
+  static_assert(!flow_of<Schedule>().reads_in_groups,
+                "with_sharded_weights: a vocabulary in shards does not go with sharded weights");
+  static constexpr flow declared = shard_weights(flow_of<Schedule>());
+
+  Schedule of{};
+  Rule rule{};
+
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    if (rule.prefetch < 0)
+      throw std::invalid_argument(
+        "with_sharded_weights: weights cannot be gathered a negative number of visits ahead");
+    return of.arrange(devices, microbatches);
+  }
+  template <cost_model Cost>
+  void generate(shape const& extents, Cost const& cost, row_writer* rows) const {
+    if constexpr (closed_form_schedule<Schedule>)
+      for (int device = 0; device < extents.devices; ++device)
+        of.order(extents, device, rows[device]);
+    else
+      of.generate(extents, cost, rows);
+    constexpr int network = declared.engine_row[static_cast<int>(engine::network)];
+    auto const leaves = [&](int stage) {
+      if constexpr (requires { rule.leaves(extents, stage); })
+        return bool{rule.leaves(extents, stage)};
+      else
+        return true;
+    };
+    auto const needs_weights = [&](pass const& what) {
+      return detail::reads_weights(declared[what.kind]) && leaves(what.stage);
+    };
+    auto const needs_gradients = [&](pass const& what) {
+      return detail::touches_gradients(declared, what.kind) && leaves(what.stage);
+    };
+    for (int device = 0; device < extents.devices; ++device) {
+      row_writer& row = rows[device];
+      std::vector<pass> const inner(row.passes, row.passes + row.count);
+      row.count = 0;
+      std::vector<char> kept(static_cast<std::size_t>(stages(extents)));
+      for (pass what : inner)
+        if (!leaves(what.stage) && kept[what.stage]++ == 0) {
+          what.overlapped = false;
+          what.kind = pass_kind::keep_weights;
+          row.push(what);
+        }
+      auto const weights = detail::find_visits(
+        inner, stages(extents), needs_weights, [this](pass const& before, pass const& next) {
+          return rule.keeps_weights(before, next);
+        });
+      auto const gradients = detail::find_visits(
+        inner, stages(extents), needs_gradients, [this](pass const& before, pass const& next) {
+          return next.kind == pass_kind::backward_weight || rule.keeps_gradients(before, next);
+        });
+      detail::visit_writer(inner, row, rows[network * extents.devices + device])
+        .run(weights, gradients, rule.prefetch);
+    }
+  }
+};
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Any schedule on stages that are no chain. Header for pipelining::with_stage_graph.
+
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief A schedule whose stages read of those that the edges name, in place of the stage before.
+//!
+//! ```cpp
+//! // Two encoders (stages 0 and 1) into a decoder (2 and 3), with a skip from the second to the
+//! end. pp::with_stage_graph<pp::OneFOneB> schedule{{}, {{0, 2}, {1, 2}, {2, 3}, {1, 3}}};
+//! ```
+//!
+//! The order of passes is that of the schedule. An order that suits a chain suits every graph whose
+//! edges lead from lower to higher stages: in the chain, a stage already waits for all stages below
+//! it. Passes start as soon as the edges allow, so branches run beside each other.
+//!
+//! A stage with several inputs finds them in `context.inputs`, one for each stage before it, in the
+//! order of the edges; in its backward, `context.outputs` are their gradients, and `context.inputs`
+//! the gradients from all stages that read it. What several stages of one device read is sent there
+//! once.
+//!
+//! For timetables that the program makes.
+//!
+//! @throws make_timetable throws std::invalid_argument for an edge that cannot be: see
+//! `edge_table`.
+//! @complexity that of the schedule.
+//! @source own derivation, see docs/explanation/flow.md
+template <schedule Schedule>
+struct with_stage_graph {
+  static constexpr flow declared = flow_of<Schedule>();
+
+  Schedule of{};                   //!< whose order it is
+  std::vector<stage_edge> edges{}; //!< who reads of whom
+
+  //! The extents of the schedule.
+  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
+    return of.arrange(devices, microbatches);
+  }
+  //! The edges.
+  [[nodiscard]] std::vector<stage_edge> const& edges_of(shape const&) const noexcept {
+    return edges;
+  }
+  //! The order of a device.
+  constexpr void order(shape const& extents,
+                       int device,
+                       row_writer& row) const requires closed_form_schedule<Schedule> {
+    of.order(extents, device, row);
+  }
+  //! The orders of all devices.
+  template <cost_model Cost>
+  constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
+    requires(!closed_form_schedule<Schedule>) {
+    of.generate(extents, cost, rows);
+  }
+};
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Timed passes as comma-separated values. Header for pipelining::write_csv.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <string_view>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Writes one line per pass, device after device, under the heading
+//!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter:
+//! F, B, I or W, see `letter`. What other engines do stands behind the passes of all devices.
+//! @complexity O(n) for n passes.
+template <text_sink Sink>
+void write_csv(Sink& out, timetable_view table) {
+  out.append(std::string_view("device,kind,stage,microbatch,chunk,start,end\n"));
+  for (int row = 0; row < table.rows(); ++row) {
+    for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
+      pass const& what = table.passes[i];
+      char const kind[] = {letter(what.kind), '\0'};
+      append(out,
+             row % table.extents.devices,
+             ",",
+             kind,
+             ",",
+             what.stage,
+             ",",
+             what.microbatch,
+             ",",
+             what.chunk,
+             ",");
+      append(out, table.starts[i], ",", table.ends[i], "\n");
+    }
+  }
+}
+
+} // namespace pipelining::inline v0_2

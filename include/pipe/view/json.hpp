@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief A timetable as one JSON object. Header for pipelining::write_json.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
+#include <pipe/view/timetable_caption.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <string_view>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Appends a text in double quotes, with what JSON forbids inside escaped.
+template <text_sink Sink>
+void append_quoted(Sink& out, std::string_view text) {
+  constexpr char hexadecimal[] = "0123456789abcdef";
+  append(out, "\"");
+  for (char const& letter : text) {
+    auto const code = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
+      append(out, "\\");
+      out.append(std::string_view(&letter, 1));
+    } else if (code < 0x20) {
+      char const digits[] = {hexadecimal[code / 16], hexadecimal[code % 16], '\0'};
+      append(out, "\\u00", digits);
+    } else {
+      out.append(std::string_view(&letter, 1));
+    }
+  }
+  append(out, "\"");
+}
+
+namespace detail {
+
+template <text_sink Sink>
+void write_json_row(Sink& out, timetable_view table, int device) {
+  append(out, "[");
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pass const& what = table.passes[i];
+    char const kind[] = {letter(what.kind), '\0'};
+    append(out, i == table.offsets[device] ? "" : ",", "\n{\"kind\":\"", kind);
+    append(out, "\",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
+    append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
+    append(out, ",\"end\":", table.ends[i], "}");
+  }
+  append(out, "]");
+}
+
+} // namespace detail
+
+//! @brief Writes one object: `schedule`, the extents, `cost`, `chunk_shares`, `makespan`, `span`,
+//! `bubble_rate` on the span, `makespan_bubble_rate`, `least_makespan` and `least_span` where they
+//! are known, `peak_activations` and `peak_weight_inputs` per device in whole microbatches of one
+//! stage, and `passes` per device.
+//! @complexity O(n) for n passes.
+template <text_sink Sink>
+void write_json(Sink& out, timetable_view table, timetable_caption const& about) {
+  shape const& extents = table.extents;
+  append(out, "{\"schedule\":");
+  append_quoted(out, about.schedule);
+  append(out, ",\n\"devices\":", extents.devices, ",\"stages\":", stages(extents));
+  append(out, ",\"microbatches\":", extents.microbatches, ",\"chunks\":", extents.chunks);
+  append(out, ",\n\"cost\":{\"forward\":", about.cost.forward);
+  append(out, ",\"backward_input\":", about.cost.backward_input);
+  append(out, ",\"backward_weight\":", about.cost.backward_weight);
+  append(out, ",\"communication\":", about.cost.communication);
+  if (about.cost.all_reduce > 0)
+    append(out, ",\"all_reduce\":", about.cost.all_reduce);
+  append(out, "},\n\"chunk_shares\":[");
+  for (int chunk = 0; chunk < extents.chunks; ++chunk)
+    append(out, chunk == 0 ? "" : ",", chunk_share(table, about, chunk));
+  append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
+  append(out, ",\"bubble_rate\":", bubble_rate(table));
+  append(out, ",\"makespan_bubble_rate\":", makespan_bubble_rate(table));
+  if (about.least_makespan > 0) {
+    append(out, ",\n\"least_makespan\":", about.least_makespan);
+    append(out, ",\"least_span\":", about.least_span);
+  }
+  append(out, ",\n\"peak_activations\":[");
+  for (int device = 0; device < extents.devices; ++device)
+    append(out, device == 0 ? "" : ",", peak_activations(table, device, about));
+  append(out, "],\n\"peak_weight_inputs\":[");
+  for (int device = 0; device < extents.devices; ++device)
+    append(out, device == 0 ? "" : ",", peak_weight_inputs(table, device, about));
+  append(out, "],\n\"passes\":[");
+  for (int device = 0; device < extents.devices; ++device) {
+    append(out, device == 0 ? "\n" : ",\n");
+    detail::write_json_row(out, table, device);
+  }
+  append(out, "]}\n");
+}
+
+} // namespace pipelining::inline v0_2

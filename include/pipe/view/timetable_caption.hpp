@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief What a writer must be told beside the timetable. Header for
+//! pipelining::timetable_caption.
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief Facts about a timetable that its passes do not show.
+struct timetable_caption {
+  std::string_view schedule; //!< the name to print
+  uniform_cost cost{};       //!< the costs it was made with; of unequal chunks their mean
+  //! The share of each chunk in the tokens of its sequence, [C], with sum 1; empty for equal
+  //! shares. Not owned.
+  std::span<double const> chunk_shares = {};
+  //! The tokens of each chunk, [C], where they are known. Not owned.
+  std::span<int const> chunk_lengths = {};
+  //! Times that no order on this placement with this memory can beat, from `least_times`; 0 where
+  //! they are not known.
+  double least_makespan = 0;
+  double least_span = 0; //!< the same for the span
+};
+
+//! @brief Appends a name and a time with as many digits as captions have: ", message 0.3333".
+template <text_sink Sink>
+void append_time(Sink& out, std::string_view name, double time) {
+  append(out, name);
+  append_significant(out, time, 4);
+}
+
+//! @brief The share of one chunk in the tokens of its sequence.
+[[nodiscard]] constexpr double
+chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
+  return about.chunk_shares.empty() ? 1.0 / table.extents.chunks
+                                    : about.chunk_shares[static_cast<std::size_t>(chunk)];
+}
+
+//! @brief Peak activations of one device in whole microbatches of one stage.
+[[nodiscard]] constexpr double
+peak_activations(timetable_view table, int device, timetable_caption const& about) noexcept {
+  return about.chunk_shares.empty() ? to_double(peak_activations(table, device))
+                                    : peak_activations(table, device, about.chunk_shares);
+}
+
+//! @brief Which of its device's stages each stage is: 0 for the first in forward order. Stages of
+//! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
+//! @return [S]
+[[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
+  std::vector<int> held(static_cast<std::size_t>(table.extents.devices));
+  std::vector<int> result;
+  bool const by_route = table.extents.where == placement::custom && routes(table.extents) > 1;
+  for (int stage = 0; stage < stages(table.extents); ++stage) {
+    if (by_route) {
+      result.push_back(stage % table.extents.stages_per_device);
+      continue;
+    }
+    int& here = held[static_cast<std::size_t>(device_of(table, stage))];
+    result.push_back(in_group(table.over(), stage) ? 0 : here++);
+  }
+  return result;
+}
+
+//! @brief Which of its device's stages a pass runs; of a bidirectional pipeline, which direction.
+//! @param locals what `local_stages` gives.
+[[nodiscard]] inline int
+local_stage(shape const& extents, std::vector<int> const& locals, pass const& what) {
+  if (extents.where == placement::bidirectional)
+    return enters_at_end(extents, what.microbatch) ? 1 : 0;
+  return locals[what.stage];
+}
+
+//! @brief The most stages that one device holds, directions of a bidirectional pipeline included.
+[[nodiscard]] inline int most_local_stages(shape const& extents, std::vector<int> const& locals) {
+  int most = extents.where == placement::bidirectional ? 2 : 1;
+  for (int const local : locals)
+    most = local + 1 > most ? local + 1 : most;
+  return most;
+}
+
+//! @brief Stages that hold activations, by devices: 1 where they have one or less each.
+[[nodiscard]] inline double device_share(timetable_view const& table) {
+  int count = 0;
+  for (int stage = 0; stage < stages(table.extents); ++stage)
+    count += in_group(table.over(), stage) ? 0 : 1;
+  return count <= table.extents.devices ? 1 : static_cast<double>(count) / table.extents.devices;
+}
+
+//! @brief Where devices hold several stages, says what peak activations are in microbatches of all
+//! stages of a device, so that they compare with those of schedules with one stage per device.
+template <text_sink Sink>
+void append_device_share(Sink& out, timetable_view const& table, double peak) {
+  double const share = device_share(table);
+  if (share <= 1)
+    return;
+  append(out, " (");
+  append_rounded(out, peak / share, 4);
+  append(out, " of all stages of a device)");
+}
+
+//! @brief The kinds that pictures of a timetable show, in the order of `pass_kind`: not those that
+//! stand between passes and take no time.
+//! @complexity O(n) for n passes.
+[[nodiscard]] inline std::vector<pass_kind> kinds_in_use(timetable_view table) {
+  unsigned found = 0;
+  for (int i = 0; i < table.size(); ++i)
+    found |= 1u << static_cast<unsigned>(table.passes[i].kind);
+  std::vector<pass_kind> result;
+  for (int kind = 0; kind < most_kinds; ++kind)
+    if ((found >> static_cast<unsigned>(kind) & 1u) != 0 &&
+        !stands_between(static_cast<pass_kind>(kind)))
+      result.push_back(static_cast<pass_kind>(kind));
+  return result;
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Planned and measured passes for ui.perfetto.dev and chrome://tracing. Header for
+//! pipelining::write_trace.
+
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
+#include <pipe/view/json.hpp>
+#include <pipe/view/timetable_caption.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pipelining::inline v0_2 {
+
+//! @brief A pass that has run: on which device, from when to when.
+struct measured_pass {
+  int device = 0;   //!< where it ran
+  pass what;        //!< what ran
+  double start = 0; //!< in the unit of the user, like `end`
+  double end = 0;   //!< when it ended
+};
+
+//! @brief How a trace is drawn.
+struct trace_options {
+  double planned_unit = 1000;     //!< microseconds of one unit of planned time
+  double measured_unit = 1000000; //!< microseconds of one unit of measured time; seconds by default
+  bool arrows = false;            //!< an arrow from every pass to the one on another device that
+                                  //!< waits for its message, planned and measured
+  bool memory = false;            //!< counters of every device: activations and weight inputs, in
+                                  //!< whole microbatches of one stage
+};
+
+namespace detail {
+
+inline constexpr int planned_process = 1;
+inline constexpr int measured_process = 2;
+
+//! Writes the events of a trace with the commas between them.
+template <text_sink Sink>
+struct trace_writer {
+  Sink& out;
+  bool any = false;
+
+  void begin_event() {
+    append(out, any ? ",\n" : "\n");
+    any = true;
+  }
+
+  void name_process(int process, std::string_view name, int devices) {
+    begin_event();
+    append(
+      out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process, ",\"args\":{\"name\":");
+    append_quoted(out, name);
+    append(out, "}}");
+    for (int device = 0; device < devices; ++device) {
+      begin_event();
+      append(out, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", process, ",\"tid\":", device);
+      append(out, ",\"args\":{\"name\":\"device ", device, "\"}}");
+      begin_event();
+      append(out, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", process);
+      append(out, ",\"tid\":", device, ",\"args\":{\"sort_index\":", device, "}}");
+    }
+  }
+
+  void write_pass(int process, measured_pass const& ran, double unit, bool with_chunk) {
+    char const kind[] = {letter(ran.what.kind), '\0'};
+    begin_event();
+    append(out, "{\"ph\":\"X\",\"name\":\"", kind, ran.what.microbatch);
+    if (with_chunk)
+      append(out, ".", ran.what.chunk);
+    append(out, "\",\"cat\":\"", word(ran.what.kind), "\",\"pid\":", process);
+    append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
+    append(out, ",\"dur\":", (ran.end - ran.start) * unit, ",\"args\":{\"stage\":");
+    append(out, ran.what.stage, ",\"microbatch\":", ran.what.microbatch);
+    append(out, ",\"chunk\":", ran.what.chunk, "}}");
+  }
+
+  //! One end of an arrow: "s" where it starts, "f" where it ends.
+  void write_arrow(char const* phase, int process, int number, int device, double time) {
+    begin_event();
+    append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", number);
+    append(out, ",\"pid\":", process, ",\"tid\":", device, ",\"ts\":", time);
+    append(out, phase[0] == 'f' ? ",\"bp\":\"e\"}" : "}");
+  }
+
+  void write_counter(int process, int device, double time, double activations, double inputs) {
+    begin_event();
+    append(out, "{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
+    append(out, ",\"ts\":", time, ",\"args\":{\"activations\":", activations);
+    append(out, ",\"weight inputs\":", inputs, "}}");
+  }
+};
+
+//! The measured times of a table's entries; entries that were not measured have `never`.
+[[nodiscard]] inline dynamic_timetable measured_table(timetable_view table,
+                                                      std::span<measured_pass const> measured) {
+  auto const size = static_cast<std::size_t>(table.size());
+  dynamic_timetable result{table.extents,
+                           0,
+                           {table.passes, table.passes + size},
+                           std::vector<double>(size, never),
+                           std::vector<double>(size, never),
+                           {table.offsets, table.offsets + table.rows() + 1},
+                           copy_tables(table)};
+  std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over())));
+  for (measured_pass const& ran : measured)
+    if (contains(table.over(), ran.what))
+      found[static_cast<std::size_t>(pass_index(table.over(), ran.what))] = &ran;
+  for (std::size_t i = 0; i < size; ++i) {
+    auto const* const ran =
+      found[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))];
+    if (ran == nullptr)
+      continue;
+    result.starts[i] = ran->start;
+    result.ends[i] = ran->end;
+  }
+  return result;
+}
+
+//! Arrows between devices. They start and end in the middle of the passes, where viewers find them
+//! for certain. Returns the number of the next arrow.
+template <text_sink Sink>
+int write_arrows(
+  trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
+  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over())), -1);
+  for (int i = 0; i < table.size(); ++i)
+    entries[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = i;
+  for (int device = 0; device < table.extents.devices; ++device) {
+    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+      dependency_list const needed = dependencies(table.over(), table.passes[i]);
+      for (int k = 0; k < needed.count; ++k) {
+        int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
+        int const entry = entries[static_cast<std::size_t>(needed.index(k))];
+        if (from == device || entry < 0 || table.ends[entry] < 0 || table.ends[i] < 0)
+          continue;
+        auto const middle = [&](int of) { return (table.starts[of] + table.ends[of]) / 2 * unit; };
+        trace.write_arrow("s", process, number, from, middle(entry));
+        trace.write_arrow("f", process, number, device, middle(i));
+        ++number;
+      }
+    }
+  }
+  return number;
+}
+
+//! What passes keep on every device, whenever it changes: forward passes and `backward_input` take
+//! at their start, passes that free do so at their end. A composite pass takes first.
+template <text_sink Sink>
+void write_counters(trace_writer<Sink>& trace,
+                    timetable_view table,
+                    timetable_caption const& about,
+                    int process,
+                    double unit) {
+  for (int device = 0; device < table.extents.devices; ++device) {
+    double activations = 0;
+    double inputs = 0;
+    int const last = table.offsets[device + 1];
+    for (int i = table.offsets[device]; i < last;) {
+      int const end = i + 1 < last && table.passes[i + 1].overlapped ? i + 2 : i + 1;
+      bool frees = false;
+      bool takes = false;
+      for (int k = i; k < end; ++k) {
+        double const share = chunk_share(table, about, table.passes[k].chunk);
+        activations += table.passes[k].kind == pass_kind::forward ? share : 0;
+        inputs += table.passes[k].kind == pass_kind::backward_input ? share : 0;
+        frees = frees || frees_kept(table.passes[k].kind);
+        takes = takes || table.passes[k].kind == pass_kind::forward ||
+                table.passes[k].kind == pass_kind::backward_input;
+      }
+      if (takes && table.ends[i] >= 0)
+        trace.write_counter(process, device, table.starts[i] * unit, activations, inputs);
+      for (int k = i; k < end; ++k) {
+        double const share = chunk_share(table, about, table.passes[k].chunk);
+        activations -= frees_kept(table.passes[k].kind) ? share : 0;
+        inputs -= table.passes[k].kind == pass_kind::backward_weight ? share : 0;
+      }
+      if (frees && table.ends[i] >= 0)
+        trace.write_counter(process, device, table.ends[end - 1] * unit, activations, inputs);
+      i = end;
+    }
+  }
+}
+
+} // namespace detail
+
+//! @brief Writes planned passes and, where there are any, measured ones as two processes with one
+//! track per device, as a JSON object of trace events.
+//!
+//! @param measured the passes that ran, in any order.
+//! @complexity O(n) for n passes.
+//! @source the Trace Event Format of Chromium, which Perfetto reads.
+template <text_sink Sink>
+void write_trace(Sink& out,
+                 timetable_view table,
+                 timetable_caption const& about,
+                 std::span<measured_pass const> measured = {},
+                 trace_options const& options = {}) {
+  bool const with_chunk = table.extents.chunks > 1;
+  append(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+  detail::trace_writer<Sink> trace{out};
+  std::string name(about.schedule);
+  name += ", planned";
+  trace.name_process(detail::planned_process, name, table.extents.devices);
+  for (int device = 0; device < table.extents.devices; ++device)
+    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
+      trace.write_pass(detail::planned_process,
+                       {device, table.passes[i], table.starts[i], table.ends[i]},
+                       options.planned_unit,
+                       with_chunk);
+  int arrow = 0;
+  auto const extras = [&](timetable_view of, int process, double unit) {
+    if (options.arrows)
+      arrow = detail::write_arrows(trace, of, process, unit, arrow);
+    if (options.memory)
+      detail::write_counters(trace, of, about, process, unit);
+  };
+  extras(table, detail::planned_process, options.planned_unit);
+  if (!measured.empty()) {
+    name.resize(about.schedule.size());
+    name += ", measured";
+    trace.name_process(detail::measured_process, name, table.extents.devices);
+    for (measured_pass const& ran : measured)
+      trace.write_pass(detail::measured_process, ran, options.measured_unit, with_chunk);
+    if (options.arrows || options.memory)
+      extras(
+        detail::measured_table(table, measured), detail::measured_process, options.measured_unit);
+  }
+  append(out, "\n]}\n");
+}
+
+} // namespace pipelining::inline v0_2

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/flow/declare.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/training_flows.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+using pp::kind_links;
+using pp::pass_kind;
+
+kind_links const& links(pp::flow const& declared, pass_kind kind, bool has_after) {
+  return declared.links[pp::index_of(kind)][has_after ? 1 : 0];
+}
+
+// Rows of training, in the order in which it declares what is wanted.
+constexpr int outputs = 0;
+constexpr int input_gradients = 1;
+constexpr int weight_gradients = 2;
+
+} // namespace
+
+TEST_CASE("the rules of training follow from what its passes make and read") {
+  REQUIRE(pp::training.rows == 3);
+  CHECK(pp::training.engines == 1);
+  CHECK_FALSE(pp::training.has_choices);
+  for (bool const has_after : {false, true}) {
+    kind_links const& forward = links(pp::training, pass_kind::forward, has_after);
+    CHECK(forward.made[0] == outputs);
+    CHECK(forward.made[1] == kind_links::none);
+    CHECK(forward.input == outputs);
+    CHECK(forward.input_step == -1);
+    CHECK(forward.chunk_step == -1);
+    CHECK(forward.own[0] == kind_links::none);
+    for (pass_kind const kind : {pass_kind::backward, pass_kind::backward_input}) {
+      kind_links const& gradient = links(pp::training, kind, has_after);
+      CHECK(gradient.made[0] == input_gradients);
+      CHECK(gradient.made[1] ==
+            (kind == pass_kind::backward ? weight_gradients : kind_links::none));
+      CHECK(gradient.input == input_gradients);
+      CHECK(gradient.input_step == 1);
+      CHECK(gradient.chunk_step == 1);
+      // Behind the last stage nothing says that the own forward has run.
+      CHECK(gradient.own[0] == (has_after ? kind_links::none : outputs));
+    }
+    kind_links const& weights = links(pp::training, pass_kind::backward_weight, has_after);
+    CHECK(weights.made[0] == weight_gradients);
+    CHECK(weights.input == kind_links::none);
+    CHECK(weights.own[0] == input_gradients);
+    CHECK(weights.chunk_step == 0);
+  }
+}
+
+TEST_CASE("who reads what a pass makes follows too") {
+  pp::pipeline const over{{.devices = 4, .microbatches = 2, .chunks = 2}};
+  auto const of = [](pass_kind kind, int stage) {
+    return pp::pass{kind, false, static_cast<std::uint16_t>(stage), 1, 0};
+  };
+  CHECK(pp::reader_stage(over, of(pass_kind::forward, 2)) == 3);
+  CHECK(pp::reader_stage(over, of(pass_kind::forward, 3)) == kind_links::none);
+  CHECK(pp::reader_stage(over, of(pass_kind::backward, 2)) == 1);
+  CHECK(pp::reader_stage(over, of(pass_kind::backward_input, 0)) == kind_links::none);
+  CHECK(pp::reader_stage(over, of(pass_kind::backward_weight, 2)) == kind_links::none);
+}
+
+TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
+  int complete = 0;
+  for (unsigned kinds = 1; kinds < 16; ++kinds) {
+    auto const set = static_cast<pp::detail::flow_set>(kinds);
+    bool const by_rows = pp::detail::makes_rows_once(pp::training, set);
+    CHECK((by_rows && pp::detail::uses_all_data(pp::training, set)) == by_rows);
+    complete += by_rows ? 1 : 0;
+  }
+  CHECK(complete == 2); // F B, and F I W
+}
+
+TEST_CASE("of all sets of kinds in less memory, those are complete that keep, recompute or copy") {
+  CHECK(pp::frugal_training.has_choices);
+  auto const complete = [](char const* letters) {
+    unsigned kinds = 0;
+    for (char const* at = letters; *at != '\0'; ++at)
+      for (int kind = 0; kind < pp::most_kinds; ++kind)
+        if (pp::frugal_training.kinds[kind].letter == *at)
+          kinds |= 1U << static_cast<unsigned>(kind);
+    auto const set = static_cast<pp::detail::flow_set>(kinds);
+    return pp::detail::makes_rows_once(pp::frugal_training, set) &&
+           pp::detail::uses_all_data(pp::frugal_training, set);
+  };
+  for (char const* const good : {"FB", "FIW", "KRB", "KRIW", "HOQLB", "HOQLIW"})
+    CHECK(complete(good));
+  for (char const* const bad :
+       {"F", "KB", "FRB", "HB", "HOB", "HOLB", "FOQLB", "HRB", "KHRB", "HOQLRB"})
+    CHECK_FALSE(complete(bad));
+}
+
+namespace {
+
+using pp::does;
+using pp::effect;
+using pp::engine;
+using pp::of_stage;
+
+constexpr auto pool(pp::slot_class of) {
+  return static_cast<std::uint8_t>(of);
+}
+
+// A forward and a backward kind; tests change one thing.
+struct small_flow {
+  std::vector<pp::datum> data{{.word = "output",
+                               .pool = pool(pp::slot_class::output),
+                               .arrives_in = pool(pp::slot_class::received_input),
+                               .wanted = true},
+                              {.word = "kept", .wanted = true},
+                              {.word = "done", .lives = pp::residence::nowhere, .wanted = true}};
+  std::vector<pp::numbered_kind> kinds{
+    {pass_kind::forward,
+     pp::declare_kind('F',
+                      "ahead",
+                      engine::compute,
+                      pp::stage_call::perform,
+                      {{does::reads, 0, of_stage::before}, {does::makes, 1}, {does::makes, 0}})},
+    {pass_kind::backward,
+     pp::declare_kind('B',
+                      "back",
+                      engine::compute,
+                      pp::stage_call::perform,
+                      {{does::frees, 1}, {does::makes, 2}})}};
+
+  pp::kind_of_pass& kind(int number) { return kinds[static_cast<std::size_t>(number)].kind; }
+  void add(int number, effect const& one) {
+    kind(number).effects[kind(number).effect_count++] = one;
+  }
+  // What `declare` says, without "flow: ".
+  [[nodiscard]] std::string refusal() const {
+    try {
+      (void)pp::declare(data, kinds);
+      return "";
+    } catch (std::invalid_argument const& found) {
+      return std::string(found.what()).substr(6);
+    }
+  }
+};
+
+template <class Change>
+std::string refusal(Change change) {
+  small_flow flow;
+  change(flow);
+  return flow.refusal();
+}
+
+} // namespace
+
+TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write") {
+  CHECK(small_flow{}.refusal().empty());
+  CHECK(refusal([](small_flow& of) { of.data[1].pool = 200; }) ==
+        "datum 'kept' names a pool that flows do not have; pools are the numbers of slot_class, "
+        "without tied_gradient and totals");
+  CHECK(
+    refusal([](small_flow& of) { of.data[1].arrives_in = 9; }).starts_with("datum 'kept' names"));
+  CHECK(refusal([](small_flow& of) {
+          of.add(0, {does::makes, 1});
+        }) ==
+        "kind 'ahead' and datum 'kept': two effects on one datum are only for memory to work in, "
+        "which a kind makes or adds to, and frees; leave one of them out");
+  CHECK(refusal([](small_flow& of) {
+          of.add(0, {does::makes, 7});
+        }).starts_with("kind 'ahead' has an effect on a datum that does not exist"));
+  CHECK(refusal([](small_flow& of) { of.kind(0).effect_count = 11; }) ==
+        "kind 'ahead' has more than 10 effects; split it into two kinds");
+  CHECK(refusal([](small_flow& of) { of.kind(1).letter = 'F'; }) ==
+        "kind 'back' has the letter of another kind; give each kind one of its own");
+  CHECK(refusal([](small_flow& of) { of.kind(1).letter = '\0'; }) ==
+        "kind 'back' has no letter; give it one");
+  CHECK(refusal([](small_flow& of) {
+          of.kinds[1].number = static_cast<pass_kind>(26);
+        }).starts_with("kind 'back' has a number of 26 or more"));
+  CHECK(refusal([](small_flow& of) { of.data.push_back({.word = "lost"}); }) ==
+        "datum 'lost' is made by no kind; let one make it");
+  CHECK(refusal([](small_flow& of) {
+          of.kind(1).effect_count = 1;
+          of.data.pop_back();
+        }).starts_with("kind 'back' makes nothing"));
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::adds_to, 1});
+        })
+          .starts_with("kind 'back' and datum 'kept': only a datum that is there once per "
+                       "microbatch is added to"));
+  CHECK(refusal([](small_flow& of) {
+          of.add(0, {does::reads, 0, of_stage::after});
+        }) ==
+        "kind 'ahead' and datum 'output': a pass reads one datum of other stages; let a second "
+        "kind read the other one");
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::frees, 1, of_stage::after});
+        }).starts_with("kind 'back' and datum 'kept': a pass does nothing but read data of other"));
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::reads, 0});
+        }).starts_with("kind 'back' and datum 'output': its slot is given back when the last"));
+  CHECK_THROWS_AS((void)pp::declare({}, {}), std::invalid_argument);
+  CHECK_THROWS_AS((void)pp::flow_word::of("fourteen chars", "fourteen chars"),
+                  std::invalid_argument);
+  effect const one{does::makes, 0};
+  CHECK_THROWS_AS((void)pp::declare_kind('F',
+                                         "forward",
+                                         engine::compute,
+                                         pp::stage_call::perform,
+                                         {one, one, one, one, one, one, one, one, one, one, one}),
+                  std::invalid_argument);
+}
+
+TEST_CASE("a kind of one's own that alone adds to a datum is refused where its slot has no place") {
+  auto const adds = [](pp::slot_class in, pp::per instance) {
+    return refusal([&](small_flow& of) {
+      of.data.push_back({.word = "sum", .pool = pool(in), .instance = instance});
+      of.add(1, {does::adds_to, 3});
+    });
+  };
+  CHECK(adds(pp::slot_class::sequence, pp::per::microbatch).empty());
+  CHECK(adds(pp::slot_class::weights, pp::per::microbatch)
+          .starts_with("datum 'sum' is there once per microbatch, which only slots that stay"));
+  CHECK(adds(pp::slot_class::sequence, pp::per::unit)
+          .starts_with("kind 'back' and datum 'sum': only a datum that is there once per"));
+}
+
+TEST_CASE(
+  "a kind on an engine of its own frees one slot and fills one, and nobody frees too early") {
+  auto const network = [](does what) {
+    return refusal([&](small_flow& of) {
+      of.data.push_back({.word = "routed", .pool = pool(pp::slot_class::weight_input)});
+      of.data.push_back({.word = "sent", .lives = pp::residence::nowhere, .wanted = true});
+      of.add(0, {does::makes, 3});
+      of.kinds.push_back({pass_kind::recompute,
+                          pp::declare_kind('N',
+                                           "dispatch",
+                                           engine::network,
+                                           pp::stage_call::perform,
+                                           {{what, 3}, {does::makes, 4}})});
+    });
+  };
+  CHECK(network(does::frees).empty());
+  CHECK(network(does::reads) ==
+        "kind 'dispatch' and datum 'routed': beside the engine compute, a pass frees at most one "
+        "datum of its unit that lies in slots and makes at most one; let a kind of the engine "
+        "compute do the rest");
+  CHECK(
+    refusal([](small_flow& of) { // of another stage, and of two engines of its own
+      of.data.push_back({.word = "asked", .lives = pp::residence::nowhere, .wanted = true});
+      of.data.push_back({.word = "told", .lives = pp::residence::nowhere, .wanted = true});
+      of.data.push_back({.word = "last", .lives = pp::residence::nowhere, .wanted = true});
+      auto const marks = [&of](pass_kind kind, char letter, engine on, std::uint8_t made) {
+        of.kinds.push_back(
+          {kind,
+           pp::declare_kind(letter, "mark", on, pp::stage_call::perform, {{does::makes, made}})});
+      };
+      marks(pass_kind::copy_in, 'c', engine::copy_in, 3);
+      marks(pass_kind::copy_out, 'o', engine::copy_out, 4);
+      of.kinds.push_back({pass_kind::recompute,
+                          pp::declare_kind('L',
+                                           "late",
+                                           engine::compute,
+                                           pp::stage_call::perform,
+                                           {{does::reads, 0, of_stage::before},
+                                            {does::reads, 3},
+                                            {does::reads, 4},
+                                            {does::makes, 5}})});
+    }) == "kind 'late' waits for three rows, but beside other engines a pass waits for two at "
+          "most; let one of them wait for another");
+  CHECK(refusal([](small_flow& of) { // a third kind reads what `back` frees, in any order
+          of.data.push_back({.word = "seen", .lives = pp::residence::nowhere, .wanted = true});
+          of.kinds.push_back({pass_kind::recompute,
+                              pp::declare_kind('L',
+                                               "look",
+                                               engine::compute,
+                                               pp::stage_call::perform,
+                                               {{does::reads, 1}, {does::makes, 3}})});
+        }) ==
+        "kind 'back' and datum 'kept': it frees what another kind of the unit may read later; "
+        "let it read what that kind makes");
+}

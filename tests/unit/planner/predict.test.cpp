@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/model/predict_shards.hpp>
+#include <pipe/planner/model/transformer.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace pp = pipelining;
+
+TEST_CASE("bytes of a stage follow from what it holds") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::training_setup const setup{.sequence = 4096, .tensor = 8};
+  std::vector<int> const whole{4096};
+  pp::stage_bytes const inner = pp::predict_bytes(model, setup, {.layers = 4}, whole);
+  // By hand: 4 layers of 12 x 4096^2 parameters over 8 GPUs, at 2, 4 and 12 bytes.
+  CHECK(inner.weights == 4LL * 12 * 4096 * 4096 / 8 * 2);
+  CHECK(inner.gradients == 2 * inner.weights);
+  CHECK(inner.optimizer == 6 * inner.weights);
+  CHECK(inner.activation == 4LL * 4096 * (32 * 4096 + 4 * 32) / 8);
+  CHECK(inner.message == 2LL * 4096 * 4096 / 8);
+  CHECK(inner.logits == 0);
+  CHECK(inner.carried == 0);
+  pp::stage_bytes const last =
+    pp::predict_bytes(model, setup, {.layers = 4, .output = true}, whole);
+  CHECK(last.weights == inner.weights + 2LL * 51200 * 4096 / 8);
+  CHECK(last.logits == 6LL * 4096 * 51200 / 8);
+  pp::training_setup sharded = setup;
+  sharded.data = 4;
+  CHECK(pp::predict_bytes(model, sharded, {.layers = 4}, whole).optimizer == inner.optimizer / 4);
+  // Three of four shards come from elsewhere: at 2 bytes gathered, at 4 scattered.
+  pp::gpu network;
+  network.network_gb_per_s = 50;
+  double const gathered = 0.75 * static_cast<double>(inner.weights) / 50e9;
+  CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::gather_weights) ==
+        doctest::Approx(gathered));
+  CHECK(pp::sharding_seconds(sharded, network, inner, pp::pass_kind::scatter_gradients) ==
+        doctest::Approx(2 * gathered));
+  CHECK(pp::sharding_seconds(setup, network, inner, pp::pass_kind::gather_weights) == 0);
+  network.host_gb_per_s = 25; // whole ones, over another link
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::gather_weights) ==
+        doctest::Approx(2 * gathered / 0.75));
+  CHECK(pp::loading_seconds(network, inner, pp::pass_kind::scatter_gradients) ==
+        doctest::Approx(4 * gathered / 0.75));
+  std::vector<int> const halves{2048, 2048};
+  CHECK(pp::predict_bytes(model, setup, {.layers = 4}, halves).carried ==
+        2LL * 4 * 4 * 4096 * 4096 / 8);
+}
+
+TEST_CASE("parts of layers are whole layers together") {
+  for (char const* const name : {"gpt-7b", "llama-70b", "mixtral-8x7b"}) {
+    CAPTURE(name);
+    pp::transformer const model = pp::find_transformer(name);
+    pp::gpu const on = pp::find_gpu("h100");
+    pp::efficiency const reached{0.5, 0.25, 0.75};
+    pp::training_setup const setup{.sequence = 4096, .tensor = 8};
+    std::vector<int> const halves{2048, 2048};
+    auto const parts = pp::parted_contents(6);
+    std::vector<int> const layers{6};
+    pp::stage_content const whole{6, true, true};
+    REQUIRE(parts.size() == 13);
+    for (pp::pass_kind const kind :
+         {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
+      auto const seconds = [&](pp::stage_content const& of) {
+        return pp::pass_seconds(model, setup, on, reached, of, kind, {2048, 2048});
+      };
+      double sum = 0;
+      for (pp::stage_content const& each : parts)
+        sum += seconds(each);
+      CHECK(sum == doctest::Approx(seconds(whole)));
+    }
+    pp::stage_bytes sum;
+    for (pp::stage_content const& each : parts) {
+      pp::stage_bytes const of = pp::predict_bytes(model, setup, each, halves);
+      sum.activation += of.activation;
+      sum.weights += of.weights;
+      sum.optimizer += of.optimizer;
+      sum.carried += of.carried;
+      sum.logits += of.logits;
+      CHECK((of.weights == 0) == (each.attentions > 0));
+    }
+    pp::stage_bytes const all = pp::predict_bytes(model, setup, whole, halves);
+    CHECK(sum.weights == all.weights);
+    CHECK(sum.optimizer == all.optimizer);
+    CHECK(sum.carried == all.carried);
+    CHECK(sum.logits == all.logits);
+    // The output of attention lies on both sides of a message.
+    std::int64_t const copies = 6LL * 2 * 4096 * model.hidden / 8;
+    CHECK(sum.activation == all.activation + copies);
+  }
+}
+
+TEST_CASE("messages between parts of layers are those of HelixPipe") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::training_setup const setup{.sequence = 4096, .sequences = 2, .tensor = 8};
+  std::int64_t const width = 2LL * 2 * 4096 * 4096 / 8; // bf16 of all tokens
+  auto const parts = pp::parted_contents(2);
+  for (std::size_t stage = 0; stage + 1 < parts.size(); ++stage)
+    CHECK(pp::sent_bytes(model, setup, parts[stage], 4096) == (stage % 2 == 0 ? 4 : 2) * width);
+  CHECK(pp::sent_bytes(model, setup, {.layers = 3}, 4096) == width);
+  // The longest of them counts.
+  pp::gpu const on = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 5, .microbatches = 2};
+  std::vector<int> const whole{4096};
+  pp::cost_table const cost = pp::predict_costs(model, setup, on, {1, 1, 1}, extents, parts, whole);
+  CHECK(cost.latency() ==
+        doctest::Approx(4 * static_cast<double>(width) / (on.network_gb_per_s * 1e9)));
+}
+
+TEST_CASE("published memory lies in the band of the prediction") {
+  // Figure of Seq1F1B, 2.7B, eight devices, no tensor parallelism, 1F1B: 51.4 and 74.3 GB on the
+  // device that holds the most, for 16k and 24k tokens.
+  pp::transformer const model = pp::find_transformer("gpt-2.7b");
+  double const published[][2] = {{16384, 51.4}, {24576, 74.3}};
+  for (auto const& [sequence, gigabytes] : published) {
+    pp::training_setup const setup{.sequence = static_cast<int>(sequence), .data = 1};
+    std::vector<int> const whole{static_cast<int>(sequence)};
+    pp::stage_bytes const first =
+      pp::predict_bytes(model, setup, {.layers = 4, .embedding = true}, whole);
+    double const predicted =
+      (static_cast<double>(first.resident()) + 8.0 * static_cast<double>(first.activation)) / 1e9;
+    pp::band const band = pp::memory_band(1, 1, false);
+    CAPTURE(predicted);
+    CHECK(gigabytes > predicted * band.least);
+    CHECK(gigabytes < predicted * band.most);
+  }
+}
+
+TEST_CASE("times of passes are operations over the rate, and exchanges") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::efficiency const perfect{1, 1, 1};
+  pp::shape const extents{.devices = 4, .microbatches = 2, .chunks = 2};
+  std::vector<int> const layers{8, 8, 8, 8};
+  std::vector<int> const lengths{3000, 1096};
+  auto const content = pp::stage_contents(layers);
+  pp::training_setup setup{.sequence = 4096};
+  pp::cost_table const cost =
+    pp::predict_costs(model, setup, h100, perfect, extents, content, lengths);
+  auto const seconds = [&cost](pp::pass_kind kind, int stage, int chunk) {
+    return cost.duration(
+      {kind, false, static_cast<std::uint16_t>(stage), 0, static_cast<std::uint16_t>(chunk)});
+  };
+  CHECK(seconds(pp::pass_kind::forward, 1, 1) ==
+        doctest::Approx(8 * pp::layer_flops(model, pp::pass_kind::forward, {1096, 3000}) /
+                        (989 * 1e12)));
+  CHECK(seconds(pp::pass_kind::forward, 3, 1) - seconds(pp::pass_kind::forward, 1, 1) ==
+        doctest::Approx(2.0 * 1096 * 4096 * 51200 / (989 * 1e12)));
+  CHECK(seconds(pp::pass_kind::backward, 0, 0) ==
+        doctest::Approx(seconds(pp::pass_kind::backward_input, 0, 0) +
+                        seconds(pp::pass_kind::backward_weight, 0, 0)));
+  CHECK(cost.latency() == doctest::Approx(2.0 * 3000 * 4096 / 450e9));
+  // Tensor parallelism over 8 GPUs puts neighbours into different machines, and exchanges.
+  setup.tensor = 8;
+  pp::cost_table const shared =
+    pp::predict_costs(model, setup, h100, perfect, extents, content, lengths);
+  CHECK(shared.latency() == doctest::Approx(2.0 * 3000 * 4096 / 8 / 50e9));
+  double const exchange = 8 * 2 * 2.0 * 7 / 8 * (2.0 * 3000 * 4096) / 450e9;
+  CHECK(shared.duration({}) ==
+        doctest::Approx(seconds(pp::pass_kind::forward, 0, 0) / 8 + exchange));
+  auto const shared_pass = [](pp::pass_kind kind) { return pp::row_writer::make(kind, 0, 0); };
+  for (pp::pass_kind const kind :
+       {pp::pass_kind::forward, pp::pass_kind::recompute, pp::pass_kind::backward_input})
+    CHECK(shared.exchanges(shared_pass(kind)) == doctest::Approx(exchange));
+  CHECK(shared.exchanges(shared_pass(pp::pass_kind::backward_weight)) == 0);
+  CHECK(shared.duration(shared_pass(pp::pass_kind::backward)) ==
+        doctest::Approx(seconds(pp::pass_kind::backward_input, 0, 0) / 8 +
+                        std::max(seconds(pp::pass_kind::backward_weight, 0, 0) / 8, exchange)));
+  CHECK(cost.exchanges(shared_pass(pp::pass_kind::forward)) == 0);
+}
+
+TEST_CASE("messages within a machine are fast, between machines slow") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 8, .microbatches = 2};
+  std::vector<int> const layers(8, 4);
+  std::vector<int> const lengths{4096};
+  pp::cost_table const cost = pp::predict_costs(
+    model, {.sequence = 4096, .tensor = 2}, h100, {}, extents, pp::stage_contents(layers), lengths);
+  double const bytes = 2.0 * 4096 * 4096 / 2;
+  REQUIRE(cost.links().size() == 64);
+  CHECK(cost.links()[0 * 8 + 1] == doctest::Approx(bytes / 450e9));
+  CHECK(cost.links()[2 * 8 + 3] == doctest::Approx(bytes / 450e9));
+  CHECK(cost.links()[3 * 8 + 4] == doctest::Approx(bytes / 50e9)); // GPUs 6 and 7, GPUs 8 and 9
+  CHECK(cost.links()[4 * 8 + 3] == doctest::Approx(bytes / 50e9));
+  CHECK(cost.latency() == doctest::Approx(bytes / 50e9));
+  // A device as large as a machine has no neighbour in it.
+  CHECK(pp::predict_costs(model,
+                          {.sequence = 4096, .tensor = 8},
+                          h100,
+                          {},
+                          extents,
+                          pp::stage_contents(layers),
+                          lengths)
+          .links()
+          .empty());
+}
+
+TEST_CASE("shards of a vocabulary share its products and its bytes") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::efficiency const perfect{1, 1, 1};
+  pp::training_setup const setup{.sequence = 4096};
+  std::vector<int> const layers{16, 16};
+  std::vector<int> const lengths{4096};
+  std::vector<pp::stage_content> const content = pp::shard_contents(layers, 2);
+  REQUIRE(content.size() == 6);
+  for (int const barriers : {1, 2}) {
+    pp::shape const extents = barriers == 1 ? pp::with_vocabulary<pp::OneFOneB, 1>{}.arrange(2, 4)
+                                            : pp::with_vocabulary<pp::OneFOneB, 2>{}.arrange(2, 4);
+    pp::cost_table const cost =
+      pp::predict_shards(model, setup, h100, perfect, extents, content, lengths, barriers);
+    auto const seconds = [&cost](pp::pass_kind kind, int stage) {
+      return cost.duration(pp::row_writer::make(kind, stage, 0));
+    };
+    double const product = 2.0 * 4096 * 4096 * 51200 / 2 / (989 * 1e12); // half of the rows
+    CHECK(seconds(pp::pass_kind::logits, 4) == doctest::Approx(product * (barriers == 1 ? 2 : 1)));
+    CHECK(seconds(pp::pass_kind::logits_gradient, 5) ==
+          doctest::Approx(product * (barriers == 1 ? 1 : 2)));
+    CHECK(seconds(pp::pass_kind::embed, 0) == 0);
+    CHECK(cost.groups().broadcast == doctest::Approx(cost.latency())); // to one other device
+    // All three products of the whole output layer, shared by two.
+    std::vector<int> const plain{16, 16};
+    pp::cost_table const whole = pp::predict_costs(model,
+                                                   setup,
+                                                   h100,
+                                                   perfect,
+                                                   {.devices = 2, .microbatches = 4},
+                                                   pp::stage_contents(plain),
+                                                   lengths);
+    double all = 0;
+    double sharded = 0;
+    for (int device = 0; device < 2; ++device) {
+      for (pp::pass_kind const kind : {pp::pass_kind::forward, pp::pass_kind::backward}) {
+        all += whole.duration(pp::row_writer::make(kind, device, 0));
+        sharded += seconds(kind, 2 + device);
+      }
+      sharded += seconds(pp::pass_kind::logits, 4 + device) +
+                 seconds(pp::pass_kind::logits_gradient, 4 + device);
+    }
+    CHECK(sharded == doctest::Approx(all));
+  }
+  std::int64_t whole = 0;
+  std::int64_t shards = 0;
+  for (pp::stage_content const& each : pp::stage_contents(layers))
+    whole += pp::predict_bytes(model, setup, each, lengths).weights;
+  for (pp::stage_content const& each : content)
+    shards += pp::predict_bytes(model, setup, each, lengths).weights;
+  CHECK(shards == whole);
+  CHECK(pp::predict_bytes(model, setup, content.back(), lengths).logits ==
+        pp::logits_bytes(model, 4096) / 2);
+}
+
+TEST_CASE("recomputation repeats the forward pass, copies take the link to the host") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  pp::gpu const h100 = pp::find_gpu("h100");
+  pp::shape const extents{.devices = 4, .microbatches = 2, .chunks = 2};
+  std::vector<int> const layers{8, 8, 8, 8};
+  std::vector<int> const lengths{3000, 1096};
+  pp::cost_table const cost = pp::predict_costs(
+    model, {.sequence = 4096, .tensor = 8}, h100, {}, extents, pp::stage_contents(layers), lengths);
+  auto const seconds = [&cost](pp::pass_kind kind, int stage, int chunk) {
+    return cost.duration(pp::row_writer::make(kind, stage, 0, chunk));
+  };
+  for (int stage = 0; stage < 4; ++stage)
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      CHECK(seconds(pp::pass_kind::recompute, stage, chunk) ==
+            seconds(pp::pass_kind::forward, stage, chunk));
+      // By hand: 8 layers of 32 hidden + 4 heads bytes per token, shared by 8 GPUs, at 50 GB/s.
+      double const copy = lengths[static_cast<std::size_t>(chunk)] * (32.0 * 4096 + 4 * 32) / 50e9;
+      CHECK(seconds(pp::pass_kind::copy_out, stage, chunk) == doctest::Approx(copy));
+      CHECK(seconds(pp::pass_kind::copy_in, stage, chunk) == doctest::Approx(copy));
+    }
+}
+
+TEST_CASE("setups that do not fit the model are refused") {
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .tensor = 5}),
+                    doctest::Contains("heads"));
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 0}), doctest::Contains("at least 1"));
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = 1, .expert = 2}),
+                    doctest::Contains("experts"));
+  CHECK_THROWS_WITH(pp::find_gpu("h300"), doctest::Contains("h100"));
+  CHECK_THROWS_WITH(pp::check_gpu({.peak_tflops = 0}),
+                    "gpu: peak_tflops must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.network_gb_per_s = 1e308}),
+                    "gpu: network_gb_per_s must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.memory_gb = 1e-290}),
+                    "gpu: memory_gb must be between 1e-6 and 1e9");
+  CHECK_THROWS_WITH(pp::check_gpu({.gpus_per_machine = 0}),
+                    "gpu: gpus_per_machine must be at least 1");
+  CHECK_THROWS_WITH(pp::check_setup(model, {.sequence = std::int64_t{1} << 40, .sequences = 4096}),
+                    "training_setup: a microbatch that keeps more than 1e18 bytes is not counted; "
+                    "give shorter sequences or fewer of them");
+}

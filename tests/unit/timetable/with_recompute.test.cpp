@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/partial_cost.hpp>
+#include <pipe/timetable/static_timetable.hpp>
+#include <pipe/timetable/verify.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <tests/support/golden_lines.hpp>
+#include <utility>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+// The compiler makes and checks the same.
+static_assert(pp::verify(pp::timetable<pp::with_recompute<pp::Seq1F1B<2>>, 3, 4>));
+
+//! What a device holds at most when an input counts `kept` from its forward to its backward and the
+//! rest of an activation 1 - kept from where it is made to there.
+double peak_with_inputs(pp::timetable_view table, int device, double kept) {
+  std::vector<std::pair<double, double>> changes; // time, change; what ends comes first
+  auto const hold = [&changes](double from, double to, double weight) {
+    changes.emplace_back(from, weight);
+    changes.emplace_back(to, -weight);
+  };
+  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+    pp::pass const& made = table.passes[i];
+    if (made.kind == pp::pass_kind::backward)
+      continue;
+    int last = i;
+    while (table.passes[last].kind != pp::pass_kind::backward ||
+           table.passes[last].microbatch != made.microbatch)
+      ++last;
+    if (made.kind != pp::pass_kind::recompute)
+      hold(table.starts[i], table.ends[last], kept);
+    if (made.kind != pp::pass_kind::checkpointed_forward)
+      hold(table.starts[i], table.ends[last], 1 - kept);
+  }
+  std::sort(changes.begin(), changes.end());
+  double held = 0;
+  double peak = 0;
+  for (auto const& [time, change] : changes) {
+    held += change;
+    peak = std::max(peak, held);
+  }
+  return peak;
+}
+
+template <class Schedule>
+void check_golden(Schedule const& schedule,
+                  std::istringstream& line,
+                  pp::pipeline_size size,
+                  double f,
+                  double b,
+                  double kept) {
+  auto const table = pp::make_timetable(schedule, size, pp::uniform_cost{f, b / 2, b / 2});
+  double makespan = 0;
+  line >> makespan;
+  CHECK(pp::makespan(table) == makespan);
+  for (int device = 0; device < size.devices; ++device) {
+    double peak = 0;
+    line >> peak;
+    CHECK(peak_with_inputs(table, device, kept) == doctest::Approx(peak));
+  }
+}
+
+} // namespace
+
+TEST_CASE("1F1B with recompute takes the time and the memory of the golden file") {
+  std::ifstream golden("golden/families/recompute.txt");
+  REQUIRE(golden);
+  int lines = 0;
+  for (std::string text; std::getline(golden, text);) {
+    if (text.empty() || text[0] == '#')
+      continue;
+    CAPTURE(text);
+    std::istringstream line(text);
+    pp::pipeline_size size;
+    double f = 0;
+    double b = 0;
+    double kept = 0;
+    bool last_keeps = false;
+    bool early = false;
+    line >> size.devices >> size.microbatches >> f >> b >> kept >> last_keeps >> early;
+    if (!early) // a kind of its own: see tests/unit/run/own_flow.test.cpp
+      continue;
+    ++lines;
+    if (last_keeps)
+      check_golden(
+        pp::with_recompute<pp::OneFOneB, pp::recompute_all_but_last>{}, line, size, f, b, kept);
+    else
+      check_golden(pp::with_recompute<pp::OneFOneB>{}, line, size, f, b, kept);
+  }
+  CHECK(lines == 11);
+}
+
+TEST_CASE("the law of 1F1B with recompute holds over ranges") {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int microbatches = devices; microbatches <= 3 * devices; ++microbatches)
+      for (double const f : {1.0, 3.0})
+        for (double const b : {2.0, 3.0, 7.0}) {
+          auto const table = pp::make_timetable(pp::with_recompute<pp::OneFOneB>{},
+                                                {devices, microbatches},
+                                                pp::uniform_cost{f, b / 2, b / 2});
+          CHECK(pp::makespan(table) == microbatches * (2 * f + b) + (devices - 1) * (f + b));
+          for (int device = 0; device < devices; ++device) {
+            CHECK(pp::peak_activation_chunks(table, device) == 1);
+            double const inputs = devices - 1 - device;
+            CHECK(peak_with_inputs(table, device, 0.125) == doctest::Approx(1 + inputs * 0.125));
+          }
+        }
+}
+
+TEST_CASE("a backward pass that recomputes within itself takes the times of the golden file") {
+  int lines = 0;
+  for (std::string const& text : support::golden_lines("golden/families/recompute.txt")) {
+    CAPTURE(text);
+    std::istringstream line(text);
+    pp::pipeline_size size;
+    double f = 0;
+    double b = 0;
+    double kept = 0;
+    bool last_keeps = false;
+    bool early = false;
+    double makespan = 0;
+    line >> size.devices >> size.microbatches >> f >> b >> kept >> last_keeps >> early >> makespan;
+    if (early)
+      continue;
+    ++lines;
+    pp::cost_table cost({.devices = size.devices, .microbatches = size.microbatches},
+                        {f, f + b / 2, b / 2});
+    if (last_keeps)
+      cost.set(pp::pass_kind::backward_input, size.devices - 1, 0, b / 2);
+    CHECK(pp::makespan(pp::make_timetable(pp::OneFOneB{}, size, cost)) == makespan);
+    if (!last_keeps)
+      CHECK(makespan == (size.microbatches + size.devices - 1) * (2 * f + b));
+  }
+  CHECK(lines == 13);
+}
+
+namespace {
+
+//! InfiniPipe's number of recomputed layers, of four: the same along a diagonal.
+struct by_diagonal {
+  std::vector<int> layers;
+
+  [[nodiscard]] double operator()(pp::pass const& what) const {
+    return layers[static_cast<std::size_t>(64 + what.stage - what.microbatch)] / 4.0;
+  }
+};
+
+//! One share for all.
+struct same_share {
+  double share;
+
+  double operator()(pp::pass const&) const { return share; }
+};
+
+template <class Share>
+auto recomputed_in_part(pp::pipeline_size size, Share share, double f, double b) {
+  return pp::make_timetable(
+    pp::with_recompute<pp::OneFOneB, pp::recompute_in_part<Share>>{{}, {share}},
+    size,
+    pp::partial_cost<pp::uniform_cost, Share>{{f, b / 2, b / 2}, share});
+}
+
+} // namespace
+
+TEST_CASE("layers recomputed along diagonals cost 1F1B what the last stage recomputes") {
+  std::mt19937 random(2509);
+  for (int devices = 1; devices <= 8; ++devices)
+    for (int trial = 0; trial < 12; ++trial) {
+      int const microbatches = devices + static_cast<int>(random() % 20);
+      by_diagonal share;
+      for (int i = 0; i < 128; ++i)
+        share.layers.push_back(random() % 2 == 0 ? 0 : static_cast<int>(random() % 5));
+      auto const table = recomputed_in_part({devices, microbatches}, share, 1, 2);
+      double last = 0;
+      for (int m = 0; m < microbatches; ++m)
+        last += share(pp::row_writer::make(pp::pass_kind::forward, devices - 1, m));
+      CAPTURE(devices);
+      CAPTURE(microbatches);
+      CHECK(pp::makespan(table) == (microbatches + devices - 1) * 3 + last);
+      // A unit of which nothing is dropped keeps all.
+      for (pp::pass const& what : table.passes)
+        if (what.kind == pp::pass_kind::checkpointed_forward)
+          CHECK(share(what) > 0);
+        else if (what.kind == pp::pass_kind::forward)
+          CHECK(share(what) == 0);
+    }
+}
+
+TEST_CASE(
+  "a share of every activation takes its share of the time, and leaves the rest in memory") {
+  for (int devices = 1; devices <= 8; ++devices)
+    for (double const share : {0.25, 0.5, 1.0}) {
+      int const microbatches = 2 * devices + 1;
+      auto const table = recomputed_in_part({devices, microbatches}, same_share{share}, 2, 6);
+      CHECK(pp::makespan(table) == microbatches * (2 + 2 * share + 6) + (devices - 1) * (2 + 6));
+      for (int device = 0; device < devices; ++device) {
+        // Of 64 bytes, four of them the input, as many as are not recomputed stay.
+        double const kept = 4 + 60 * (1 - share);
+        auto const bytes = [&](pp::pass const&) { return pp::unit_bytes{64, kept, 0}; };
+        CHECK(pp::peak_device_bytes(table, device, bytes) == 64 + (devices - 1 - device) * kept);
+      }
+    }
+  CHECK_THROWS_WITH_AS((void)recomputed_in_part({2, 2}, same_share{1.5}, 1, 2),
+                       "partial_cost: the share of an activation that is recomputed or copied "
+                       "must be between 0 and 1",
+                       std::invalid_argument);
+}
+
+TEST_CASE("the first stages of every device alone are recomputed") {
+  pp::with_recompute<pp::Interleaved<3>, pp::recompute_first_stages> const two{{}, {2}};
+  for (int devices = 1; devices <= 5; ++devices) {
+    auto const table = pp::make_timetable(two, {devices, 2 * devices});
+    CHECK(pp::prove(pp::lower(table)));
+    int recomputed = 0;
+    for (pp::pass const& what : table.passes) {
+      if (what.kind == pp::pass_kind::recompute || what.kind == pp::pass_kind::checkpointed_forward)
+        CHECK(what.stage < 2 * devices);
+      recomputed += what.kind == pp::pass_kind::recompute;
+    }
+    CHECK(recomputed == 2 * devices * 2 * devices);
+  }
+}
+
+TEST_CASE(
+  "a unit that keeps its input alone needs its recompute, and one that keeps all has none") {
+  auto table = pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {2, 3});
+  REQUIRE(pp::verify(table));
+  auto const first = [&table](pp::pass_kind kind) -> pp::pass& {
+    return *std::find_if(table.passes.begin(), table.passes.end(), [kind](pp::pass const& what) {
+      return what.kind == kind;
+    });
+  };
+  SUBCASE("kept and recomputed") {
+    first(pp::pass_kind::checkpointed_forward).kind = pp::pass_kind::forward;
+    CHECK(pp::verify(table).broken == pp::rule::repeated_pass);
+  }
+  SUBCASE("not recomputed") {
+    pp::pass& gone = first(pp::pass_kind::recompute);
+    gone.kind = pp::pass_kind::copy_request;
+    CHECK_FALSE(pp::verify(table));
+  }
+}

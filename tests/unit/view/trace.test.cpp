@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/view/trace.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <string_view>
+#include <tests/support/text.hpp>
+#include <vector>
+
+namespace pp = pipelining;
+
+namespace {
+
+using support::count;
+
+} // namespace
+
+// That JSON parsers read it is checked in tests/examples.
+TEST_CASE("planned and measured passes are two processes with one track per device") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
+  pp::measured_pass const ran[] = {{1, {pp::pass_kind::backward, false, 1, 2, 0}, 0.5, 0.75}};
+  std::string text;
+  pp::write_trace(text, table, {"1f1b", {}, {}, {}}, ran);
+  CHECK(count(text, "\"ph\":\"X\"") == 12 + 1);
+  CHECK(count(text, "\"process_name\"") == 2);
+  CHECK(count(text, "\"thread_name\"") == 4);
+  CHECK(count(text, "{\"name\":\"1f1b, planned\"}") == 1);
+  CHECK(text.find("{\"ph\":\"X\",\"name\":\"B2\",\"cat\":\"backward\",\"pid\":2,\"tid\":1,"
+                  "\"ts\":500000,\"dur\":250000,\"args\":{\"stage\":1,\"microbatch\":2,"
+                  "\"chunk\":0}}") != text.npos);
+}
+
+TEST_CASE("what has run gets arrows and counters of its own") {
+  auto const table = pp::make_timetable<pp::ZeroBubbleH1>({2, 1});
+  // Every pass half a second later than planned, in another order.
+  std::vector<pp::measured_pass> ran;
+  for (int device = 1; device >= 0; --device)
+    for (int i = table.offsets[static_cast<std::size_t>(device)];
+         i < table.offsets[static_cast<std::size_t>(device) + 1];
+         ++i) {
+      auto const entry = static_cast<std::size_t>(i);
+      ran.push_back(
+        {device, table.passes[entry], table.starts[entry] + 0.5, table.ends[entry] + 0.5});
+    }
+  std::string text;
+  pp::write_trace(text, table, {"zb", {}, {}, {}}, ran, {.arrows = true, .memory = true});
+  CHECK(count(text, "\"ph\":\"s\"") == 4);
+  // F0 crosses from device 0, where it ran from 0.5 to 1.5, to device 1.
+  CHECK(text.find("\"pid\":2,\"tid\":0,\"ts\":1000000}") != text.npos);
+  // Device 1: F0 from 1.5, I0 from 2.5, W0 from 3.5 to 4.5.
+  for (char const* const each :
+       {"\"ts\":1500000,\"args\":{\"activations\":1,\"weight inputs\":0}}",
+        "\"ts\":2500000,\"args\":{\"activations\":1,\"weight inputs\":1}}",
+        "\"ts\":4500000,\"args\":{\"activations\":0,\"weight inputs\":0}}"})
+    CHECK(text.find(std::string("{\"ph\":\"C\",\"name\":\"kept on device 1\",\"pid\":2,") + each) !=
+          text.npos);
+}
+
+TEST_CASE("arrows join the passes that a message joins") {
+  auto const table = pp::make_timetable<pp::OneFOneB>({2, 3});
+  std::string text;
+  pp::write_trace(text, table, {"1f1b", {}, {}, {}}, {}, {.arrows = true});
+  // Each of 3 microbatches crosses forwards and backwards once.
+  CHECK(count(text, "\"ph\":\"s\"") == 6);
+  CHECK(count(text, "\"ph\":\"f\"") == 6);
+  // F0 of device 0 runs from 0 to 1, of device 1 from 1 to 2.
+  CHECK(text.find("{\"ph\":\"s\",\"name\":\"message\",\"cat\":\"message\",\"id\":3,\"pid\":1,"
+                  "\"tid\":0,\"ts\":500}") != text.npos);
+  CHECK(text.find("\"id\":3,\"pid\":1,\"tid\":1,\"ts\":1500,\"bp\":\"e\"}") != text.npos);
+}
+
+TEST_CASE("what has run of a flow with several engines has a row for each") {
+  auto const table =
+    pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, pp::pipeline_size{2, 3});
+  std::vector<pp::measured_pass> ran;
+  for (int i = 0; i < table.view().size(); ++i) {
+    auto const at = static_cast<std::size_t>(i);
+    ran.push_back(
+      {pp::device_of(table, table.passes[at]), table.passes[at], table.starts[at], table.ends[at]});
+  }
+  pp::dynamic_timetable const measured = pp::detail::measured_table(table, ran);
+  REQUIRE(measured.offsets == table.offsets);
+  CHECK(measured.starts == table.starts);
+  std::string text;
+  pp::write_trace(text, table, {"recompute", {}, {}, {}}, ran, {.arrows = true, .memory = true});
+  CHECK(count(text, "\"ph\":\"s\"") == 2 * 6); // planned and measured
+}

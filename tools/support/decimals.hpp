@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Numbers of tables and charts, whatever the locale.
+
+#include <pipe/view/append.hpp>
+
+#include <string>
+
+namespace examples {
+
+//! A number with so many digits after the point, as it stands in a column.
+[[nodiscard]] inline std::string decimals(double value, int count) {
+  std::string text;
+  pipelining::append_fixed(text, value, count);
+  return text;
+}
+
+//! The same without trailing zeros, as it stands in a sentence.
+[[nodiscard]] inline std::string rounded(double value, int count) {
+  std::string text;
+  pipelining::append_rounded(text, value, count);
+  return text;
+}
+
+} // namespace examples

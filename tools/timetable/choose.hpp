@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/planner/model/cost_file.hpp>
+#include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/model/transformer.hpp>
+#include <pipe/planner/search/frontier.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/support/made_orders.hpp"
+#include "tools/support/named_schedules.hpp"
+
+namespace examples {
+
+//! What the user asked for.
+struct choose_command {
+  bool help = false;
+  std::string model_name;
+  pipelining::transformer model;
+  std::string gpu_name;
+  std::vector<pipelining::gpu> gpus; //!< one for all devices, or one for each
+
+  //! Of a device.
+  [[nodiscard]] pipelining::gpu const& gpu(int device) const {
+    return gpus[gpus.size() == 1 ? 0 : static_cast<std::size_t>(device)];
+  }
+  //! Tokens of a step, without padding.
+  [[nodiscard]] double tokens() const {
+    return lengths.empty() ? static_cast<double>(setup.sequence) * setup.sequences * microbatches
+                           : std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  }
+  //! The memory of a GPU of a device.
+  [[nodiscard]] double room_gb(int device) const {
+    return capped ? memory_gb : gpu(device).memory_gb;
+  }
+  pipelining::efficiency reached;
+  pipelining::training_setup setup;
+  int devices = 0;
+  int microbatches = 0;
+  std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
+  double memory_gb = 0; //!< of the largest GPU
+  bool capped = false;  //!< --memory has given it, for all
+  double jitter = 0; //!< standard deviation of a pass over its time
+  std::string cost_file;
+  std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
+  bool all = false;                              //!< every row of the table
+  bool search = false;    //!< whether cut, places and order are searched, too
+  double seconds = 5;     //!< of the search
+  int rounds = 0;         //!< in place of seconds; 0: not given
+  std::uint64_t seed = 1; //!< of the search
+  std::string format = "text";
+};
+
+//! @throws usage_error
+[[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
+[[nodiscard]] std::string choose_help();
+
+struct packed_pipeline;
+
+//! GPUs that share the tokens of sequences.
+struct gpu_group {
+  int gpus = 1;
+  std::vector<int> sequences; //!< their numbers
+};
+
+//! One schedule with its options, and what it would take.
+struct candidate {
+  schedule_choice choice;
+  std::string
+    label; //!< the name and the options, as the timetable tool takes them, and the adapter
+  std::string type;  //!< the C++ type; empty where it is known at run time alone
+  pipelining::shape extents;
+  std::vector<int> layers;        //!< [S], of the stages between shards where there are some
+  std::vector<int> chunk_lengths; //!< [C]
+  double seconds = 0;             //!< makespan
+  double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
+  double bubble = 0;              //!< share of the span
+  double bound = 0;               //!< no order on this placement with this memory takes less
+  double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
+  double host_gigabytes = 0;      //!< of the device that has the most on the host
+  double latency = 0;             //!< of a message
+  //! Of sequences of unequal length: what each chunk has, and what its passes take.
+  std::shared_ptr<packed_pipeline const> packed;
+  //! [microbatches] in place of a pipeline; empty of all schedules
+  std::vector<std::vector<gpu_group>> groups;
+  std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
+  //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
+  //! no placement and no order of the model on these devices can beat.
+  std::shared_ptr<pipelining::dynamic_timetable const> own_order;
+  double any_bound = 0;
+};
+
+//! All candidates, and why others are none.
+struct candidates {
+  std::vector<candidate> all;
+  std::vector<std::string> refused; //!< label: reason
+};
+
+//! The ways to call one schedule. A new adapter of schedules adds its calls here.
+[[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
+                                                    choose_command const& asked);
+
+//! Those of them whose layers do not stay whole on a device: parts of layers are elsewhere, or
+//! their weights travel or lie on the host. Empty for all other schedules. Their costs are
+//! predicted alone, for GPUs of one kind, and what is found has no type to write down.
+[[nodiscard]] std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
+                                                       choose_command const& asked);
+
+//! Whether that is so of a choice.
+[[nodiscard]] bool is_apart(schedule_choice const& choice);
+
+//! Its C++ type; empty where it is known at run time alone.
+[[nodiscard]] std::string type_of(schedule_choice const& choice);
+
+//! How the timetable tool is asked for it.
+[[nodiscard]] std::string label_of(schedule_choice const& choice);
+
+//! A candidate and its timetable.
+struct evaluated {
+  candidate what;
+  pipelining::dynamic_timetable table;
+  //! Bytes of a message of this pass to this reader; empty: see `sent_bytes`.
+  std::function<double(pipelining::pass const&, pipelining::product_reader const&)> sent = {};
+};
+
+//! Simulates one of them.
+//! @param made orders of those before
+//! @throws std::invalid_argument where the schedule or the model cannot have it.
+[[nodiscard]] evaluated
+evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
+//! HelixPipe, which is a pipeline of stages.
+[[nodiscard]] evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice);
+
+//! Simulates all of them. Shows what it is at on a terminal.
+[[nodiscard]] candidates evaluate_all(choose_command const& asked);
+
+//! Fills in the memory that a timetable of a candidate takes.
+void count_memory(choose_command const& asked, pipelining::timetable_view table, candidate& one);
+
+//! Fills in times of a timetable: makespan, or what it is ranked by, and bubble.
+void measure_time(choose_command const& asked,
+                  pipelining::dynamic_timetable const& table,
+                  any_cost const& cost,
+                  candidate& one);
+
+//! Fills in what it takes: time, memory, bounds.
+void measure(choose_command const& asked,
+             pipelining::dynamic_timetable const& table,
+             pipelining::cost_table const& cost,
+             candidate& one);
+
+//! Times of every layer for a whole microbatch.
+//! @param output_layer whether the last has it
+//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
+[[nodiscard]] std::vector<pipelining::layer_cost> layer_times(choose_command const& asked,
+                                                              pipelining::gpu const& on,
+                                                              bool output_layer,
+                                                              bool exchanges = true);
+
+//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
+//! are of stages of equal numbers of layers.
+//! @param shards whether the output layer is in none of them
+[[nodiscard]] std::vector<int>
+cut_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
+
+//! Chunks of equal work, where a layer's attention grows with what lies before.
+[[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
+
+//! What the stages of a candidate hold, [S].
+[[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
+
+//! The times of a candidate's passes.
+[[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);
+
+//! Of a message between devices that differ: GPUs of different kinds sit in different machines, and
+//! the slower end counts.
+[[nodiscard]] double
+seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
+
+//! The report in the format asked for.
+[[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);
+
+//! Follows the command line behind the word "choose".
+//! @throws std::exception with one line for the user.
+void choose(int count, char const* const* words);
+
+} // namespace examples

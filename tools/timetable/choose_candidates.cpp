@@ -1,0 +1,644 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict_shards.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/timetable/adapt/vocabulary_rows.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+
+#include "choose.hpp"
+#include "choose_search.hpp"
+#include "progress_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! A cost model whose passes vary: every pass of a sample by its own factor, the same for all
+//! schedules.
+class varying_cost {
+public:
+  varying_cost(any_cost const& base, double deviation, std::uint64_t sample)
+      : base_(base), deviation_(deviation), sample_(sample) {}
+
+  [[nodiscard]] double duration(pp::pass const& what) const {
+    if (what.kind != pp::pass_kind::backward)
+      return base_.duration(what) * factor(what);
+    pp::pass half = what;
+    half.kind = pp::pass_kind::backward_weight;
+    double const weight = base_.duration(half);
+    double const later = weight * factor(half);
+    half.kind = pp::pass_kind::backward_input;
+    return (base_.duration(what) - weight) * factor(half) + later;
+  }
+  //! What a pair saves varies as its passes do.
+  [[nodiscard]] double pair_duration(pp::pass const& first, pp::pass const& second) const {
+    double const apart = base_.duration(first) + base_.duration(second);
+    return apart > 0
+             ? base_.pair_duration(first, second) / apart * (duration(first) + duration(second))
+             : 0;
+  }
+  [[nodiscard]] double latency() const { return base_.latency(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return base_.links(); }
+
+private:
+  [[nodiscard]] double factor(pp::pass const& what) const {
+    std::uint64_t const name = static_cast<std::uint64_t>(what.kind) << 48 |
+                               static_cast<std::uint64_t>(what.stage) << 32 |
+                               static_cast<std::uint64_t>(what.microbatch) << 16 | what.chunk;
+    // The sum of four uniform numbers is near enough to a normal one: variance 1/3.
+    double sum = -2;
+    for (std::uint64_t i = 0; i < 4; ++i)
+      sum += static_cast<double>(mix(name * 4 + i + sample_ * 0x9e3779b97f4a7c15) >> 11) /
+             static_cast<double>(std::uint64_t{1} << 53);
+    return std::max(0.1, 1 + deviation_ * sum * std::sqrt(3.0));
+  }
+  static std::uint64_t mix(std::uint64_t x) noexcept {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+  }
+  any_cost const& base_;
+  double deviation_;
+  std::uint64_t sample_;
+};
+
+constexpr int samples = 40;
+
+double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
+  std::vector<double> times;
+  for (int sample = 0; sample < samples; ++sample) {
+    pp::device_orders const orders{table.extents, table.passes, table.offsets, table.tables};
+    times.push_back(pp::makespan(
+      pp::simulate(orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1))));
+  }
+  std::sort(times.begin(), times.end());
+  return times[samples * 95 / 100];
+}
+
+std::string plain_type_of(schedule_choice const& c) {
+  if (!c.chunk_counts.empty())
+    return c.name == "chunkflow" ? "pipelining::ChunkFlow<>"
+                                 : "pipelining::RaggedSliceV<pipelining::listed_chunks>";
+  auto const chunks = std::to_string(c.chunks.value_or(1));
+  auto const per_device = std::to_string(c.stages_per_device.value_or(2));
+  auto const limit = std::to_string(static_cast<int>(c.memory_limit.value_or(0)));
+  struct {
+    char const* name;
+    std::string type;
+  } const types[] = {
+    {"gpipe", c.chunks ? "GPipeChunked<" + chunks + ">" : "GPipe"},
+    {"1f1b", "OneFOneB"},
+    {"eager-1f1b", "EagerOneFOneB"},
+    {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
+    {"interleaved", "Interleaved<" + per_device + ">"},
+    {"chronos", "ChronosPipeChunked<" + chunks + ">"},
+    {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
+    {"breadth-first", "BreadthFirst<" + per_device + ">"},
+    {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
+    {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
+    {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},
+    {"seq1f1b-zb-h1", "Seq1F1BZeroBubbleH1<" + chunks + ">"},
+    {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
+    {"svpp", "SVPP<" + per_device + ", " + chunks + ">"},
+    {"slice-v", "SliceV<" + chunks + ">"},
+    {"slimpipe",
+     "SlimPipe<" + std::to_string(c.chunks.value_or(c.devices)) + ", " + per_device + ">"},
+    {"zb-h1", "ZeroBubbleH1"},
+    {"zb-h2", "ZeroBubbleH2"},
+    {"zb-auto", "ZeroBubbleAuto<>"},
+    {"v-continuous", "VContinuous"},
+    {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
+    {"v-min", "VShape<pipelining::v_min_offsets, " + chunks + ">"},
+    {"v-half", "VShape<pipelining::v_half_offsets, " + chunks + ">"},
+    {"v-zb", "VShape<pipelining::v_zero_bubble_offsets, " + chunks + ">"},
+    {"v-1f1b", "OneFOneBVChunked<" + chunks + ">"},
+    {"v-auto", "VAuto<" + limit + ", " + chunks + ">"},
+    {"zb-v", "ZeroBubbleVChunked<" + chunks + ">"},
+    {"chimera", "ChimeraWaves<" + std::to_string(c.stages_per_device.value_or(1)) + ">"},
+    {"bitpipe", "BitPipe"},
+    {"dualpipe", "DualPipe<>"},
+    {"dualpipe-v", "DualPipeV<>"},
+    {"stp", "STP<>"},
+  };
+  for (auto const& each : types)
+    if (c.name == each.name)
+      return "pipelining::" + each.type;
+  return {};
+}
+
+} // namespace
+
+std::string type_of(schedule_choice const& c) {
+  std::string const plain = plain_type_of(c);
+  if (plain.empty() || c.adapted == adapter::none)
+    return plain;
+  switch (c.adapted) {
+  case adapter::recompute: return "pipelining::with_recompute<" + plain + ">";
+  case adapter::offload: return "pipelining::with_offload<" + plain + ">";
+  case adapter::sharded_weights: return "pipelining::with_sharded_weights<" + plain + ">";
+  case adapter::weights_on_host:
+    return "pipelining::with_sharded_weights<" + plain + ", pipelining::weights_on_host>";
+  case adapter::vocabulary_1: return "pipelining::with_vocabulary<" + plain + ", 1>";
+  case adapter::vocabulary_interlaced:
+    return "pipelining::with_vocabulary<" + plain + ", pipelining::interlaced>";
+  default: return "pipelining::with_vocabulary<" + plain + ">";
+  }
+}
+
+namespace {
+
+//! Copies that a run without them has not measured take the link to the host.
+void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
+      for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
+        if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
+          cost.set(kind,
+                   stage,
+                   chunk,
+                   pp::copy_seconds(asked.model,
+                                    asked.setup,
+                                    asked.gpu(0),
+                                    content[static_cast<std::size_t>(stage)],
+                                    one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+}
+
+//! Weights and gradients of a stage cross the network of its replicas, or come from the host.
+void add_sharding(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    pp::stage_bytes const bytes = pp::predict_bytes(
+      asked.model, asked.setup, content[static_cast<std::size_t>(stage)], one.chunk_lengths);
+    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
+      for (pp::pass_kind const kind :
+           {pp::pass_kind::gather_weights, pp::pass_kind::scatter_gradients})
+        cost.set(kind,
+                 stage,
+                 chunk,
+                 one.choice.adapted == adapter::weights_on_host
+                   ? pp::loading_seconds(asked.gpu(0), bytes, kind)
+                   : pp::sharding_seconds(asked.setup, asked.gpu(0), bytes, kind));
+  }
+}
+
+//! The extents of the stages between shards, or of all.
+pp::shape extents_inside(schedule_choice choice) {
+  if (has_shards(choice.adapted))
+    choice.adapted = adapter::none;
+  return arrange(choice);
+}
+
+} // namespace
+
+std::string label_of(schedule_choice const& c) {
+  std::string text = c.name;
+  auto const add = [&text](char const* option, auto const& value) {
+    if (value)
+      text += std::string(" ") + option + " " + std::to_string(static_cast<int>(*value));
+  };
+  add("--chunks", c.chunks);
+  add("--stages-per-device", c.stages_per_device);
+  add("--group", c.group);
+  add("--forwards", c.forwards);
+  add("--forward-stages", c.forward_stages);
+  add("--backward-stages", c.backward_stages);
+  add("--memory-limit", c.memory_limit);
+  text += c.eager ? " --eager" : "";
+  return in_adapter(text, c.adapted);
+}
+
+std::vector<pp::layer_cost>
+layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, bool exchanges) {
+  pp::token_range const all{asked.setup.sequence, 0};
+  auto const cost = [&](pp::stage_content const& content) {
+    auto const time = [&](pp::pass_kind kind) {
+      double const alone =
+        pp::pass_seconds(asked.model, asked.setup, on, asked.reached, content, kind, all);
+      return exchanges
+               ? alone
+               : alone -
+                   pp::exchange_seconds(asked.model, asked.setup, on, content, kind, all.length);
+    };
+    return pp::layer_cost{time(pp::pass_kind::forward),
+                          time(pp::pass_kind::backward_input),
+                          time(pp::pass_kind::backward_weight)};
+  };
+  std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
+  if (output_layer)
+    layers.back() = cost({1, false, true});
+  return layers;
+}
+
+std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
+  if (asked.measured)
+    return pp::even_partition(asked.model.layers, pp::stages(extents));
+  std::vector<double> speeds;
+  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+    speeds.push_back(HUGE_VAL);
+    for (int const device : pp::holders_of({extents}, stage))
+      speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
+  }
+  return pp::balanced_layers(
+    layer_times(asked, asked.gpu(0), !shards), pp::stages(extents), speeds);
+}
+
+std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
+  int const tokens = static_cast<int>(asked.setup.sequence);
+  if (chunks == 1)
+    return {tokens};
+  if (asked.measured)
+    return pp::even_partition(tokens, chunks);
+  pp::token_range const all{tokens, 0};
+  double const linear =
+    pp::linear_flops(asked.model, all) / asked.reached.linear * asked.model.layers +
+    pp::vocabulary_flops(asked.model, all) / asked.reached.vocabulary;
+  double const attention = pp::attention_flops(asked.model, pp::pass_kind::forward, all) /
+                           asked.reached.attention * asked.model.layers;
+  int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
+  return pp::balanced_partition(
+    tokens, chunks, pp::work_of_attention_ratio(attention / linear, tokens), alignment);
+}
+
+void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  std::vector<pp::stage_bytes> bytes;
+  for (pp::stage_content const& each : content_of(one))
+    bytes.push_back(pp::predict_bytes(asked.model, asked.setup, each, one.chunk_lengths));
+  for (int device = 0; device < asked.devices; ++device) {
+    auto const activation = [&](pp::pass const& what) {
+      return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
+    };
+    double held = pp::peak_activation_bytes(table, device, activation);
+    double on_host = pp::peak_host_bytes(table, device, activation);
+    held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
+      // The first stage keeps tokens, others what the stage before has sent.
+      return what.stage == 0 ? 0
+                             : static_cast<double>(bytes[what.stage - std::size_t{1}].message) *
+                                 shares[what.chunk];
+    });
+    for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+      bool const first_way = pp::device_of(table, stage, 0) == device;
+      bool const other_way = one.extents.where == pp::placement::bidirectional &&
+                             pp::device_of(table, stage, asked.microbatches - 1) == device;
+      pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
+      if (shards_weights(one.choice.adapted)) {
+        of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
+        of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
+      }
+      if (one.choice.adapted == adapter::weights_on_host &&
+          pp::weights_on_host{}.leaves(one.extents, stage) && (first_way || other_way)) {
+        on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
+        of.weights = of.gradients = of.optimizer = 0;
+      }
+      held += (first_way + other_way) * static_cast<double>(of.resident());
+    }
+    if (gathers_weights(one.choice.adapted))
+      held += pp::peak_slot_bytes(table,
+                                  device,
+                                  pp::slot_class::weights,
+                                  [&](pp::pass const& what) {
+                                    return static_cast<double>(bytes[what.stage].weights);
+                                  }) +
+              pp::peak_slot_bytes(
+                table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
+                  return static_cast<double>(bytes[what.stage].gradients);
+                });
+    one.host_gigabytes = std::max(one.host_gigabytes, on_host / 1e9);
+    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+  }
+}
+
+void measure_time(choose_command const& asked,
+                  pp::dynamic_timetable const& table,
+                  any_cost const& cost,
+                  candidate& one) {
+  one.seconds = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.ranked = asked.jitter > 0 ? percentile_95(table, cost, asked.jitter) : one.seconds;
+  one.latency = cost.latency();
+}
+
+void measure(choose_command const& asked,
+             pp::dynamic_timetable const& table,
+             pp::cost_table const& cost,
+             candidate& one) {
+  measure_time(asked, table, cost, one);
+  count_memory(asked, table, one);
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  pp::bound_options options{.chunk_shares = shares};
+  options.memory_limit = 0;
+  for (int device = 0; device < asked.devices; ++device)
+    options.memory_limit =
+      std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
+  if (one.choice.adapted == adapter::recompute && !cuts_layers(find_schedule(one.choice.name)))
+    options.relief = pp::memory_relief::recompute_all;
+  if (one.choice.adapted == adapter::offload)
+    options.relief = pp::memory_relief::copy;
+  // What waits for exchanges in one order hides them in another.
+  pp::cost_table const hidden = cost.without_exchanges();
+  one.bound = pp::least_times(table.over(), hidden, options).makespan.least();
+}
+
+evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  if (schedule.weights_travel || schedule.stages_go_one_way ||
+      choice.adapted == adapter::attention_exchange)
+    return evaluate_apart(asked, choice);
+  candidate one;
+  one.choice = choice;
+  one.label = label_of(choice);
+  one.type = type_of(choice);
+  one.extents = arrange(choice);
+  pp::shape const inside = extents_inside(choice);
+  if (cuts_layers(schedule)) {
+    if (pp::stages(inside) != 2 * asked.model.layers + 1)
+      throw std::invalid_argument("a device has two stages for each of its layers, so "
+                                  "--stages-per-device must be twice the layers over the devices");
+    one.layers.assign(static_cast<std::size_t>(pp::stages(inside)), 0); // but parts of them
+  } else {
+    if (pp::stages(inside) > asked.model.layers)
+      throw std::invalid_argument("it has more stages than the model has layers");
+    one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
+  }
+  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
+  pp::cost_table cost = costs_of(asked, one);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
+  if (choice.adapted == adapter::offload &&
+      table.offsets[static_cast<std::size_t>(asked.devices)] ==
+        table.offsets[static_cast<std::size_t>(asked.devices) + 1])
+    throw std::invalid_argument("no activation idles for as long as its copies take");
+  measure(asked, table, cost, one);
+  return {std::move(one), std::move(table)};
+}
+
+std::vector<pp::stage_content> content_of(candidate const& one) {
+  bool const named = !one.choice.name.empty(); // searched ones have no name
+  if (named && cuts_layers(find_schedule(one.choice.name)))
+    return pp::parted_contents(pp::stages(one.extents) / 2);
+  return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
+                                        : pp::stage_contents(one.layers);
+}
+
+namespace {
+
+pp::cost_table predicted(choose_command const& asked, candidate const& one, pp::gpu const& on) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  if (has_shards(one.choice.adapted))
+    return pp::predict_shards(asked.model,
+                              asked.setup,
+                              on,
+                              asked.reached,
+                              one.extents,
+                              content,
+                              one.chunk_lengths,
+                              one.choice.adapted == adapter::vocabulary_1 ? 1 : 2);
+  return pp::predict_costs(
+    asked.model, asked.setup, on, asked.reached, one.extents, content, one.chunk_lengths);
+}
+
+} // namespace
+
+double seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens) {
+  auto const seconds = [&](pp::gpu on, bool same) {
+    if (!same)
+      on.link_gb_per_s = on.network_gb_per_s;
+    return pp::message_seconds(asked.model, asked.setup, on, from, to, tokens);
+  };
+  bool const same = asked.gpu(from) == asked.gpu(to);
+  return std::max(seconds(asked.gpu(from), same), seconds(asked.gpu(to), same));
+}
+
+namespace {
+
+//! The devices of a stage, of one between shards or of a shard: shard d of either end is on device
+//! d.
+std::vector<int> holders_in(candidate const& one, int stage) {
+  if (!has_shards(one.choice.adapted))
+    return pp::holders_of({one.extents}, stage);
+  pp::shape const inside = extents_inside(one.choice);
+  int const chain = stage - inside.devices;
+  return chain < 0                    ? std::vector{stage}
+         : chain < pp::stages(inside) ? pp::holders_of({inside}, chain)
+                                      : std::vector{chain - pp::stages(inside)};
+}
+
+//! The times of passes and copies, and of messages.
+pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one) {
+  if (asked.measured) {
+    pp::cost_table cost = pp::costs_for(*asked.measured, one.extents);
+    add_copies(asked, one, cost);
+    return cost;
+  }
+  if (asked.gpus.size() == 1)
+    return predicted(asked, one, asked.gpu(0));
+  // Every stage as its own device runs it; where it has two, as the slower one does.
+  std::vector<pp::cost_table> of_device;
+  for (int device = 0; device < asked.devices; ++device)
+    of_device.push_back(predicted(asked, one, asked.gpu(device)));
+  pp::cost_table cost = of_device.front();
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+    for (pp::pass_kind const kind : pp::timed_kinds)
+      for (int chunk = 0; chunk < one.extents.chunks; ++chunk) {
+        pp::pass const what = pp::row_writer::make(kind, stage, 0, chunk);
+        double slowest = 0;
+        double exchanges = 0;
+        for (int const device : holders_in(one, stage))
+          if (pp::cost_table const& here = of_device[static_cast<std::size_t>(device)];
+              here.duration(what) >= slowest) {
+            slowest = here.duration(what);
+            exchanges = here.exchanges(what);
+          }
+        cost.set(kind, stage, chunk, slowest);
+        cost.set_exchanges(kind, stage, chunk, exchanges);
+      }
+  int const longest = *std::max_element(one.chunk_lengths.begin(), one.chunk_lengths.end());
+  for (int from = 0; from < asked.devices; ++from)
+    for (int to = 0; to < asked.devices; ++to)
+      if (from != to)
+        cost.set_link(from, to, seconds_between(asked, from, to, longest));
+  return cost;
+}
+
+} // namespace
+
+pp::cost_table costs_of(choose_command const& asked, candidate const& one) {
+  pp::cost_table cost = costs_of_passes(asked, one);
+  if (gathers_weights(one.choice.adapted))
+    add_sharding(asked, one, cost);
+  return cost;
+}
+
+namespace {
+
+//! True where devices hold several stages one after the other: passes of those before the last hide
+//! the loads of its weights.
+bool is_looped(schedule_choice choice) {
+  choice.adapted = adapter::none;
+  try {
+    pp::shape const extents = arrange(choice);
+    return extents.where == pp::placement::looped && extents.stages_per_device > 1;
+  } catch (std::invalid_argument const&) {
+    return false; // it says so where it stands alone
+  }
+}
+
+} // namespace
+
+bool is_apart(schedule_choice const& choice) {
+  if (choice.name.empty()) // a searched one
+    return false;
+  named_schedule const& schedule = find_schedule(choice.name);
+  return cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way ||
+         choice.adapted == adapter::attention_exchange;
+}
+
+std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
+                                         choose_command const& asked) {
+  schedule_choice call;
+  call.name = std::string(schedule.name);
+  call.devices = asked.devices;
+  call.microbatches = asked.microbatches;
+  int const layers_of_device = asked.model.layers / asked.devices;
+  if (schedule.weights_travel)
+    return {call};
+  if (schedule.stages_go_one_way) {
+    call.adapted = adapter::sharded_weights; // which lie on the host
+    return {call};
+  }
+  if (cuts_layers(schedule)) {
+    call.stages_per_device = 2 * layers_of_device;
+    if (asked.microbatches % (2 * asked.devices) == 0)
+      call.group = 2; // the paper's, which hides messages
+    std::vector<schedule_choice> calls{call, call};
+    calls.back().adapted = adapter::recompute; // but for attention
+    return calls;
+  }
+  call.stages_per_device = layers_of_device; // a stage is a layer
+  call.adapted = adapter::attention_exchange;
+  return schedule.name == "slimpipe" ? std::vector{call} : std::vector<schedule_choice>{};
+}
+
+std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
+  if (has(schedule.takes, option::keep))
+    return {}; // for sequences of unequal length; here they are of one
+  // No type is written down of these, and costs are predicted alone.
+  bool const apart = !asked.measured && asked.gpus.size() == 1 && asked.lengths.empty() &&
+                     asked.format != "header" && asked.model.layers >= asked.devices;
+  std::vector<schedule_choice> const others =
+    apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
+  if (cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way)
+    return others;
+  schedule_choice base;
+  base.name = std::string(schedule.name);
+  base.devices = asked.devices;
+  base.microbatches = asked.microbatches;
+  std::vector<schedule_choice> calls{base};
+  // Every call so far with each of the values of one more option.
+  auto const vary = [&calls](auto const& values, auto const& set) {
+    std::vector<schedule_choice> more;
+    for (schedule_choice const& call : calls)
+      for (auto const& value : values) {
+        more.push_back(call);
+        set(more.back(), value);
+      }
+    calls = std::move(more);
+  };
+  if (has(schedule.takes, option::chunks)) {
+    bool const over_chunks = is_over_chunks(schedule);
+    std::vector<std::optional<int>> values;
+    if (!over_chunks)
+      values.push_back(std::nullopt);
+    for (int const chunks : {2, 4, 8})
+      if ((over_chunks || chunks < 8) && asked.setup.sequence / chunks >= 64)
+        values.push_back(chunks);
+    vary(values, [](schedule_choice& c, std::optional<int> value) { c.chunks = value; });
+  }
+  if (has(schedule.takes, option::stages_per_device)) {
+    std::vector<int> values;
+    for (int const count : {1, 2, 4})
+      if ((count > 1 || schedule.name == "chimera") &&
+          std::int64_t{count} * asked.devices <= asked.model.layers)
+        values.push_back(count);
+    vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
+  }
+  if (has(schedule.takes, option::group) && schedule.name == "kfkb")
+    vary(std::vector<int>{2, 4}, [](schedule_choice& c, int value) { c.group = value; });
+  if (has(schedule.takes, option::eager))
+    vary(std::vector<bool>{false, true}, [](schedule_choice& c, bool value) { c.eager = value; });
+  if (has(schedule.takes, option::memory_limit)) {
+    // In activations of a stage: the devices of a V hold two stages each.
+    int const p = asked.devices;
+    std::vector<int> values;
+    if (schedule.name.substr(0, 2) == "v-")
+      values = {std::max(2, 2 * ((p + 4) / 3)), p + p / 3, 2 * p - p / 3, 2 * p};
+    else
+      values = {p, p + p / 2, 2 * p};
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    vary(values, [](schedule_choice& c, int value) { c.memory_limit = value; });
+    // These searches take longest; with chunks, the blocks that they start from do as well.
+    std::erase_if(calls, [](schedule_choice const& c) { return c.chunks.has_value(); });
+  }
+  std::vector<adapter> adapters{adapter::none, adapter::recompute, adapter::offload};
+  // Costs from a file do not know shards.
+  if (!asked.measured && asked.devices > 1)
+    adapters.insert(adapters.end(),
+                    {adapter::vocabulary_1, adapter::vocabulary_2, adapter::vocabulary_interlaced});
+  if (asked.setup.data > 1)
+    adapters.push_back(adapter::sharded_weights);
+  adapters.push_back(adapter::weights_on_host);
+  vary(adapters, [](schedule_choice& c, adapter value) { c.adapted = value; });
+  std::erase_if(calls, [](schedule_choice const& c) {
+    return c.adapted == adapter::weights_on_host && !is_looped(c);
+  });
+  calls.insert(calls.end(), others.begin(), others.end());
+  return calls;
+}
+
+candidates evaluate_all(choose_command const& asked) {
+  std::vector<schedule_choice> calls;
+  for (named_schedule const& schedule : named_schedules())
+    for (schedule_choice const& call : calls_of(schedule, asked))
+      calls.push_back(call);
+  candidates result;
+  std::vector<choose_start> starts;
+  made_orders orders;
+  progress_line line(HUGE_VAL);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    line.say(std::to_string(i) + " of " + std::to_string(calls.size()) + ", " + label_of(calls[i]));
+    try {
+      evaluated made = evaluate(asked, calls[i], orders);
+      if (asked.search && calls[i].adapted == adapter::none && !is_apart(calls[i]) &&
+          made.table.tables.declared == pp::training)
+        starts.push_back({result.all.size(),
+                          {made.table.extents,
+                           std::move(made.table.passes),
+                           std::move(made.table.offsets),
+                           std::move(made.table.tables)}});
+      result.all.push_back(std::move(made.what));
+    } catch (std::invalid_argument const& error) {
+      result.refused.push_back(label_of(calls[i]) + ": " + error.what());
+    }
+  }
+  line.end();
+  if (!starts.empty())
+    add_searched(asked, starts, result);
+  return result;
+}
+
+} // namespace examples

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "choose_lengths.hpp"
+
+#include <pipe/view/append.hpp>
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "choose_groups.hpp"
+#include "choose_search.hpp"
+#include "command_line.hpp"
+#include "files.hpp"
+#include "packed_model.hpp"
+#include "progress_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+constexpr std::size_t most_sequences = 4096;
+
+int tokens_of(std::vector<pp::sequence_piece> const& chunk) {
+  int tokens = 0;
+  for (pp::sequence_piece const& piece : chunk)
+    tokens += piece.tokens;
+  return tokens;
+}
+
+//! Every microbatch cut into as many chunks of about as many tokens each.
+packing cut_microbatches(packing const& whole, int chunks) {
+  packing result;
+  for (pp::packed_microbatch const& microbatch : whole) {
+    std::vector<pp::sequence_piece> pieces;
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      pieces.insert(pieces.end(), chunk.begin(), chunk.end());
+    int const all = tokens_of(pieces);
+    if (all < chunks)
+      throw std::invalid_argument("a microbatch has fewer tokens than chunks");
+    pp::packed_microbatch& cut = result.emplace_back();
+    std::size_t at = 0;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      auto const share = [&](int c) { return static_cast<int>(std::int64_t{all} * c / chunks); };
+      int room = share(chunk + 1) - share(chunk);
+      for (cut.emplace_back(); room > 0;) {
+        pp::sequence_piece& from = pieces[at];
+        int const taken = std::min(room, from.tokens);
+        cut.back().push_back({from.sequence, from.offset, taken});
+        from.offset += taken;
+        from.tokens -= taken;
+        room -= taken;
+        at += from.tokens == 0 ? 1 : 0;
+      }
+    }
+  }
+  return result;
+}
+
+void count_packed_memory(choose_command const& asked,
+                         packing const& microbatches,
+                         pp::timetable_view table,
+                         candidate& one) {
+  std::vector<pp::stage_content> const content = content_of(one);
+  std::vector<double> resident;
+  // Gradients of keys and values travel between the chunks of one sequence at a time.
+  for (pp::stage_content const& stage : content)
+    resident.push_back(static_cast<double>(
+      pp::predict_bytes(asked.model, asked.setup, stage, one.chunk_lengths).resident()));
+  double const tensor = asked.setup.tensor;
+  for (int device = 0; device < asked.devices; ++device) {
+    double held = pp::peak_device_bytes(table, device, [&](pp::pass const& what) {
+      int const tokens = tokens_of(microbatches[what.microbatch][what.chunk]);
+      int const layers = content[what.stage].layers;
+      auto const part = [&](std::int64_t bytes) { return static_cast<double>(bytes) / tensor; };
+      // A chunk that is recomputed keeps its input, and keys and values for those behind it.
+      return pp::unit_bytes{layers * part(pp::activation_bytes(asked.model, tokens)),
+                            part(pp::input_bytes(asked.model, tokens)) +
+                              layers * part(pp::key_value_bytes(asked.model, tokens)),
+                            0};
+    });
+    for (int stage = 0; stage < pp::stages(one.extents); ++stage)
+      for (int const holder : pp::holders_of(table.over(), stage))
+        held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
+    one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
+  }
+}
+
+//! Fills in what a timetable takes.
+void measure_packed(choose_command const& asked,
+                    packing const& microbatches,
+                    pp::dynamic_timetable const& table,
+                    packed_model const& cost,
+                    candidate& one) {
+  one.seconds = one.ranked = pp::makespan(table);
+  one.bubble = pp::bubble_rate(table);
+  one.latency = cost.latency();
+  if (asked.format == "header")
+    one.packed = std::make_shared<packed_pipeline const>(packed_pipeline{microbatches, cost});
+  one.bound =
+    pp::least_times(table.over(), cost.without_exchanges(), {.pairs = true}).makespan.least();
+  count_packed_memory(asked, microbatches, table, one);
+}
+
+int longest_of(packing const& microbatches) {
+  int longest = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches)
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      longest = std::max(longest, tokens_of(chunk));
+  return longest;
+}
+
+//! The command with the tokens of the longest microbatch.
+choose_command sized_for(choose_command const& asked, packing const& microbatches) {
+  choose_command sized = asked;
+  sized.setup.sequence = 0;
+  for (pp::packed_microbatch const& microbatch : microbatches) {
+    std::int64_t tokens = 0;
+    for (std::vector<pp::sequence_piece> const& chunk : microbatch)
+      tokens += tokens_of(chunk);
+    sized.setup.sequence = std::max(sized.setup.sequence, tokens);
+  }
+  return sized;
+}
+
+//! Microbatches of one packing, for a search from the schedules that have it.
+class packed_work {
+public:
+  //! @param asked for sequences of unequal length. @param whole whole microbatches, or those that
+  //! are cut already
+  packed_work(choose_command const& asked, packing const& whole) : whole_(whole) {
+    for (int device = 0; device < asked.devices; ++device) {
+      double const rate = asked.gpu(device).peak_tflops / asked.gpu(0).peak_tflops;
+      double const link = asked.gpu(device).link_gb_per_s / asked.gpu(0).link_gb_per_s;
+      speed_ += asked.setup.expert > 1 ? std::max(rate, link) : rate; // what experts get is sent
+    }
+    // What no padding and no exchange adds to, on the first GPU.
+    pp::stage_content const model{asked.model.layers, true, true};
+    for (int const length : asked.lengths)
+      for (pp::pass_kind const kind :
+           {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight})
+        work_ +=
+          pp::pass_seconds(
+            asked.model, asked.setup, asked.gpu(0), asked.reached, model, kind, {length, 0}) -
+          pp::exchange_seconds(asked.model, asked.setup, asked.gpu(0), model, kind, length);
+  }
+
+  [[nodiscard]] packing cut(pp::shape const& extents) const {
+    bool const given = std::any_of(
+      whole_.begin(), whole_.end(), [](auto const& microbatch) { return microbatch.size() > 1; });
+    return given || extents.chunks == 1 ? whole_ : cut_microbatches(whole_, extents.chunks);
+  }
+  [[nodiscard]] std::vector<int> chunk_lengths(pp::shape const& extents) const {
+    return std::vector<int>(static_cast<std::size_t>(extents.chunks), longest_of(cut(extents)));
+  }
+  [[nodiscard]] packed_model
+  costs(choose_command const& asked, pp::pipeline const& over, candidate const& one) const {
+    return {asked, one, cut(over.extents)};
+  }
+  void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) const {
+    packing const microbatches = cut(table.extents);
+    count_packed_memory(sized_for(asked, microbatches), microbatches, table, one);
+  }
+  void
+  measure(choose_command const& asked, pp::dynamic_timetable const& table, candidate& one) const {
+    packing const microbatches = cut(table.extents);
+    measure_packed(sized_for(asked, microbatches),
+                   microbatches,
+                   table,
+                   packed_model(asked, one, microbatches),
+                   one);
+  }
+  //! All devices at work all the time.
+  [[nodiscard]] double least_time(pp::pipeline const&) const { return work_ / speed_; }
+  [[nodiscard]] bool is_bounded(candidate const& one) const { return one.groups.empty(); }
+
+private:
+  packing const& whole_;
+  double speed_ = 0; // of all devices together, in that of the first
+  double work_ = 0;  // its seconds
+};
+
+//! All that is tried, and what becomes of it.
+class length_trials {
+public:
+  explicit length_trials(choose_command const& asked) : asked_(asked) {}
+
+  //! @param how what the microbatches are, for people
+  void add(schedule_choice choice, packing const& whole, std::string const& how) {
+    choice.devices = asked_.devices;
+    choice.microbatches = static_cast<int>(whole.size());
+    candidate one;
+    one.choice = choice;
+    one.label = label_of(choice) + ", " + how;
+    one.type = type_of(choice);
+    say(one.label);
+    try {
+      one.extents = arrange(choice);
+      if (pp::stages(one.extents) > asked_.model.layers)
+        throw std::invalid_argument("it has more stages than the model has layers");
+      bool const given = !choice.chunk_counts.empty() || one.extents.chunks == 1;
+      packing const cut = given ? whole : cut_microbatches(whole, one.extents.chunks);
+      choose_command const sized = sized_for(asked_, cut);
+      one.layers = cut_layers(sized, one.extents, false);
+      one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
+      packed_model const cost(sized, one, cut);
+      pp::dynamic_timetable table = make_named_timetable(choice, cost);
+      measure_packed(sized, cut, table, cost, one);
+      result_.all.push_back(std::move(one));
+      if (asked_.search && table.tables.declared == pp::training)
+        keep_start(std::move(table), whole);
+    } catch (std::invalid_argument const& error) {
+      result_.refused.push_back(one.label + ": " + error.what());
+    }
+  }
+  //! Groups of GPUs in place of a pipeline.
+  void add_groups(std::vector<sequence_numbers> const& microbatches) {
+    std::string const label = groups_label(microbatches.size());
+    say(label);
+    try {
+      result_.all.push_back(evaluate_groups(asked_, microbatches));
+    } catch (std::invalid_argument const& error) {
+      result_.refused.push_back(label + ": " + error.what());
+    }
+  }
+  //! Searches from the schedules of the packing whose best is fastest, of those that fit.
+  [[nodiscard]] candidates end() {
+    line_.end();
+    packed_starts const* best = nullptr;
+    double fastest = HUGE_VAL;
+    for (packed_starts const& each : starts_)
+      for (choose_start const& start : each.starts)
+        if (candidate const& one = result_.all[start.candidate];
+            one.seconds < fastest && one.gigabytes <= asked_.memory_gb) {
+          fastest = one.seconds;
+          best = &each;
+        }
+    if (best != nullptr)
+      add_searched(asked_, packed_work(asked_, best->whole), best->starts, result_);
+    return std::move(result_);
+  }
+
+private:
+  //! Orders for microbatches that are packed alike.
+  struct packed_starts {
+    packing whole;
+    std::vector<choose_start> starts;
+  };
+
+  void keep_start(pp::dynamic_timetable&& table, packing const& whole) {
+    auto found = std::find_if(starts_.begin(), starts_.end(), [&](packed_starts const& each) {
+      return each.whole == whole;
+    });
+    if (found == starts_.end())
+      found = starts_.insert(starts_.end(), {whole, {}});
+    found->starts.push_back({result_.all.size() - 1,
+                             {table.extents,
+                              std::move(table.passes),
+                              std::move(table.offsets),
+                              std::move(table.tables)}});
+  }
+  void say(std::string const& label) {
+    line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " + label);
+  }
+
+  choose_command const& asked_;
+  candidates result_;
+  std::vector<packed_starts> starts_;
+  progress_line line_{HUGE_VAL};
+};
+
+} // namespace
+
+std::vector<int> read_lengths(std::string_view option, std::string_view word) {
+  bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
+  std::string text(word);
+  if (!given)
+    try {
+      text = read_file(text);
+    } catch (usage_error const& error) {
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
+                        error.what());
+    }
+  std::vector<int> lengths;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());
+    std::string_view const each = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    if (each.empty())
+      continue;
+    int parts[2] = {0, 1};
+    std::size_t const by = std::min(each.find('x'), each.size());
+    bool good = true;
+    for (std::size_t i = 0; i < (by < each.size() ? 2u : 1u); ++i) {
+      std::string_view const digits = i == 0 ? each.substr(0, by) : each.substr(by + 1);
+      auto const [last, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), parts[i]);
+      good = good && error == std::errc() && last == digits.data() + digits.size() &&
+             parts[i] >= 1 && parts[i] <= 1 << 24;
+    }
+    if (!good)
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, LENGTH or LENGTHxCOUNT, not " + quoted(each));
+    if (lengths.size() + static_cast<std::size_t>(parts[1]) > most_sequences)
+      throw usage_error(std::string(option) + " has more than " + std::to_string(most_sequences) +
+                        " sequences; give those of one step");
+    lengths.insert(lengths.end(), static_cast<std::size_t>(parts[1]), parts[0]);
+  }
+  if (lengths.empty())
+    throw usage_error(std::string(option) + " has no lengths; give some, such as 1024x20,32768");
+  return lengths;
+}
+
+candidates evaluate_lengths(choose_command const& asked) {
+  std::vector<int> const& lengths = asked.lengths;
+  int const longest = *std::max_element(lengths.begin(), lengths.end());
+  packing padded;
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    padded.push_back({{{static_cast<int>(i), 0, longest}}});
+  packing const packed = pp::chunk_sequences(lengths, longest);
+  length_trials trials(asked);
+  for (named_schedule const& schedule : named_schedules())
+    for (schedule_choice const& call : calls_of(schedule, asked)) {
+      if (call.adapted != adapter::none)
+        continue;
+      trials.add(call, padded, "padded to " + std::to_string(longest));
+      if (packed.size() < padded.size())
+        trials.add(call, packed, "packed to " + std::to_string(longest));
+    }
+  for (int parts = 1; parts <= 64 && longest / parts >= 64; parts *= 2) {
+    int const size = (longest + parts - 1) / parts;
+    packing const chunks = pp::chunk_sequences(lengths, size);
+    schedule_choice choice;
+    choice.chunk_counts = pp::counts_of(chunks);
+    std::string const how = "chunks of " + std::to_string(size);
+    choice.name = "slice-v";
+    trials.add(choice, chunks, how);
+    choice.name = "chunkflow";
+    for (int keep = 1; keep <= parts; keep *= 2) {
+      choice.keep = keep;
+      trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
+    }
+  }
+  for (std::vector<sequence_numbers> const& microbatches : like_microbatches(lengths))
+    trials.add_groups(microbatches);
+  return trials.end();
+}
+
+} // namespace examples

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What `timetable choose` prints.
+#include <pipe/view/append.hpp>
+#include <pipe/view/svg.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <stdexcept>
+
+#include "tools/support/decimals.hpp"
+#include "choose.hpp"
+#include "choose_header.hpp"
+#include "choose_lengths.hpp"
+#include "command_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+std::vector<pp::choice_point> points_of(candidates const& found) {
+  std::vector<pp::choice_point> points;
+  for (candidate const& each : found.all)
+    points.push_back({each.gigabytes, each.ranked});
+  return points;
+}
+
+//! Always the same number of decimals, at the right of a column, a blank from the one before.
+std::string cell(double value, int count, std::size_t width) {
+  std::string const text = decimals(value, count);
+  return std::string(width > text.size() ? width - text.size() : 1, ' ') + text;
+}
+
+std::string per_cent(double share) {
+  return rounded(100 * share, 1) + " %";
+}
+
+double tokens_per_second(choose_command const& asked, candidate const& one) {
+  return asked.tokens() / one.seconds / asked.devices / asked.setup.tensor;
+}
+
+bool is_v(candidate const& one) {
+  return one.extents.where == pp::placement::wave;
+}
+
+void append_heading(std::string& out, choose_command const& asked) {
+  pp::transformer const& model = asked.model;
+  pp::append(out, asked.model_name, ": ", model.layers, " layers, hidden ", model.hidden);
+  if (model.experts > 0)
+    pp::append(out, ", ", model.experts_per_token, " of ", model.experts, " experts");
+  pp::append(
+    out, ", ", rounded(static_cast<double>(pp::parameters(model)) / 1e9, 2), "e9 parameters\n");
+  pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
+  if (asked.lengths.empty())
+    pp::append(out,
+               ", ",
+               asked.microbatches,
+               " microbatches of ",
+               asked.setup.sequences,
+               " x ",
+               asked.setup.sequence,
+               " tokens, ");
+  else
+    pp::append(out,
+               ", ",
+               asked.lengths.size(),
+               " sequences, ",
+               static_cast<std::int64_t>(asked.tokens()),
+               " tokens, the longest ",
+               asked.setup.sequence,
+               ", ");
+  pp::append(out, rounded(asked.memory_gb, 3), " GB per GPU\n");
+  if (asked.gpus.size() > 1 && !asked.capped)
+    out +=
+      "GPUs differ: memory is that of the one with the least room, as a share of the largest\n";
+  if (asked.measured) {
+    pp::append(out, "measured: times from ", asked.cost_file, ", of ", asked.measured->stages);
+    pp::append(out, " stages and ", asked.measured->chunks, " chunks\n");
+    return;
+  }
+  pp::append(out, "assumed: ", rounded(asked.gpu(0).peak_tflops, 1));
+  for (std::size_t i = 1; i < asked.gpus.size(); ++i)
+    pp::append(out, ", ", rounded(asked.gpus[i].peak_tflops, 1));
+  pp::append(out, " TFLOPS at ");
+  pp::append(out, rounded(asked.reached.linear, 3), " in layers (published: 0.61 to 0.64), ");
+  pp::append(out, rounded(asked.reached.vocabulary, 3), " in the output layer (0.31 to 0.48), ");
+  pp::append(out, rounded(asked.reached.attention, 3), " in attention (nothing published);\n");
+  out += "         published figures are of A100";
+  out += asked.gpu_name == "a100" ? "\n" : ", none of " + asked.gpu_name + "\n";
+}
+
+void append_table(std::string& out,
+                  choose_command const& asked,
+                  candidates const& found,
+                  pp::memory_choice const& choice,
+                  std::vector<std::size_t> const& best) {
+  std::vector<std::size_t> order(found.all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return found.all[a].ranked < found.all[b].ranked;
+  });
+  auto const on_frontier = [&](std::size_t i) {
+    return std::find(best.begin(), best.end(), i) != best.end();
+  };
+  std::size_t width = 8;
+  for (candidate const& each : found.all)
+    width = std::max(width, each.label.size());
+  std::string name = "schedule";
+  name.resize(width, ' ');
+  out += "\n  " + name + "    time s" + (asked.jitter > 0 ? "     95 %" : "") +
+         "   gap %  bubble %  memory GB  tokens/s/GPU\n";
+  std::size_t shown = 0;
+  std::size_t left_out = 0;
+  std::size_t too_large = 0;
+  for (std::size_t const i : order) {
+    candidate const& one = found.all[i];
+    bool const fits = one.gigabytes <= asked.memory_gb;
+    too_large += fits ? 0 : 1;
+    bool const row = asked.all || on_frontier(i) || (fits && shown < 12);
+    if (!row) {
+      left_out += fits ? 1 : 0;
+      continue;
+    }
+    shown += fits ? 1 : 0;
+    name = one.label;
+    name.resize(width, ' ');
+    out += i == choice.pick ? "> " : on_frontier(i) ? "* " : "  ";
+    out += name + cell(one.seconds, 3, 10);
+    if (asked.jitter > 0)
+      out += cell(one.ranked, 3, 9);
+    out += cell(std::max(0.0, 100 * (one.seconds / one.bound - 1)), 1, 8) +
+           cell(100 * one.bubble, 1, 10);
+    out += cell(one.gigabytes, 1, 11) + cell(tokens_per_second(asked, one), 0, 14);
+    out += fits ? "\n" : "  too large\n";
+  }
+  pp::append(out,
+             "> the pick, * nothing is faster with less memory; gap: to the time that no order");
+  pp::append(out, " of this placement and memory can beat\n");
+  if (left_out > 0)
+    pp::append(out, left_out, " slower ones fit as well and are left out; --all shows them\n");
+  if (too_large > 0)
+    pp::append(out, too_large, " of ", found.all.size(), " do not fit\n");
+}
+
+//! Nobody recomputes or copies for nothing: a schedule without that is picked where it fits and is
+//! as fast.
+std::size_t plainest(choose_command const& asked, candidates const& found, std::size_t pick) {
+  for (std::size_t i = 0; i < found.all.size(); ++i) {
+    candidate const& one = found.all[i];
+    bool const plain = one.choice.adapted == adapter::none;
+    if (plain && found.all[pick].choice.adapted != adapter::none &&
+        one.gigabytes <= asked.memory_gb && one.ranked <= found.all[pick].ranked)
+      pick = i;
+  }
+  return pick;
+}
+
+//! Memory upwards, time to the right: one line per point of the frontier.
+void append_frontier(std::string& out,
+                     candidates const& found,
+                     pp::memory_choice const& choice,
+                     std::vector<std::size_t> const& best) {
+  constexpr double columns = 48;
+  double slowest = 0;
+  for (std::size_t const i : best)
+    slowest = std::max(slowest, found.all[i].ranked);
+  out += "\nthe frontier, least memory first:\n";
+  for (std::size_t const i : best) {
+    candidate const& one = found.all[i];
+    auto const length = static_cast<std::size_t>(columns * one.ranked / slowest);
+    out += cell(one.gigabytes, 1, 8) + " GB |" + std::string(length, '#') +
+           std::string(static_cast<std::size_t>(columns) - length, ' ') + "| " +
+           rounded(one.ranked, 3) + " s  " + one.label + (i == choice.pick ? "  <" : "") + "\n";
+  }
+}
+
+//! "16 8x2, 32": of each microbatch.
+void append_groups(std::string& out, candidate const& pick) {
+  out += "GPUs of the groups, microbatch by microbatch:";
+  for (std::size_t m = 0; m < pick.groups.size(); ++m) {
+    std::vector<gpu_group> const& groups = pick.groups[m];
+    out += m > 0 ? "," : "";
+    for (std::size_t i = 0, next = 0; i < groups.size(); i = next) {
+      while (next < groups.size() && groups[next].gpus == groups[i].gpus)
+        ++next;
+      pp::append(out, " ", groups[i].gpus);
+      if (next - i > 1)
+        pp::append(out, "x", next - i);
+    }
+  }
+  out += "; --format json has the sequences of each";
+}
+
+void append_layers(std::string& out, candidate const& pick) {
+  if (!pick.groups.empty())
+    return append_groups(out, pick);
+  if (std::count(pick.layers.begin(), pick.layers.end(), 0) ==
+      static_cast<std::ptrdiff_t>(pick.layers.size())) {
+    out += "layers are cut at their attention";
+    return;
+  }
+  pp::append(out, "layers of the stages:");
+  for (int const layers : pick.layers)
+    pp::append(out, " ", layers);
+}
+
+void append_reasons(std::string& out,
+                    choose_command const& asked,
+                    candidates const& found,
+                    pp::memory_choice const& choice) {
+  candidate const& pick = found.all[*choice.pick];
+  std::size_t fit = 0;
+  candidate const* second = nullptr;
+  for (candidate const& each : found.all) {
+    if (each.gigabytes > asked.memory_gb)
+      continue;
+    ++fit;
+    if (&each != &pick && (second == nullptr || each.ranked < second->ranked))
+      second = &each;
+  }
+  pp::append(out, "\npick: ", pick.label, ", the fastest of ", fit, " that fit");
+  if (second != nullptr)
+    pp::append(out, "; next is ", second->label, ", ");
+  if (second != nullptr)
+    out += per_cent(second->ranked / pick.ranked - 1) + " slower";
+  out += "\n";
+  out += std::string(pick.groups.empty() ? "no order of its placement and memory is"
+                                         : "no groups for its microbatches are") +
+         " more than " + per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
+  if (pick.any_bound > 0)
+    out += "no cut, no placement and no order of the layers on these devices is more than " +
+           per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
+  if (!pick.places.empty()) {
+    pp::append(out, "devices at the places of the pipeline:");
+    for (int const device : pick.places)
+      pp::append(out, " ", device);
+    out += "\n";
+  }
+  append_layers(out, pick);
+  if (pick.chunk_lengths.size() > 1 && !asked.lengths.empty())
+    pp::append(out, "; at most ", pick.chunk_lengths.front(), " tokens of a chunk");
+  else if (pick.chunk_lengths.size() > 1) {
+    pp::append(out, "; tokens of the chunks:");
+    for (int const tokens : pick.chunk_lengths)
+      pp::append(out, " ", tokens);
+  }
+  out += "\nmemory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
+  if (is_apart(pick.choice) || !pick.groups.empty()) {
+    out += "of runs of its kind no memory is published\n";
+  } else if (pick.choice.adapted == adapter::none) {
+    pp::band const band = pp::memory_band(asked.setup.tensor, pick.extents.chunks, is_v(pick));
+    out += "published runs of its kind held " + rounded(band.least, 2) + " to " +
+           rounded(band.most, 2) + " of the count, here " +
+           rounded(pick.gigabytes * band.least, 1) + " to " +
+           rounded(pick.gigabytes * band.most, 1) + " GB\n";
+  } else if (has_shards(pick.choice.adapted)) {
+    out += "of runs with a vocabulary in shards no memory is published\n";
+  } else {
+    out += "of runs that recompute or copy to the host nothing comparable is published\n";
+  }
+  if (pick.host_gigabytes > 0)
+    out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
+  candidate const* frugal = nullptr; // as fast, in less memory
+  for (candidate const& each : found.all)
+    if (each.ranked <= pick.ranked &&
+        each.gigabytes < (frugal == nullptr ? pick : *frugal).gigabytes)
+      frugal = &each;
+  if (frugal != nullptr)
+    out +=
+      "as fast in less memory: " + frugal->label + ", " + rounded(frugal->gigabytes, 1) + " GB\n";
+  if (pick.extents.chunks > 1) {
+    if (!asked.measured)
+      out += "time: published runs with 4 chunks reached 0.88 to 0.93 of the predicted speed\n";
+    candidate const* whole = nullptr;
+    for (candidate const& each : found.all)
+      if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 &&
+          each.choice.adapted != adapter::attention_exchange &&
+          (whole == nullptr || each.ranked < whole->ranked))
+        whole = &each;
+    if (whole != nullptr)
+      out += "with whole sequences: " + whole->label + ", " +
+             per_cent(whole->ranked / pick.ranked - 1) + " slower by prediction, " +
+             rounded(whole->gigabytes, 1) + " GB\n";
+  }
+  if (choice.faster) {
+    candidate const& faster = found.all[*choice.faster];
+    double const more = faster.gigabytes - asked.memory_gb;
+    double const gain = 1 - faster.ranked / pick.ranked;
+    out += "more memory: " + rounded(more, 1) + " GB more would buy " + per_cent(gain) + ", with " +
+           faster.label + ": " + rounded(100 * gain / std::max(more, 1e-3), 2) + " % per GB\n";
+  } else {
+    out += "more memory buys nothing here\n";
+  }
+  candidate const& least = found.all[*choice.least];
+  out += "least memory: " + rounded(least.gigabytes, 1) + " GB, with " + least.label + ", " +
+         per_cent(least.ranked / pick.ranked - 1) + " slower\n";
+}
+
+void append_json_groups(std::string& out, candidate const& one) {
+  auto const list = [&out](auto const& values, auto const& add) {
+    out += "[";
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      out += i > 0 ? ", " : "";
+      add(values[i]);
+    }
+    out += "]";
+  };
+  out += ", \"groups\": ";
+  list(one.groups, [&](std::vector<gpu_group> const& groups) {
+    list(groups, [&](gpu_group const& group) {
+      pp::append(out, "{\"gpus\": ", group.gpus, ", \"sequences\": ");
+      list(group.sequences, [&](int sequence) { pp::append(out, sequence); });
+      out += "}";
+    });
+  });
+}
+
+std::string json_of(choose_command const& asked,
+                    candidates const& found,
+                    pp::memory_choice const& choice,
+                    std::vector<std::size_t> const& best) {
+  std::string out = "{\"model\": \"";
+  for (char const c : asked.model_name)
+    out += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20 ? '_' : c;
+  pp::append(out, "\", \"devices\": ", asked.devices, ", \"microbatches\": ", asked.microbatches);
+  pp::append(out, ", \"memory_gb\": ", asked.memory_gb);
+  pp::append(out, ", \"pick\": ", *choice.pick, ",\n \"frontier\": [");
+  for (std::size_t i = 0; i < best.size(); ++i)
+    pp::append(out, i > 0 ? ", " : "", best[i]);
+  out += "],\n \"candidates\": [";
+  for (std::size_t i = 0; i < found.all.size(); ++i) {
+    candidate const& one = found.all[i];
+    pp::append(out, i > 0 ? ",\n  " : "\n  ", "{\"schedule\": \"", one.label, "\"");
+    pp::append(out, ", \"seconds\": ", one.seconds, ", \"ranked\": ", one.ranked);
+    pp::append(out, ", \"bound\": ", one.bound, ", \"bubble_rate\": ", one.bubble);
+    if (one.any_bound > 0)
+      pp::append(out, ", \"any_bound\": ", one.any_bound);
+    if (!one.places.empty()) {
+      out += ", \"places\": [";
+      for (std::size_t p = 0; p < one.places.size(); ++p)
+        pp::append(out, p > 0 ? ", " : "", one.places[p]);
+      out += "]";
+    }
+    pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
+    for (std::size_t s = 0; s < one.layers.size(); ++s)
+      pp::append(out, s > 0 ? ", " : "", one.layers[s]);
+    out += "], \"chunk_lengths\": [";
+    for (std::size_t c = 0; c < one.chunk_lengths.size(); ++c)
+      pp::append(out, c > 0 ? ", " : "", one.chunk_lengths[c]);
+    out += "]";
+    if (!one.groups.empty())
+      append_json_groups(out, one);
+    out += "}";
+  }
+  return out + "]}\n";
+}
+
+std::string svg_of(choose_command const& asked,
+                   candidates const& found,
+                   pp::memory_choice const& choice,
+                   std::vector<std::size_t> const& best) {
+  constexpr double width = 860;
+  constexpr double height = 420;
+  constexpr double left = 70;
+  constexpr double top = 40;
+  double most_memory = asked.memory_gb;
+  double least_time = found.all.front().ranked;
+  double most_time = 0;
+  for (candidate const& each : found.all) {
+    most_memory = std::max(most_memory, each.gigabytes);
+    least_time = std::min(least_time, each.ranked);
+    most_time = std::max(most_time, each.ranked);
+  }
+  double const range = std::max(most_time - least_time, 1e-3 * most_time);
+  auto const x = [&](double memory) { return left + width * memory / most_memory; };
+  auto const y = [&](double time) { return top + height * (most_time - time) / range; };
+  std::string out;
+  pp::append(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"540\"");
+  pp::append(out, " font-family=\"sans-serif\" font-size=\"12\">\n");
+  pp::append(out, "<rect width=\"1000\" height=\"540\" fill=\"white\"/>\n<text x=\"70\" y=\"24\"");
+  pp::append(out, " font-size=\"15\">");
+  pp::append_xml(out, asked.model_name);
+  pp::append(out, ": memory of a GPU in GB and time of a step in seconds</text>\n");
+  auto const line = [&](double x1, double y1, double x2, double y2, char const* style) {
+    pp::append(out, "<line x1=\"", rounded(x1, 1), "\" y1=\"", rounded(y1, 1), "\" x2=\"");
+    pp::append(out, rounded(x2, 1), "\" y2=\"", rounded(y2, 1), "\" ", style, "/>\n");
+  };
+  line(left, top + height, left + width, top + height, "stroke=\"black\"");
+  line(left, top, left, top + height, "stroke=\"black\"");
+  line(x(asked.memory_gb),
+       top,
+       x(asked.memory_gb),
+       top + height,
+       "stroke=\"#b03030\" stroke-dasharray=\"4 3\"");
+  for (int tick = 0; tick <= 4; ++tick) {
+    double const memory = most_memory * tick / 4;
+    double const time = least_time + range * tick / 4;
+    pp::append(out, "<text x=\"", rounded(x(memory), 1), "\" y=\"480\" text-anchor=\"middle\">");
+    pp::append(out, rounded(memory, 1), "</text>\n<text x=\"62\" y=\"", rounded(y(time) + 4, 1));
+    pp::append(out, "\" text-anchor=\"end\">", rounded(time, 2), "</text>\n");
+  }
+  for (std::size_t k = 0; k + 1 < best.size(); ++k) {
+    candidate const& a = found.all[best[k]];
+    candidate const& b = found.all[best[k + 1]];
+    line(x(a.gigabytes), y(a.ranked), x(b.gigabytes), y(b.ranked), "stroke=\"#3060a0\"");
+  }
+  for (std::size_t i = 0; i < found.all.size(); ++i) {
+    candidate const& one = found.all[i];
+    bool const chosen = i == choice.pick;
+    bool const front = std::find(best.begin(), best.end(), i) != best.end();
+    pp::append(out, "<circle cx=\"", rounded(x(one.gigabytes), 1), "\" cy=\"");
+    pp::append(out, rounded(y(one.ranked), 1), "\" r=\"", chosen ? 6 : 4, "\" fill=\"");
+    pp::append(out, chosen ? "#b03030" : front ? "#3060a0" : "#b0b0b0", "\"><title>");
+    pp::append_xml(out, one.label);
+    pp::append(out, ": ", rounded(one.ranked, 3), " s, ", rounded(one.gigabytes, 1));
+    pp::append(out, " GB</title></circle>\n");
+    if (front || chosen) {
+      pp::append(out, "<text x=\"", rounded(x(one.gigabytes) + 8, 1), "\" y=\"");
+      pp::append(out, rounded(y(one.ranked) - 6, 1), "\">");
+      pp::append_xml(out, one.label);
+      pp::append(out, "</text>\n");
+    }
+  }
+  return out + "</svg>\n";
+}
+
+} // namespace
+
+std::string choose_report(choose_command const& asked, candidates const& found) {
+  if (found.all.empty())
+    throw usage_error("choose: no schedule takes these sizes; the first refusal is " +
+                      (found.refused.empty() ? std::string("missing") : found.refused.front()));
+  std::vector<pp::choice_point> const points = points_of(found);
+  pp::memory_choice choice = pp::choose_within(points, asked.memory_gb);
+  if (!choice.pick) {
+    candidate const& least = found.all[*choice.least];
+    throw usage_error("choose: nothing fits " +
+                      rounded(asked.memory_gb, asked.memory_gb < 1 ? 6 : 2) +
+                      " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
+                      least.label + ": take that much, more devices or more tensor parallelism");
+  }
+  choice.pick = plainest(asked, found, *choice.pick);
+  std::vector<std::size_t> const best = pp::frontier(points);
+  if (asked.format == "json")
+    return json_of(asked, found, choice, best);
+  if (asked.format == "svg")
+    return svg_of(asked, found, choice, best);
+  if (asked.format == "header")
+    return choose_header(asked, found.all[*choice.pick]);
+  std::string out;
+  append_heading(out, asked);
+  append_table(out, asked, found, choice, best);
+  append_frontier(out, found, choice, best);
+  append_reasons(out, asked, found, choice);
+  return out;
+}
+
+void choose(int count, char const* const* words) {
+  choose_command const asked = read_choose_command(count, words);
+  std::string const text =
+    asked.help
+      ? choose_help()
+      : choose_report(asked, asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked));
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+} // namespace examples

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief `timetable choose --search`: cut, places of devices and order searched together.
+
+#include <pipe/view/append.hpp>
+#include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/search/pipeline_search.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "choose.hpp"
+#include "progress_line.hpp"
+
+namespace examples {
+
+//! The order of a candidate, for a search to start from.
+struct choose_start {
+  std::size_t candidate = 0; //!< its number
+  pipelining::device_orders orders;
+};
+
+//! The command with its GPUs at their places.
+[[nodiscard]] choose_command placed_gpus(choose_command const& asked,
+                                         std::vector<int> const& places);
+
+//! The model and the GPUs of a command, for the search.
+//! @tparam Work what the microbatches are: `chunk_lengths(extents)`, `costs(asked, over, one)`,
+//! `count_memory(asked, table, one)`, `measure(asked, table, one)`, `least_time(over)` and
+//! `is_bounded(one)`, whether that bounds a candidate, too.
+template <class Work>
+class searched_model {
+public:
+  searched_model(choose_command const& asked, Work const& work) : asked_(asked), work_(work) {}
+
+  [[nodiscard]] int layers() const { return asked_.model.layers; }
+  [[nodiscard]] bool equal_devices() const {
+    return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pipelining::gpu const& each) {
+      return each == asked_.gpus.front();
+    });
+  }
+  [[nodiscard]] std::vector<int> start(pipelining::pipeline const& over,
+                                       std::vector<int> const& places) const {
+    return cut_layers(placed_gpus(asked_, places), over.extents, false);
+  }
+  [[nodiscard]] auto costs(pipelining::pipeline const& over,
+                           pipelining::arrangement const& how) const {
+    return work_.costs(placed_gpus(asked_, how.places), over, candidate_of(over.extents, how));
+  }
+  [[nodiscard]] double excess(pipelining::timetable_view table,
+                              pipelining::arrangement const& how) const {
+    candidate one = candidate_of(table.extents, how);
+    work_.count_memory(placed_gpus(asked_, how.places), table, one);
+    return std::max(0.0, one.gigabytes - asked_.memory_gb);
+  }
+  [[nodiscard]] double least_time(pipelining::pipeline const& over) const {
+    return work_.least_time(over);
+  }
+  [[nodiscard]] candidate candidate_of(pipelining::shape const& extents,
+                                       pipelining::arrangement const& how) const {
+    candidate one;
+    one.extents = extents;
+    one.layers = how.cut;
+    one.chunk_lengths = work_.chunk_lengths(extents);
+    return one;
+  }
+
+private:
+  choose_command const& asked_;
+  Work const& work_;
+};
+
+//! Searches from these orders and adds what it finds where that is better than they are. Says on
+//! stderr what it is at.
+template <class Work>
+void add_searched(choose_command const& asked,
+                  Work const& work,
+                  std::span<choose_start const> starts,
+                  candidates& found) {
+  searched_model<Work> const model(asked, work);
+  std::vector<pipelining::device_orders> orders;
+  for (choose_start const& each : starts)
+    orders.push_back(each.orders);
+  constexpr int for_ever = std::numeric_limits<int>::max();
+  progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
+  pipelining::found_pipeline const best = pipelining::search_pipeline(
+    model,
+    orders,
+    {.seed = asked.seed, .rounds = asked.rounds > 0 ? asked.rounds : for_ever, .most_cuts = 2000},
+    [&](pipelining::pipeline_search_progress const& at) {
+      std::string text = "searching: ";
+      pipelining::append(text, at.looks, " pipelines, best ");
+      pipelining::append_rounded(text, at.best, 4);
+      text += " s, none below ";
+      pipelining::append_rounded(text, at.bound, 4);
+      line.say(text + " s");
+      return line.time_left();
+    });
+  line.end();
+  double fastest = HUGE_VAL;
+  for (candidate& each : found.all) {
+    if (work.is_bounded(each))
+      each.any_bound = best.bound;
+    if (each.gigabytes <= asked.memory_gb)
+      fastest = std::min(fastest, each.any_bound > 0 ? each.seconds : HUGE_VAL);
+  }
+  // Predictions are not so good that less would be a gain.
+  constexpr double least_gain = 1e-3;
+  if (best.excess > 0 || best.makespan > fastest * (1 - least_gain))
+    return;
+  candidate const& from = found.all[starts[best.start].candidate];
+  candidate one = model.candidate_of(best.table.extents, best.how);
+  one.choice = from.choice;
+  one.label = from.label + (best.own_order ? ", order searched" : ", cut anew");
+  if (!std::is_sorted(best.how.places.begin(), best.how.places.end()))
+    one.places = best.how.places;
+  if (best.own_order)
+    one.own_order = std::make_shared<pipelining::dynamic_timetable const>(best.table);
+  else
+    one.type = from.type;
+  work.measure(placed_gpus(asked, best.how.places), best.table, one);
+  one.any_bound = best.bound;
+  found.all.push_back(std::move(one));
+}
+
+//! The same for microbatches that are alike.
+void add_searched(choose_command const& asked,
+                  std::span<choose_start const> starts,
+                  candidates& found);
+
+} // namespace examples

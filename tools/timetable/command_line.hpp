@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The command line of the timetable tool: what it says, read strictly.
+
+#include <pipe/planner/model/cost_file.hpp>
+#include <pipe/plan/sizes.hpp>
+#include <pipe/planner/search/order_search.hpp>
+#include <pipe/timetable/cost.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "tools/support/named_schedules.hpp"
+
+namespace examples {
+
+//! What `timetable search` is told beside the pipeline.
+struct search_command {
+  double memory = 0; //!< microbatches of a device's share of the model
+  double seconds = 10;
+  std::int64_t moves = 0; //!< the most; 0 for as many as the seconds allow
+  std::uint64_t seed = 1;
+  pipelining::search_goal goal = pipelining::search_goal::makespan;
+  bool split_backward = true;
+  std::string like; //!< the schedule on whose placement to search; empty for all
+};
+
+//! What the user asked for.
+struct command {
+  enum class task { timetable, compare, search, help, list };
+  task what = task::timetable;
+  schedule_choice choice;
+  std::string file; //!< where the schedule "csv" comes from
+  pipelining::uniform_cost cost;
+  bool cost_given = false;
+  std::string cost_file; //!< where `measured` is from
+  //! Of --cost FILE. `cost` is then the mean of a device's share of the model.
+  std::optional<pipelining::cut_costs> measured;
+  std::optional<int> tokens;
+  std::optional<double> attention_ratio;
+  bool even = false; //!< chunks of equal length instead of equal work
+  std::string format = "text";
+  std::string against;             //!< the second schedule of the format html
+  std::string torch = "2.15";      //!< of the format pytorch-comms
+  double limit_seconds = 0;        //!< bound of a search, 0 for none
+  std::string policy = "pair";     //!< which messages share a communicator, of the format calls
+  pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
+  bool sizes_given = false;
+  search_command search;
+  int width = 0; //!< columns of text, 0 for those of the terminal
+  int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
+};
+
+//! A command line that cannot be followed: one line for the user.
+struct usage_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+//! @throws usage_error
+[[nodiscard]] command read_command_line(int count, char const* const* words);
+
+//! The first line of a report on many schedules: the size of the pipeline and the costs.
+[[nodiscard]] std::string describe_setting(command const& asked);
+
+//! The text of --help.
+[[nodiscard]] std::string help_text();
+
+} // namespace examples

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What schedules would take whose weights do not stay on a device, or whose stages are parts of
+// layers for each chunk: docs/systems.md has the derivation.
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "choose.hpp"
+#include "make.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+using contents = std::vector<pp::stage_content>;
+
+std::vector<pp::stage_bytes> bytes_of(choose_command const& asked,
+                                      contents const& content,
+                                      std::vector<int> const& chunk_lengths) {
+  std::vector<pp::stage_bytes> result;
+  for (pp::stage_content const& each : content)
+    result.push_back(pp::predict_bytes(asked.model, asked.setup, each, chunk_lengths));
+  return result;
+}
+
+//! A candidate but for what its timetable says.
+candidate begin(choose_command const& asked, schedule_choice choice) {
+  if (asked.measured || asked.gpus.size() > 1)
+    throw std::invalid_argument("its costs are predicted alone, for GPUs of one kind");
+  candidate one;
+  one.label = label_of(choice);
+  one.choice = std::move(choice);
+  one.chunk_lengths = {static_cast<int>(asked.setup.sequence)};
+  return one;
+}
+
+//! Messages of so many bytes on every link.
+void set_links(choose_command const& asked, double bytes, pp::cost_table& cost) {
+  pp::gpu const& on = asked.gpu(0);
+  for (int from = 0; from < asked.devices; ++from)
+    for (int to = 0; to < asked.devices; ++to)
+      if (from != to)
+        cost.set_link(from,
+                      to,
+                      bytes / 1e9 /
+                        (pp::in_one_machine(on, asked.setup, from, to) ? on.link_gb_per_s
+                                                                       : on.network_gb_per_s));
+}
+
+//! @param hidden the cost without exchanges
+void take_times(choose_command const& asked,
+                pp::dynamic_timetable const& table,
+                any_cost const& cost,
+                any_cost const& hidden,
+                candidate& one) {
+  measure_time(asked, table, cost, one);
+  one.bound = busiest_work(table, hidden);
+}
+
+//! A message carries weights of a group of layers, or these and their gradients.
+evaluated evaluate_travel(choose_command const& asked, schedule_choice const& choice) {
+  candidate one = begin(asked, choice);
+  one.extents = shown_extents(choice);
+  one.layers = pp::balanced_layers(layer_times(asked, asked.gpu(0), true), asked.devices);
+  contents const content = pp::stage_contents(one.layers);
+  std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
+  pp::cost_table cost = pp::predict_costs(
+    asked.model, asked.setup, asked.gpu(0), asked.reached, one.extents, content, one.chunk_lengths);
+  std::int64_t widest = 0;
+  for (pp::stage_bytes const& each : bytes)
+    widest = std::max(widest, each.weights + each.gradients);
+  set_links(asked, static_cast<double>(widest), cost);
+  any_cost const by_groups = cost_by_groups(cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, by_groups);
+  take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
+  auto const size = [bytes](pp::slot_class of, pp::pass const& what) {
+    pp::stage_bytes const& group = bytes[what.chunk];
+    switch (of) {
+    case pp::slot_class::activation: return group.activation;
+    case pp::slot_class::output: return group.weights;
+    case pp::slot_class::input_gradient: return group.weights + group.gradients;
+    default: return group.message;
+    }
+  };
+  struct plan_sizes {
+    decltype(size) of;
+    [[nodiscard]] std::int64_t bytes(pp::slot_class which, pp::pass const& what) const {
+      return of(which, what);
+    }
+  };
+  pp::plan const work = pp::lower<pp::communicator_per_pair>(table, plan_sizes{size});
+  for (int device = 0; device < asked.devices; ++device) {
+    auto const at = static_cast<std::size_t>(device);
+    double const held =
+      static_cast<double>(work.arena_bytes[at] + bytes[at].optimizer + bytes.back().logits);
+    one.gigabytes = std::max(one.gigabytes, held / 1e9);
+  }
+  auto const sent = [size](pp::pass const& maker, pp::product_reader const&) {
+    return static_cast<double>(size(maker.kind == pp::pass_kind::forward
+                                      ? pp::slot_class::output
+                                      : pp::slot_class::input_gradient,
+                                    maker));
+  };
+  return {std::move(one), std::move(table), sent};
+}
+
+//! Weights and gradients of a stage cross the link to the host, where all else is.
+evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) {
+  std::vector<pp::layer_cost> const layers = layer_times(asked, asked.gpu(0), true);
+  std::vector<double> sizes;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    pp::stage_bytes const of =
+      pp::predict_bytes(asked.model,
+                        asked.setup,
+                        {.embedding = i == 0, .output = i + 1 == layers.size()},
+                        std::vector<int>{static_cast<int>(asked.setup.sequence)});
+    sizes.push_back(static_cast<double>(of.weights + of.gradients));
+  }
+  // A layer that is too large is a stage alone, and then the memory says so.
+  double const largest = *std::max_element(sizes.begin(), sizes.end());
+  pp::round_stages const cut = pp::best_round_stages(
+    layers,
+    asked.devices,
+    {.bytes = sizes, .most_bytes = std::max(asked.memory_gb * 1e9 / 2, largest)});
+  choice.forward_stages = static_cast<int>(cut.forward.size());
+  choice.backward_stages = static_cast<int>(cut.backward.size());
+  candidate one = begin(asked, choice);
+  one.extents = arrange(choice);
+  contents content;
+  for (std::size_t i = 0; i < cut.forward.size(); ++i)
+    content.push_back({.layers = cut.forward[i], .embedding = i == 0});
+  for (std::size_t i = 0; i < cut.backward.size(); ++i)
+    content.push_back(
+      {.layers = cut.backward[i], .embedding = i + 1 == cut.backward.size(), .output = i == 0});
+  for (pp::stage_content const& each : content)
+    one.layers.push_back(each.layers);
+  std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
+  pp::cost_table cost = pp::predict_costs(
+    asked.model, asked.setup, asked.gpu(0), asked.reached, one.extents, content, one.chunk_lengths);
+  double const link = asked.gpu(0).host_gb_per_s * 1e9;
+  double on_host = 0;
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    pp::stage_bytes const& of = bytes[static_cast<std::size_t>(stage)];
+    double const again =
+      cost.duration(pp::row_writer::make(pp::pass_kind::forward, stage, 0)) +
+      cost.duration(pp::row_writer::make(pp::pass_kind::backward_input, stage, 0));
+    cost.set(pp::pass_kind::backward_input, stage, 0, again);
+    cost.set(pp::pass_kind::gather_weights, stage, 0, static_cast<double>(of.weights) / link);
+    cost.set(pp::pass_kind::scatter_gradients, stage, 0, static_cast<double>(of.gradients) / link);
+    if (stage >= *choice.forward_stages)
+      on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
+    if (stage > *choice.forward_stages) // the input that a stage going forward has left
+      on_host += static_cast<double>(of.message) * asked.microbatches;
+  }
+  one.host_gigabytes = on_host / asked.devices / 1e9;
+  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  take_times(asked, table, cost, cost.without_exchanges(), one);
+  for (int device = 0; device < asked.devices; ++device) {
+    auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
+      return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
+        return static_cast<double>(bytes[what.stage].*part);
+      });
+    };
+    one.gigabytes = std::max(
+      one.gigabytes,
+      (peak(pp::slot_class::weights, &pp::stage_bytes::weights) +
+       peak(pp::slot_class::full_gradients, &pp::stage_bytes::gradients) +
+       peak(pp::slot_class::activation, &pp::stage_bytes::activation) +
+       (device == *choice.forward_stages % asked.devices
+          ? static_cast<double>(bytes[static_cast<std::size_t>(*choice.forward_stages)].logits)
+          : 0)) /
+        1e9);
+  }
+  return {std::move(one), std::move(table), {}};
+}
+
+using slim_pipe_exchange = pp::SlimPipeExchange<pp::dynamic, pp::dynamic>;
+
+//! What a part of a layer on a chunk holds: the last layer ends with the output layer.
+pp::stage_content content_of_part(choose_command const& asked, pp::exchange_stage const& part) {
+  pp::stage_content result{.layers = 0};
+  result.embedding = part.layer == 0 && part.part == pp::layer_part::projection;
+  result.output =
+    part.layer + 1 == asked.model.layers && part.part == pp::layer_part::after_attention;
+  switch (part.part) {
+  case pp::layer_part::projection: result.projections = 1; break;
+  case pp::layer_part::after_attention: result.remainders = 1; break;
+  default: result.attentions = 1;
+  }
+  return result;
+}
+
+evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& choice) {
+  candidate one = begin(asked, choice);
+  slim_pipe_exchange const made{{.chunks = choice.chunks.value_or(asked.devices),
+                                 .stages_per_device = choice.stages_per_device.value_or(2)},
+                                {}};
+  one.extents = arrange(choice);
+  pp::shape const inside = made.inside(one.extents);
+  if (pp::stages(inside) != asked.model.layers)
+    throw std::invalid_argument("a stage of it is a layer, and there are " +
+                                std::to_string(pp::stages(inside)) + " of them for " +
+                                std::to_string(asked.model.layers) + " layers");
+  if (asked.setup.sequence % inside.chunks != 0)
+    throw std::invalid_argument("its chunks are of equal length");
+  auto const tokens = asked.setup.sequence / inside.chunks;
+  pp::training_setup chunk = asked.setup;
+  chunk.sequence = tokens;
+  std::vector<int> const lengths{static_cast<int>(tokens)};
+  // Of a chunk on a layer: queries, or as much; keys and values; a number for each head.
+  auto const share = [&](std::int64_t bytes) {
+    return static_cast<double>(bytes) / asked.setup.tensor;
+  };
+  int const sequences = asked.setup.sequences;
+  double const of_hidden = share(pp::message_bytes(asked.model, tokens, sequences));
+  double const of_query =
+    share(pp::attended_message_bytes(asked.model, tokens, sequences)) - of_hidden;
+  double const of_keys = share(pp::key_value_bytes(asked.model, tokens, sequences));
+  double const of_statistics =
+    share(pp::attention_activation_bytes(asked.model, tokens, sequences)) - 2 * of_query - of_keys;
+  pp::cost_table cost(one.extents, {});
+  std::vector<double> kept; // of a part
+  std::vector<double> resident(static_cast<std::size_t>(asked.devices));
+  for (int stage = 0; stage < pp::stages(one.extents); ++stage) {
+    pp::exchange_stage const part = made.stage_at(one.extents, stage);
+    pp::stage_content const content = content_of_part(asked, part);
+    // In key chunks; a chunk attends to half of its own.
+    double const keys =
+      part.part == pp::layer_part::attention ? part.chunk + 0.5 - part.taken : part.taken;
+    for (pp::pass_kind const kind :
+         {pp::pass_kind::forward, pp::pass_kind::backward_input, pp::pass_kind::backward_weight}) {
+      cost.set(
+        kind,
+        stage,
+        0,
+        pp::pass_seconds(
+          asked.model, asked.setup, asked.gpu(0), asked.reached, content, kind, {tokens, 0}) *
+          (content.attentions > 0 ? 2 * keys : 1));
+      cost.set_exchanges(
+        kind,
+        stage,
+        0,
+        pp::exchange_seconds(asked.model, asked.setup, asked.gpu(0), content, kind, tokens));
+    }
+    pp::stage_bytes const bytes = pp::predict_bytes(asked.model, chunk, content, lengths);
+    bool const elsewhere = part.part == pp::layer_part::taken_attention;
+    kept.push_back(elsewhere && part.taken == 0 ? 0
+                                                : static_cast<double>(bytes.activation) +
+                                                    (elsewhere ? (part.taken - 1) * of_keys : 0));
+    if (part.chunk == 0 && !elsewhere) {
+      double& held = resident[static_cast<std::size_t>(part.layer % asked.devices)];
+      held += static_cast<double>(bytes.resident());
+      if (part.part == pp::layer_part::attention)
+        held += 2 * of_keys * inside.chunks; // of gradients that travel between chunks
+    }
+  }
+  set_links(asked, 2 * of_query + of_statistics, cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  take_times(asked, table, cost, cost.without_exchanges(), one);
+  for (int device = 0; device < asked.devices; ++device)
+    one.gigabytes =
+      std::max(one.gigabytes,
+               (resident[static_cast<std::size_t>(device)] +
+                pp::peak_activation_bytes(
+                  table, device, [&kept](pp::pass const& what) { return kept[what.stage]; })) /
+                 1e9);
+  auto const sent = [=, extents = one.extents](pp::pass const& maker,
+                                               pp::product_reader const& reader) {
+    pp::exchange_stage const from = made.stage_at(extents, maker.stage);
+    pp::exchange_stage const to = made.stage_at(extents, reader.stage);
+    bool const forward = maker.kind == pp::pass_kind::forward;
+    pp::exchange_stage const& taken = forward ? to : from;
+    if (taken.part == pp::layer_part::taken_attention) // queries, or old keys; back, gradients
+      return from.chunk == to.chunk ? of_query : of_keys;
+    if (from.part == pp::layer_part::taken_attention || to.part == pp::layer_part::taken_attention)
+      return (forward ? of_query : 2 * of_query) + of_statistics;
+    return of_hidden;
+  };
+  return {std::move(one), std::move(table), sent};
+}
+
+} // namespace
+
+evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice) {
+  if (choice.adapted == adapter::attention_exchange)
+    return evaluate_exchange(asked, choice);
+  return find_schedule(choice.name).weights_travel ? evaluate_travel(asked, choice)
+                                                   : evaluate_on_host(asked, choice);
+}
+
+} // namespace examples

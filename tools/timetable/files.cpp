@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "files.hpp"
+
+#include <pipe/flow/pass.hpp>
+#include <pipe/schedule/schedule.hpp>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "tools/support/named_schedules.hpp"
+#include "command_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+
+std::string read_file(std::string const& name) {
+  constexpr std::size_t most = std::size_t{1} << 28;
+  auto const fail = [&name](char const* reason) {
+    return usage_error("cannot read " + quoted(name) + ": " + reason);
+  };
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file)
+    throw fail(std::strerror(errno));
+  std::string text;
+  char part[1 << 16];
+  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
+    text.append(part, count);
+    if (text.size() > most)
+      throw fail("the file is larger than 256 MiB");
+  }
+  if (std::ferror(file.get()) != 0)
+    throw fail(std::strerror(errno));
+  return text;
+}
+
+bool names_cost_file(std::string_view word) {
+  return word.find('/') != word.npos || word.find(',') == word.npos;
+}
+
+pp::cut_costs read_cost_file(std::string_view option, std::string_view name) {
+  std::string text;
+  try {
+    text = read_file(std::string(name));
+  } catch (usage_error const& error) {
+    throw usage_error(std::string(option) +
+                      " wants 3 or 4 times, F,I,W or F,I,W,COMM, or a file of costs; " +
+                      error.what());
+  }
+  try {
+    return pp::read_costs(text);
+  } catch (std::invalid_argument const& error) {
+    throw usage_error(std::string(option) + ": cannot read " + quoted(name) + ": " + error.what());
+  }
+}
+
+pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents) {
+  auto const of = [&](pp::pass_kind kind) {
+    double sum = 0;
+    for (int stage = 0; stage < pp::stages(extents); ++stage)
+      for (int chunk = 0; chunk < extents.chunks; ++chunk)
+        sum += costs.duration(pp::row_writer::make(kind, stage, 0, chunk));
+    return sum / (double{1} * pp::stages(extents) * extents.chunks);
+  };
+  return {of(pp::pass_kind::forward),
+          of(pp::pass_kind::backward_input),
+          of(pp::pass_kind::backward_weight),
+          costs.latency()};
+}
+
+} // namespace examples

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gaps.hpp"
+
+#include <pipe/view/append.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/exact.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/support/decimals.hpp"
+#include "tools/support/named_schedules.hpp"
+#include "command_line.hpp"
+#include "progress_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! What the table says of one schedule.
+struct gap_row {
+  std::string name;
+  double makespan = 0;
+  int peak = 0;        //!< chunks of activations
+  double least = 0;    //!< the optimum, or a bound
+  bool proven = false; //!< `least` is the makespan of an order
+};
+
+//! The devices of a small pipeline and its costs as the timetable tool reads them.
+command read(int count, char const* const* words) {
+  std::vector<char const*> all{"timetable", "gpipe"};
+  all.insert(all.end(), words, words + count);
+  return read_command_line(static_cast<int>(all.size()), all.data());
+}
+
+gap_row look_at(command const& asked, named_schedule const& schedule) {
+  gap_row row;
+  row.name = std::string(schedule.name);
+  schedule_choice choice = asked.choice;
+  choice.name = row.name;
+  if (has(schedule.takes, option::memory_limit))
+    choice.memory_limit = row.name == "zb-auto" ? choice.devices : choice.devices + 2;
+  if (is_over_chunks(schedule))
+    choice.chunks = 2;
+  if (row.name == "hanayo")
+    choice.stages_per_device = 2; // one wave, since proofs are for few stages
+  pp::dynamic_timetable table = make_named_timetable(choice, asked.cost);
+  if (schedule.stages_go_one_way)
+    throw std::invalid_argument("no order is known to be least of stages that go one way");
+  if (schedule.weights_travel)
+    table = by_groups(std::move(table));
+  row.makespan = pp::makespan(table);
+  for (int device = 0; device < table.extents.devices; ++device)
+    row.peak = std::max(row.peak, pp::peak_activation_chunks(table, device));
+  pp::shape const& extents = table.extents;
+  pp::bound_options options;
+  options.memory_limit = (row.peak + 1e-9) / extents.chunks;
+  row.least = pp::least_times(table.over(), asked.cost, options).makespan.least();
+  row.proven = row.least >= row.makespan * (1 - 1e-9);
+  if (row.proven || extents.chunks > 1 || pp::routes(extents) > 1)
+    return row;
+  pp::exact_order const order = pp::shortest_order(
+    extents, asked.cost, {.memory_limit = row.peak, .most_states = std::size_t{1} << 16});
+  row.least = std::max(row.least, order.bound);
+  row.proven = order.optimal || row.least >= row.makespan * (1 - 1e-9);
+  return row;
+}
+
+} // namespace
+
+void gaps(int count, char const* const* words) {
+  command const asked = read(count, words);
+  if (asked.measured)
+    throw usage_error("gaps: proofs need times in whole thousandths; give --cost F,I,W");
+  if (asked.choice.devices > 4 || asked.choice.microbatches > 8)
+    throw usage_error("gaps: proofs are for at most 4 devices and 8 microbatches");
+  pp::uniform_cost const& cost = asked.cost;
+  std::string out;
+  pp::append(out, asked.choice.devices, " devices, ", asked.choice.microbatches);
+  pp::append(
+    out, " microbatches, forward ", cost.forward, ", backward_input ", cost.backward_input);
+  pp::append(out, ", backward_weight ", cost.backward_weight, ", message ", cost.communication);
+  out +=
+    ":\n\n| schedule | makespan | peak | least makespan | gap |\n| --- | --- | --- | --- | --- |\n";
+  progress_line line(HUGE_VAL);
+  for (named_schedule const& schedule : named_schedules()) {
+    line.say("proving " + std::string(schedule.name));
+    try {
+      gap_row const row = look_at(asked, schedule);
+      pp::append(out, "| `", row.name, "` | ", rounded(row.makespan, 3), " | ", row.peak, " | ");
+      pp::append(out, row.proven ? "" : "at least ", rounded(row.least, 3), " | ");
+      pp::append(out, row.proven ? "" : "at most ");
+      pp::append(out, rounded(std::max(0.0, 100 * (row.makespan / row.least - 1)), 1), " % |\n");
+    } catch (std::invalid_argument const&) {
+      // The schedule does not take these sizes, or holds more stages than proofs are for.
+    }
+  }
+  line.end();
+  std::fwrite(out.data(), 1, out.size(), stdout);
+}
+
+} // namespace examples

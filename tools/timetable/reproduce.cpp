@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "reproduce.hpp"
+
+#include <pipe/flow/shape.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/gpu.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/model/transformer.hpp>
+#include <pipe/schedule/chunk_flow.hpp>
+#include <pipe/schedule/dual_pipe.hpp>
+#include <pipe/schedule/interleaved.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/schedule/seq1f1b_interleaved.hpp>
+#include <pipe/schedule/v_shape.hpp>
+#include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/schedule/zero_bubble_auto.hpp>
+#include <pipe/schedule/zero_bubble_v.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/search/v_auto.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
+#include <pipe/timetable/iterations.hpp>
+#include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/support/decimals.hpp"
+#include "command_line.hpp"
+#include "markdown_table.hpp"
+#include "progress_line.hpp"
+#include "published_forms.hpp"
+#include "published_vocabulary.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+using line = table_line;
+
+//! A run of "Zero Bubble Pipeline Parallelism", table 5: times of its passes, and rates of its
+//! bubbles.
+struct profiled_run {
+  char const* model;
+  pp::pipeline_size size;
+  pp::uniform_cost cost;
+  double rates[5]; // 1F1B, ZB-H1, ZB-H2, ZB-1p, ZB-2p
+
+  [[nodiscard]] std::string name() const {
+    return std::string(model) + ", " + std::to_string(size.devices) + ", " +
+           std::to_string(size.microbatches);
+  }
+};
+constexpr profiled_run profiled_runs[] = {
+  {"1.5B", {8, 24}, {18.522, 18.086, 9.337, 0.601}, {.2431, .1585, .1083, .1585, .0433}},
+  {"1.5B", {8, 32}, {18.513, 18.086, 9.331, 0.626}, {.1985, .1242, .0837, .1242, .0039}},
+  {"1.5B", {8, 64}, {18.546, 18.097, 9.321, 0.762}, {.1240, .0674, .0444, .0674, .0026}},
+  {"6.2B", {8, 24}, {29.718, 29.444, 19.927, 0.527}, {.2347, .1323, .0698, .1323, .0029}},
+  {"6.2B", {8, 32}, {29.802, 29.428, 19.530, 0.577}, {.1898, .1045, .0559, .1045, .0022}},
+  {"6.2B", {8, 64}, {29.935, 29.621, 19.388, 0.535}, {.1091, .0554, .0294, .0554, .0010}},
+  {"14.6B", {16, 48}, {11.347, 11.248, 8.132, 0.377}, {.2552, .1397, .0672, .1397, .0066}},
+  {"14.6B", {16, 64}, {11.307, 11.254, 8.101, 0.379}, {.2082, .1088, .0516, .1088, .0054}},
+  {"14.6B", {16, 128}, {11.325, 11.308, 8.109, 0.378}, {.1251, .0576, .0266, .0576, .0028}},
+  {"28.3B", {32, 96}, {10.419, 10.207, 7.715, 0.408}, {.2646, .1421, .0641, .1421, .0038}},
+  {"28.3B", {32, 128}, {10.408, 10.204, 7.703, 0.408}, {.2168, .1106, .0490, .1106, .0029}},
+  {"28.3B", {32, 256}, {10.402, 10.248, 7.698, 0.460}, {.1352, .0594, .0257, .0594, .0018}}};
+
+std::string zero_bubble() {
+  std::vector<line> rows{{"model, P, M"}};
+  for (char const* const name : {"1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p"})
+    for (char const* const what : {"", " ours", " difference"})
+      rows[0].push_back(std::string(name) + what);
+  int exact = 0;
+  int all = 0;
+  for (profiled_run const& each : profiled_runs) {
+    pp::pipeline_size const size = each.size;
+    pp::dynamic_timetable const tables[] = {
+      pp::make_timetable<pp::OneFOneB>(size, each.cost),
+      pp::make_timetable<pp::ZeroBubbleH1>(size, each.cost),
+      pp::make_timetable<pp::ZeroBubbleH2>(size, each.cost),
+      pp::make_timetable(
+        pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = size.devices}, size, each.cost),
+      pp::make_timetable(
+        pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = 2 * size.devices}, size, each.cost)};
+    line row{each.name()};
+    for (std::size_t i = 0; i < 5; ++i) {
+      double const ours = std::round(pp::bubble_rate(tables[i]) * 1e4) / 1e4;
+      compare(row, each.rates[i], ours, 4);
+      if (i < 3) {
+        ++all;
+        exact += std::abs(ours - each.rates[i]) < 1e-9 ? 1 : 0;
+      }
+    }
+    rows.push_back(row);
+  }
+  std::string out;
+  pp::append(out, exact, " of the ", all, " values of 1F1B, ZB-H1 and ZB-H2 are equal to four ");
+  return out + "decimals.\n\n" + table_of(rows);
+}
+
+//! How much sooner the next iteration of ZB-2p can begin where it validates the optimizer's step.
+std::string post_validation() {
+  std::vector<line> rows{{"model, P, M",
+                          "iteration with a barrier",
+                          "validated in the next",
+                          "faster by % published",
+                          "ours",
+                          "difference"}};
+  for (profiled_run const& each : profiled_runs) {
+    auto const table = pp::make_timetable(
+      pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = 2 * each.size.devices}, each.size, each.cost);
+    double const barrier = pp::makespan(table);
+    double const validated = pp::post_validated_period(table);
+    line row{each.name()};
+    for (double const time : {barrier, validated}) {
+      std::string text;
+      pp::append_significant(text, time, 4);
+      row.push_back(text);
+    }
+    compare(row, 8, 100 * (barrier / validated - 1), 1);
+    rows.push_back(row);
+  }
+  return table_of(rows);
+}
+
+//! From the start of the first pass of a microbatch on a stage to the end of its last, at most.
+double longest_life(pp::timetable_view table, int microbatch) {
+  std::vector<double> first(static_cast<std::size_t>(pp::stages(table.extents)), HUGE_VAL);
+  std::vector<double> last(first.size(), 0);
+  for (int i = 0; i < table.size(); ++i)
+    if (table.passes[i].microbatch == microbatch) {
+      std::size_t const stage = table.passes[i].stage;
+      first[stage] = std::min(first[stage], table.starts[i]);
+      last[stage] = std::max(last[stage], table.ends[i]);
+    }
+  double longest = 0;
+  for (std::size_t stage = 0; stage < first.size(); ++stage)
+    longest = std::max(longest, last[stage] - first[stage]);
+  return longest;
+}
+
+std::string controllable_memory() {
+  std::vector<line> rows{{"block",
+                          "P",
+                          "longest life published",
+                          "ours",
+                          "difference",
+                          "peak published",
+                          "ours",
+                          "difference",
+                          "bubble published",
+                          "ours",
+                          "difference"}};
+  for (int const p : {8, 16, 32}) {
+    pp::pipeline_size const size{p, 4 * p};
+    double const whole = (p - 1.0) / (size.microbatches + p - 1);
+    // Two stages of a V are one of 1F1B: a pass takes half as long.
+    auto const add =
+      [&](char const* name, auto const& schedule, double life, double peak, double bubble) {
+        pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
+        int const held = table.extents.stages_per_device;
+        line row{name, std::to_string(p)};
+        compare(row, life, longest_life(table, 2 * p), 0);
+        compare(row, peak, pp::to_double(pp::peak_activations(table)) / held, 2);
+        compare(row, bubble, pp::bubble_rate(table), 4);
+        rows.push_back(row);
+      };
+    add("1F1B", pp::OneFOneB{}, 3.0 * p, p, whole);
+    add("V-Min", pp::VMin{}, 4.0 * p, (p + 4) / 3, whole * 2 / 3);
+    add("V-Half", pp::VHalf{}, 6.0 * p, (p + 2) / 2, whole / 2);
+    add("V-ZB", pp::VShape<pp::v_zero_bubble_offsets>{}, 12.0 * p - 2, p, 0);
+  }
+  return table_of(rows);
+}
+
+std::string pareto() {
+  std::vector<line> rows{{"limit / P", "zb-auto", "v-auto"}};
+  pp::pipeline_size const size{8, 32};
+  for (int limit = 6; limit <= 16; ++limit) { // stages of a V; two are one of zb-auto
+    line row{decimals(limit / 16.0, 3)};
+    pp::uniform_cost const linear{2, 2, 2};
+    row.push_back(
+      limit % 2 != 0
+        ? ""
+        : decimals(pp::bubble_rate(pp::make_timetable(
+                     pp::ZeroBubbleAuto<pp::dynamic>{.memory_limit = limit / 2}, size, linear)),
+                   4));
+    row.push_back(decimals(pp::bubble_rate(pp::make_timetable(
+                             pp::VAuto<pp::dynamic>{.memory_limit = double(limit)}, size)),
+                           4));
+    rows.push_back(row);
+  }
+  return table_of(rows);
+}
+
+//! What the device holds that holds the most.
+template <class Schedule>
+double gigabytes(Schedule const& schedule,
+                 pp::transformer const& model,
+                 pp::training_setup const& setup,
+                 int devices,
+                 std::vector<int> const& lengths) {
+  pp::pipeline_size const size{devices, 4 * devices};
+  pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
+  std::vector<int> const layers(static_cast<std::size_t>(pp::stages(table.extents)),
+                                model.layers / pp::stages(table.extents));
+  std::vector<pp::stage_bytes> bytes;
+  for (pp::stage_content const& content : pp::stage_contents(layers))
+    bytes.push_back(pp::predict_bytes(model, setup, content, lengths));
+  std::vector<double> const shares = pp::token_shares(lengths);
+  double most = 0;
+  for (int device = 0; device < devices; ++device) {
+    double held = pp::peak_activation_bytes(table, device, [&](pp::pass const& what) {
+      return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
+    });
+    for (int stage = 0; stage < pp::stages(table.extents); ++stage)
+      if (pp::device_of(table, stage) == device)
+        held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
+    most = std::max(most, held / 1e9);
+  }
+  return most;
+}
+
+double attention_ratio(pp::transformer const& model, int tokens) {
+  pp::token_range const all{tokens, 0};
+  return pp::attention_flops(model, pp::pass_kind::forward, all) / pp::linear_flops(model, all);
+}
+std::vector<int> four_chunks(pp::transformer const& model, int tokens) {
+  return pp::balanced_partition(
+    tokens, 4, pp::work_of_attention_ratio(attention_ratio(model, tokens), tokens), 128);
+}
+
+std::string seq1f1b_memory() {
+  struct {
+    char const* model;
+    int devices;
+    int tensor;
+    int kilotokens;
+    double bars[3]; // 1F1B, interleaved, Seq1F1B; 0: out of memory
+  } const published[] = {{"gpt-2.7b", 8, 1, 16, {51.4, 71.0, 29.8}},
+                         {"gpt-2.7b", 8, 1, 24, {74.3, 0, 41.5}},
+                         {"gpt-2.7b", 8, 1, 32, {0, 0, 53.1}},
+                         {"gpt-7b", 4, 8, 32, {28.0, 34.2, 18.9}},
+                         {"gpt-7b", 4, 8, 64, {51.4, 62.9, 34.3}},
+                         {"gpt-7b", 4, 8, 128, {0, 0, 69.8}},
+                         {"gpt-13b", 4, 8, 32, {44.2, 53.2, 29.7}},
+                         {"gpt-13b", 4, 8, 48, {64.3, 76.4, 42.4}},
+                         {"gpt-13b", 4, 8, 64, {66.8, 0, 51.6}},
+                         {"gpt-30b", 8, 8, 32, {71.4, 0, 37.6}},
+                         {"gpt-30b", 8, 8, 48, {0, 0, 54.7}},
+                         {"gpt-30b", 8, 8, 64, {0, 0, 67.5}}};
+  std::vector<line> rows{{"model, P x T, tokens"}};
+  for (char const* const name : {"1F1B", "interleaved", "Seq1F1B"})
+    for (char const* const what : {" GB", " ours", " difference"})
+      rows[0].push_back(std::string(name) + what);
+  int within = 0;
+  int all = 0;
+  for (auto const& each : published) {
+    pp::transformer const model = pp::find_transformer(each.model);
+    int const tokens = each.kilotokens * 1024;
+    pp::training_setup const setup{.sequence = tokens, .tensor = each.tensor};
+    double const ours[] = {
+      gigabytes(pp::OneFOneB{}, model, setup, each.devices, {tokens}),
+      gigabytes(pp::Interleaved<2>{}, model, setup, each.devices, {tokens}),
+      gigabytes(pp::Seq1F1B<4>{}, model, setup, each.devices, four_chunks(model, tokens))};
+    line row{std::string(each.model) + ", " + std::to_string(each.devices) + " x " +
+             std::to_string(each.tensor) + ", " + std::to_string(each.kilotokens) + " k"};
+    for (std::size_t i = 0; i < 3; ++i) {
+      bool const ran = each.bars[i] > 0;
+      row.push_back(ran ? decimals(each.bars[i], 1) : "out of memory");
+      row.push_back(decimals(ours[i], 1));
+      row.push_back(ran ? decimals(100 * (ours[i] / each.bars[i] - 1), 0) + " %" : "");
+      pp::band const band = pp::memory_band(each.tensor, i == 2 ? 4 : 1, false);
+      all += ran ? 1 : 0;
+      within += each.bars[i] >= ours[i] * band.least && each.bars[i] <= ours[i] * band.most ? 1 : 0;
+    }
+    rows.push_back(row);
+  }
+  std::string out;
+  pp::append(out, within, " of the ", all, " values lie in the band that `choose` prints.\n\n");
+  return out + table_of(rows);
+}
+
+std::string seq1f1b_speed() {
+  char const* const names[] = {"1F1B", "interleaved", "Seq1F1B", "interleaved Seq1F1B"};
+  struct {
+    int kilotokens;
+    int microbatches;
+    double teraflops[4]; // as named; 0: out of memory
+  } const published[] = {{32, 8, {99.7, 109.6, 110.6, 97.7}},
+                         {32, 16, {114.5, 116.5, 115.3, 95.6}},
+                         {64, 8, {107.5, 120.0, 124.6, 117.8}},
+                         {64, 16, {124.0, 128.7, 123.1, 118.0}},
+                         {128, 8, {0, 0, 136.7, 135.1}},
+                         {128, 16, {0, 0, 142.1, 136.6}}};
+  std::vector<line> rows{{"tokens, M",
+                          "schedule",
+                          "TFLOPS",
+                          "over",
+                          "TFLOPS",
+                          "speed published",
+                          "ours",
+                          "difference",
+                          "published over ours"}};
+  pp::transformer const model = pp::find_transformer("gpt-7b");
+  for (auto const& each : published) {
+    int const tokens = each.kilotokens * 1024;
+    pp::training_setup const setup{.sequence = tokens, .tensor = 8};
+    pp::pipeline_size const size{4, each.microbatches};
+    auto const time = [&](auto const& schedule, std::vector<int> const& lengths) {
+      pp::shape const extents = schedule.arrange(size.devices, size.microbatches);
+      std::vector<int> const layers(static_cast<std::size_t>(pp::stages(extents)),
+                                    model.layers / pp::stages(extents));
+      pp::cost_table const cost = pp::predict_costs(model,
+                                                    setup,
+                                                    pp::find_gpu("a100"),
+                                                    {0.6, 0.6, 0.6},
+                                                    extents,
+                                                    pp::stage_contents(layers),
+                                                    lengths);
+      return pp::makespan(pp::make_timetable(schedule, size, cost));
+    };
+    std::vector<int> const chunks = four_chunks(model, tokens);
+    double const times[] = {time(pp::OneFOneB{}, {tokens}),
+                            time(pp::Interleaved<2>{}, {tokens}),
+                            time(pp::Seq1F1B<4>{}, chunks),
+                            time(pp::Seq1F1BInterleaved<2, 4>{}, chunks)};
+    std::size_t const over = each.teraflops[0] > 0 ? 0 : 2;
+    for (std::size_t i = over + 1; i < 4; ++i) {
+      double const ratio = each.teraflops[i] / each.teraflops[over];
+      double const ours = times[over] / times[i];
+      rows.push_back({std::to_string(each.kilotokens) + " k, " + std::to_string(each.microbatches),
+                      names[i],
+                      decimals(each.teraflops[i], 1),
+                      names[over],
+                      decimals(each.teraflops[over], 1),
+                      decimals(ratio, 3),
+                      decimals(ours, 3),
+                      decimals(ours - ratio, 3),
+                      decimals(ratio / ours, 2)});
+    }
+  }
+  return table_of(rows);
+}
+
+std::string dual_pipe() {
+  std::vector<line> rows{{"schedule",
+                          "stages, M",
+                          "F, I, W, F&B",
+                          "bubble by formula",
+                          "ours",
+                          "difference",
+                          "peak by formula",
+                          "ours",
+                          "difference"}};
+  struct {
+    char const* text;
+    pp::uniform_cost cost;
+  } const costs[] = {{"1, 1, 1, 3", {1, 1, 1, 0, 3}},
+                     {"10, 10, 10, 24", {10, 10, 10, 0, 24}},
+                     {"10, 12, 8, 24", {10, 12, 8, 0, 24}}};
+  for (int const stages : {4, 8, 16})
+    for (auto const& each : costs) {
+      pp::uniform_cost const& c = each.cost;
+      double const backward = c.backward_input + c.backward_weight;
+      double const formula =
+        (stages / 2 - 1) * (c.overlapped_pair + backward - 3 * c.backward_weight);
+      auto const add = [&](char const* name, pp::timetable_view table) {
+        double busy = HUGE_VAL;
+        for (int device = 0; device < table.extents.devices; ++device)
+          busy = std::min(busy, pp::busy(table, device));
+        line row{name,
+                 std::to_string(stages) + ", " + std::to_string(table.extents.microbatches),
+                 each.text};
+        compare(row, formula, pp::makespan(table) - busy, 0);
+        compare(row, stages + 1, pp::to_double(pp::peak_activations(table)), 0);
+        rows.push_back(row);
+      };
+      add("DualPipe", pp::make_timetable(pp::DualPipe<>{}, {stages, 2 * stages + 2}, c));
+      add("DualPipeV", pp::make_timetable(pp::DualPipeV<>{}, {stages / 2, stages + 1}, c));
+    }
+  return table_of(rows);
+}
+
+std::string chunk_flow() {
+  struct {
+    char const* name;
+    std::vector<int> lengths;
+    int size; // of a chunk
+    double published;
+  } const examples[] = {{"1F1B, lengths 4, 1, 2, 1", {4, 1, 2, 1}, 0, 57.14},
+                        {"1F1B, equal lengths", {2, 2, 2, 2}, 0, 42.86},
+                        {"chunks of 2, K = 2", {4, 1, 2, 1}, 2, 47.83},
+                        {"chunks of 4", {4, 1, 2, 1}, 4, 60.00}};
+  std::vector<line> rows{{"example", "published %", "ours", "difference", "makespan"}};
+  for (auto const& each : examples) {
+    std::vector<pp::packed_microbatch> microbatches;
+    if (each.size > 0)
+      microbatches = pp::chunk_sequences(each.lengths, each.size);
+    else // a sequence is a chunk, as it is
+      for (int const length : each.lengths)
+        microbatches.push_back({{{static_cast<int>(microbatches.size()), 0, length}}});
+    pp::dynamic_timetable const table =
+      pp::make_timetable(pp::ChunkFlow<>{{pp::counts_of(microbatches)}, 2},
+                         {4, static_cast<int>(microbatches.size())},
+                         pp::packed_cost(microbatches, pp::sequence_work{}));
+    line row{each.name};
+    compare(row, each.published, 100 * (1 - pp::busy(table, 0) / pp::makespan(table)), 2);
+    row.push_back(decimals(pp::makespan(table), 0));
+    rows.push_back(row);
+  }
+  return table_of(rows);
+}
+
+std::string vocabulary() {
+  std::vector<line> rows{
+    {"vocabulary", "layers", "P, M", "sequence, tokens", "published s", "ours", "difference %"}};
+  for (published_run const& run : published_runs) {
+    double const milliseconds = pp::makespan(timetable_of(run)) / 1000;
+    rows.push_back({run.barriers == in_one_piece     ? "in one piece"
+                    : run.barriers == pp::interlaced ? "in shards, interlaced"
+                    : run.barriers == 1              ? "in shards, one barrier"
+                                                     : "in shards, two barriers",
+                    run.layers,
+                    std::to_string(run.devices) + ", " + std::to_string(run.microbatches),
+                    std::to_string(run.sequence) + ", " + std::to_string(run.vocabulary),
+                    decimals(run.milliseconds / 1000, 3),
+                    decimals(milliseconds / 1000, 3),
+                    decimals(100 * (milliseconds / run.milliseconds - 1), 1)});
+  }
+  return table_of(rows);
+}
+
+struct table_name {
+  std::string_view name;
+  std::string (*make)();
+};
+
+constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
+                                 {"post-validation", post_validation},
+                                 {"controllable-memory", controllable_memory},
+                                 {"controllable-memory-limits", pareto},
+                                 {"seq1f1b-memory", seq1f1b_memory},
+                                 {"seq1f1b-speed", seq1f1b_speed},
+                                 {"dualpipe", dual_pipe},
+                                 {"chunkflow", chunk_flow},
+                                 {"vocabulary", vocabulary},
+                                 {"closed-forms", closed_forms}};
+
+} // namespace
+
+void reproduce(int count, char const* const* words) {
+  std::string known;
+  for (table_name const& each : tables) {
+    known += (known.empty() ? "" : ", ") + std::string(each.name);
+    if (count == 1 && each.name == words[0]) {
+      progress_line line(HUGE_VAL, "making the table " + std::string(each.name));
+      std::string const text = each.make();
+      line.end();
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      return;
+    }
+  }
+  throw usage_error("reproduce wants the name of one table: " + known);
+}
+
+} // namespace examples

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "search.hpp"
+
+#include <pipe/flow/training.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
+#include <pipe/planner/search/order_search.hpp>
+#include <pipe/timetable/metrics.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tools/support/decimals.hpp"
+#include "files.hpp"
+#include "progress_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! Schedules of one pipeline, and what became of them.
+struct group {
+  std::vector<pp::device_orders> starts;
+  any_cost cost = pp::uniform_cost{};
+  pp::uniform_cost mean; //!< of one stage and chunk
+  int limit = 0;         //!< chunks of activations
+  std::string best_name; //!< of the starts that keep the limit
+  double best_start = HUGE_VAL;
+  pp::found_order found;
+  bool searched = false;
+
+  [[nodiscard]] pp::shape const& extents() const { return starts.front().extents; }
+};
+
+std::string describe(pp::shape const& extents) {
+  std::string text;
+  if (extents.where == pp::placement::bidirectional) {
+    text = "from both ends";
+  } else {
+    pp::append(
+      text, extents.stages_per_device, extents.stages_per_device == 1 ? " stage" : " stages");
+    if (extents.where == pp::placement::wave)
+      text += extents.stages_per_device == 2 ? " in a V" : " in waves";
+  }
+  if (extents.chunks > 1)
+    pp::append(text, ", ", extents.chunks, " chunks");
+  return text;
+}
+
+int peak_of(pp::timetable_view table) {
+  int peak = 0;
+  for (int device = 0; device < table.extents.devices; ++device)
+    peak = std::max(peak, pp::peak_activation_chunks(table, device));
+  return peak;
+}
+
+double time_of(pp::timetable_view table, pp::search_goal goal) {
+  return goal == pp::search_goal::span ? pp::span_of(table) : pp::makespan(table);
+}
+
+//! Enters a schedule into the group of its pipeline.
+void add_start(std::vector<group>& groups,
+               command const& asked,
+               std::string const& name,
+               std::optional<pp::shape> const& wanted) {
+  schedule_choice choice = choice_for(asked.choice, name);
+  named_schedule const& schedule = find_schedule(name);
+  // A limit of schedules is of stages: the least choice that has extents, as for `compare`.
+  if (has(schedule.takes, option::memory_limit))
+    choice.memory_limit = asked.search.memory;
+  pp::shape const extents = arrange(choice);
+  if (wanted && extents != *wanted)
+    return;
+  if (extents.where == pp::placement::custom) // what is found becomes a type with a named one
+    throw std::invalid_argument(name + " places its stages itself");
+  check_size(extents, asked.format);
+  int const held = pp::stages(extents) / extents.devices;
+  if (has(schedule.takes, option::memory_limit))
+    choice.memory_limit = asked.search.memory * held;
+  double const pieces = pieces_of_share(extents);
+  pp::uniform_cost mean{asked.cost.forward / pieces,
+                        asked.cost.backward_input / pieces,
+                        asked.cost.backward_weight / pieces,
+                        asked.cost.communication};
+  any_cost cost = mean;
+  if (asked.measured) {
+    pp::cost_table const costs = pp::costs_for(*asked.measured, extents);
+    mean = mean_of(costs, extents);
+    cost = costs;
+  }
+  pp::device_orders orders = schedule.orders(choice, cost);
+  if (orders.tables.declared != pp::training)
+    return;
+  bool const halves =
+    std::any_of(orders.passes.begin(), orders.passes.end(), [](pp::pass const& p) {
+      return p.kind == pp::pass_kind::backward_input;
+    });
+  if (halves && !asked.search.split_backward)
+    return;
+  auto const same = std::find_if(groups.begin(), groups.end(), [&orders](group const& each) {
+    return each.extents() == orders.extents &&
+           each.starts.front().tables.holders == orders.tables.holders &&
+           each.starts.front().tables.first_units == orders.tables.first_units;
+  });
+  group& mine = same != groups.end() ? *same : groups.emplace_back();
+  mine.cost = cost;
+  mine.mean = mean;
+  mine.limit = static_cast<int>(asked.search.memory * pieces_of_share(extents) + 1e-9);
+  mine.starts.push_back(orders);
+  // Made as the schedule is, with pairs and whole backward passes.
+  pp::dynamic_timetable const table = pp::simulate(std::move(orders), cost);
+  if (double const time = time_of(table, asked.search.goal);
+      peak_of(table) <= mine.limit && time < mine.best_start) {
+    mine.best_start = time;
+    mine.best_name = name;
+  }
+}
+
+std::vector<group> make_groups(command const& asked, progress_line& line) {
+  std::vector<group> groups;
+  std::string refusal;
+  std::optional<pp::shape> wanted; // all, without a schedule to be like
+  if (!asked.search.like.empty()) {
+    schedule_choice choice = choice_for(asked.choice, asked.search.like);
+    if (has(find_schedule(asked.search.like).takes, option::memory_limit))
+      choice.memory_limit = asked.search.memory;
+    wanted = arrange(choice);
+  }
+  for (named_schedule const& schedule : named_schedules())
+    try {
+      line.say("making " + std::string(schedule.name));
+      add_start(groups, asked, std::string(schedule.name), wanted);
+    } catch (std::invalid_argument const& error) {
+      refusal = error.what(); // this schedule cannot have these extents or this limit
+    }
+  // What holds less than one microbatch can hold nothing.
+  std::erase_if(groups, [](group const& each) { return each.limit < 1; });
+  if (groups.empty())
+    throw usage_error("search: no schedule has these extents: " + refusal);
+  return groups;
+}
+
+//! Searches in turn where something may be left to find, ever longer.
+class alternation {
+public:
+  alternation(std::vector<group>& groups, command const& asked, progress_line& line)
+      : groups_(groups), asked_(asked), line_(line) {}
+
+  void run() {
+    for (group& each : groups_)
+      look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
+    std::erase_if(groups_, [](group const& each) { return !each.searched; });
+    for (std::uint64_t round = 1; !groups_.empty() && !ended(); ++round) {
+      std::vector<group*> open = open_groups();
+      if (open.empty())
+        return;
+      // Two rounds of three go to the best.
+      std::size_t const turn = round % 3 == 0 ? (round / 3) % open.size() : 0;
+      look(*open[turn], std::min<std::int64_t>(round, 16) * 200 * passes_of(*open[turn]), round);
+    }
+  }
+  [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
+  [[nodiscard]] bool finished() { return open_groups().empty(); }
+
+private:
+  static std::int64_t passes_of(group const& each) {
+    return static_cast<std::int64_t>(each.starts.front().passes.size());
+  }
+  [[nodiscard]] bool ended() const {
+    return !line_.time_left() || (asked_.search.moves > 0 && moves_ >= asked_.search.moves);
+  }
+  [[nodiscard]] double best() const {
+    double least = HUGE_VAL;
+    for (group const& each : groups_)
+      if (each.searched)
+        least = std::min(least, each.found.time);
+    return least;
+  }
+  //! Those that may become the best, the best of them first.
+  std::vector<group*> open_groups() {
+    std::vector<group*> open;
+    for (group& each : groups_)
+      if (!each.found.proven() && each.found.bound < best() * (1 - 1e-9))
+        open.push_back(&each);
+    std::stable_sort(open.begin(), open.end(), [](group const* a, group const* b) {
+      return a->found.time < b->found.time;
+    });
+    return open;
+  }
+
+  void look(group& each, std::int64_t moves, std::uint64_t round) {
+    pp::order_search_options options{.memory_limit = each.limit,
+                                     .goal = asked_.search.goal,
+                                     .split_backward = asked_.search.split_backward,
+                                     .seed = asked_.search.seed + 1000 * round,
+                                     .most_moves = moves,
+                                     .own_starts = round == 0};
+    if (asked_.search.moves > 0)
+      options.most_moves = std::min(moves, std::max<std::int64_t>(1, asked_.search.moves - moves_));
+    std::string const where = describe(each.extents());
+    double const others = best();
+    std::vector<pp::device_orders> starts = each.starts;
+    if (each.searched)
+      starts = {{each.found.table.extents,
+                 each.found.table.passes,
+                 each.found.table.offsets,
+                 each.found.table.tables}};
+    try {
+      pp::found_order found =
+        pp::search_order(std::span<pp::device_orders const>(starts),
+                         each.cost,
+                         options,
+                         [&](pp::order_search_progress const& at) {
+                           std::string text = where;
+                           pp::append(text, ": ", moves_ + at.moves, " moves, best ");
+                           pp::append_rounded(text, std::min(at.best, others), 3);
+                           line_.say(text);
+                           return line_.time_left();
+                         });
+      moves_ += found.moves;
+      if (!each.searched || found.time < each.found.time) {
+        each.found = std::move(found);
+      }
+      each.searched = true;
+    } catch (std::invalid_argument const& error) {
+      reason_ = error.what();
+    }
+  }
+
+  std::vector<group>& groups_;
+  command const& asked_;
+  progress_line& line_;
+  std::int64_t moves_ = 0;
+  std::string reason_;
+};
+
+std::string shown(double value) {
+  return rounded(value, value < 1 ? 6 : 3); // measured ones are in seconds
+}
+
+std::string report_of(command const& asked, std::vector<group> const& groups, group const& best) {
+  std::string out = describe_setting(asked);
+  pp::append(out, "a device holds at most ", asked.search.memory, " microbatches of its share\n\n");
+  std::vector<std::vector<std::string>> rows{
+    {"pipeline", "best schedule", "its", "found", "no order takes less than"}};
+  rows[0][2] += asked.search.goal == pp::search_goal::span ? " span" : " makespan";
+  for (group const& each : groups)
+    rows.push_back({describe(each.extents()),
+                    each.best_name.empty() ? "none fits" : each.best_name,
+                    each.best_name.empty() ? "" : shown(each.best_start),
+                    shown(each.found.time),
+                    shown(each.found.bound)});
+  std::vector<std::size_t> widths(rows[0].size());
+  for (std::vector<std::string> const& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], row[i].size());
+  for (std::vector<std::string> const& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::string const gap(widths[i] - row[i].size(), ' ');
+      line += i < 2 ? row[i] + gap + "  " : gap + row[i] + (i + 1 < row.size() ? "  " : "");
+    }
+    pp::append(out, line, "\n");
+  }
+  pp::append(out, "\nfound: ", describe(best.extents()), ", ", shown(best.found.time));
+  double least = best.found.bound;
+  for (group const& each : groups)
+    least = std::min(least, each.found.bound);
+  double const first =
+    std::min_element(groups.begin(), groups.end(), [](group const& a, group const& b) {
+      return a.best_start < b.best_start;
+    })->best_start;
+  if (first < HUGE_VAL && best.found.time < first * (1 - 1e-9))
+    pp::append(out, ", ", shown(100 * (1 - best.found.time / first)), " % below the best schedule");
+  if (best.found.time <= least * (1 + 1e-9))
+    out += "; proven, no order on any of these pipelines takes less";
+  else
+    pp::append(
+      out, "; at most ", shown(100 * (best.found.time / least - 1)), " % above what is possible");
+  return out + "\n\n";
+}
+
+//! The words that give the same order anywhere.
+std::string call_of(command const& asked, std::int64_t moves) {
+  std::string out = "timetable search --devices ";
+  pp::append(out, asked.choice.devices, " --microbatches ", asked.choice.microbatches);
+  pp::append(out, " --memory ", asked.search.memory, " --cost ");
+  if (asked.measured)
+    out += asked.cost_file;
+  else
+    pp::append(out,
+               asked.cost.forward,
+               ",",
+               asked.cost.backward_input,
+               ",",
+               asked.cost.backward_weight,
+               ",",
+               asked.cost.communication);
+  pp::append(out, " --seed ", asked.search.seed, " --moves ", moves);
+  if (asked.search.goal == pp::search_goal::span)
+    out += " --goal span";
+  if (!asked.search.split_backward)
+    out += " --whole-backward";
+  if (!asked.search.like.empty())
+    out += " --like " + asked.search.like;
+  return out;
+}
+
+} // namespace
+
+searched search(command const& asked) {
+  progress_line line(asked.search.moves > 0 ? 1e9 : asked.search.seconds);
+  std::vector<group> groups = make_groups(asked, line);
+  alternation turns(groups, asked, line);
+  turns.run();
+  line.end();
+  if (groups.empty())
+    throw usage_error("search: no order keeps the memory limit; a microbatch of a device's share "
+                      "takes --memory 1");
+  group const& best =
+    *std::min_element(groups.begin(), groups.end(), [](group const& a, group const& b) {
+      return a.found.time < b.found.time;
+    });
+  static_cast<void>(pp::lower(best.found.table, asked.sizes)); // proves the plan, or throws
+  searched result{{"search", best.found.table, best.mean, best.cost}, {}, {}};
+  result.report = report_of(asked, groups, best);
+  result.call = call_of(asked, turns.moves());
+  return result;
+}
+
+} // namespace examples

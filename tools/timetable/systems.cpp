@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "systems.hpp"
+
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/slot_class.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/timetable/timetable.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "tools/support/chart.hpp"
+#include "choose.hpp"
+#include "progress_line.hpp"
+
+namespace pp = pipelining;
+
+namespace examples {
+namespace {
+
+//! Who stands in the table with every adapter, the others alone.
+constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
+
+//! What papers put together beside these.
+struct adapted_call {
+  std::string_view schedule;
+  adapter which;
+};
+constexpr adapted_call further_calls[] = {
+  {"interleaved", adapter::offload}, // PipeOffload
+  {"interleaved", adapter::offload_half},
+  {"chronos", adapter::recompute_first}, // Chronos-Recomp
+  {"chronos", adapter::weights_on_host}, // Chronos-Offload
+  {"breadth-first", adapter::sharded_weights},
+  {"breadth-first", adapter::gathered_once},
+  {"zb-h1", adapter::vocabulary_1},
+  {"zb-h1", adapter::vocabulary_2},
+};
+
+//! Whether a schedule stands in the table with an adapter. One that would be another row once more
+//! does not.
+bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
+  if (shards_weights(which) && which != adapter::weights_on_host && asked.setup.data == 1)
+    return false; // nobody to share them with
+  for (adapted_call const& one : further_calls)
+    if (one.schedule == call.name && one.which == which)
+      return true;
+  if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), call.name) == 0)
+    return false;
+  pp::shape const extents = arrange(call);
+  return !(which == adapter::recompute_first && extents.stages_per_device == 1) &&
+         !(which == adapter::offload_chunks && extents.chunks == 1) &&
+         which != adapter::weights_on_host &&  // nothing of theirs to hide a load behind
+         which != adapter::attention_exchange; // of slimpipe alone
+}
+
+//! The calls of the table: every schedule as README has it.
+std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
+  std::vector<schedule_choice> calls;
+  for (named_schedule const& each : named_schedules()) {
+    schedule_choice call;
+    call.name = std::string(each.name);
+    call.devices = asked.devices;
+    call.microbatches = asked.microbatches;
+    if (is_over_chunks(each))
+      call.chunks = 4;
+    if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
+      call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
+    if (!is_apart(call))
+      calls.push_back(call);
+    if (each.name == "gpipe") { // TeraPipe
+      calls.push_back(call);
+      calls.back().chunks = 4;
+    }
+    for (named_adapter const& one : named_adapters)
+      if (stands_with(asked, call, one.which)) {
+        calls.push_back(call);
+        calls.back().adapted = one.which;
+      }
+    for (schedule_choice const& apart : calls_apart(each, asked))
+      calls.push_back(apart);
+  }
+  return calls;
+}
+
+//! What travels, of all devices together.
+struct traffic {
+  double messages = 0;
+  double gigabytes = 0;
+  double exchanges = 0; //!< that a whole group of stages takes part in
+};
+
+traffic traffic_of(choose_command const& asked, evaluated const& made) {
+  candidate const& one = made.what;
+  pp::timetable_view const table = made.table;
+  // Of a chunk: an activation or a gradient, or three numbers of each token.
+  std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
+  std::vector<pp::stage_content> const content =
+    made.sent ? std::vector<pp::stage_content>{} : content_of(one);
+  auto const sent = [&](pp::pass const& maker, pp::product_reader const& reader) {
+    if (made.sent)
+      return made.sent(maker, reader);
+    int const before = std::min<int>(maker.stage, reader.stage); // gradients are as large
+    return shares[maker.chunk] *
+           static_cast<double>(pp::sent_bytes(asked.model,
+                                              asked.setup,
+                                              content[static_cast<std::size_t>(before)],
+                                              asked.setup.sequence));
+  };
+  double const of_token = 3.0 * sizeof(float) * asked.setup.sequences;
+  pp::pipeline const over = table.over();
+  traffic sum;
+  std::set<std::tuple<int, bool, bool, int>>
+    exchanged; // datum, made or read by a group, first or last, unit
+  for (int i = 0; i < table.size(); ++i) {
+    pp::pass const& maker = table.passes[i];
+    int const readers = pp::readers(over, maker);
+    for (int number = 0; number < readers; ++number) {
+      pp::product_reader const reader = pp::reader_of(over, maker, number);
+      bool const made_by_group = pp::in_group(over, maker.stage);
+      if (made_by_group || pp::in_group(over, reader.stage))
+        exchanged.insert({reader.product,
+                          made_by_group,
+                          maker.stage + reader.stage < pp::stages(over.extents),
+                          pp::unit_of(over, maker)});
+      if (pp::receiver(over, maker, number) == pp::kind_links::none)
+        continue;
+      sum.messages += 1;
+      bool const statistics = over.declared->data[reader.product].pool ==
+                              static_cast<std::uint8_t>(pp::slot_class::statistics);
+      sum.gigabytes +=
+        (statistics ? of_token * one.chunk_lengths[maker.chunk] : sent(maker, reader)) / 1e9;
+    }
+  }
+  sum.exchanges = static_cast<double>(exchanged.size());
+  return sum;
+}
+
+//! A row of the table.
+std::string row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
+  evaluated const made = evaluate(asked, call, orders);
+  candidate const& one = made.what;
+  traffic const sum = traffic_of(asked, made);
+  std::string row;
+  pp::append(row, "| `", one.label, "` | ", decimals(one.seconds, 2), " | ");
+  pp::append(row, decimals(100 * pp::figures_of(made.table, {}).makespan_bubble_rate, 1), " % | ");
+  pp::append(row, decimals(one.gigabytes, 1), " | ", decimals(one.host_gigabytes, 1), " | ");
+  pp::append(row, decimals(sum.messages / asked.microbatches, 1), " | ");
+  pp::append(row, decimals(sum.gigabytes / asked.microbatches, 2), " | ");
+  pp::append(row, decimals(sum.exchanges / asked.microbatches, 1), " |\n");
+  return row;
+}
+
+} // namespace
+
+void systems(int count, char const* const* words) {
+  choose_command const asked = read_choose_command(count, words);
+  if (asked.help) { // nothing else has been read
+    std::string const text = "systems takes the options of choose\n" + choose_help();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return;
+  }
+  std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
+                    "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
+  std::string refused;
+  made_orders made;
+  progress_line line(HUGE_VAL);
+  for (schedule_choice const& call : calls_of_table(asked)) {
+    line.say("making " + label_of(call));
+    try {
+      out += row_of(asked, call, made);
+    } catch (std::invalid_argument const& error) {
+      pp::append(refused, "\n`", label_of(call), "` is not in the table: ", error.what(), ".\n");
+    }
+  }
+  line.end();
+  out += refused;
+  std::fwrite(out.data(), 1, out.size(), stdout);
+}
+
+} // namespace examples
