@@ -8,6 +8,7 @@
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
@@ -21,7 +22,6 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/simulate.hpp>

@@ -17,7 +17,7 @@ if(NOT PIPELINING_ENABLE_CUDA STREQUAL "OFF")
   if(TARGET CUDA::cudart)
     add_library(pipelining_cuda INTERFACE)
     add_library(pipelining::cuda ALIAS pipelining_cuda)
-    target_link_libraries(pipelining_cuda INTERFACE pipelining_core CUDA::cudart ${CMAKE_DL_LIBS})
+    target_link_libraries(pipelining_cuda INTERFACE pipelining_cluster CUDA::cudart ${CMAKE_DL_LIBS})
     message(STATUS "pipelining::cuda: yes, CUDA ${CUDAToolkit_VERSION}")
   elseif(PIPELINING_ENABLE_CUDA STREQUAL "ON" OR PIPELINING_ENABLE_NCCL STREQUAL "ON")
     message(FATAL_ERROR "PIPELINING_ENABLE_CUDA or PIPELINING_ENABLE_NCCL is ON, but there is no CUDA toolkit. Install "

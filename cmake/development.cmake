@@ -42,3 +42,12 @@ if(PIPELINING_CCACHE)
       CCACHE_SLOPPINESS=pch_defines,time_macros ${PIPELINING_CCACHE_PROGRAM})
   endif()
 endif()
+
+# pipelining_program(NAME source...): the program NAME, built into bin/ of the build folder. Sources name those of other
+# folders by their path from the root of the project.
+function(pipelining_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE pipelining_development)
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+endfunction()

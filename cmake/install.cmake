@@ -7,12 +7,10 @@ if(PROJECT_VERSION_MAJOR GREATER 0)
 endif()
 
 set(package_directory "${CMAKE_INSTALL_DATADIR}/cmake/pipelining")
-foreach(header IN LISTS PIPELINING_CORE_HEADERS PIPELINING_MPI_HEADERS PIPELINING_CUDA_HEADERS PIPELINING_NCCL_HEADERS)
-  get_filename_component(folder "pipe/${header}" DIRECTORY)
-  install(FILES "${PROJECT_SOURCE_DIR}/include/pipe/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
-endforeach()
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/pipe" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 target_include_directories(pipelining_core INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-install(TARGETS pipelining_core pipelining_pipelining EXPORT pipelining)
+install(TARGETS pipelining_core ${pipelining_host_wings} pipelining_pipelining EXPORT pipelining)
 install(EXPORT pipelining NAMESPACE pipelining:: FILE pipeliningTargets.cmake DESTINATION "${package_directory}")
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/pipeliningConfig.cmake.in" "${PROJECT_BINARY_DIR}/pipeliningConfig.cmake"

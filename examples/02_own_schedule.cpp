@@ -2,8 +2,8 @@
 // What you learn: to invent a schedule, have it checked, measured, proven and drawn.
 // How to run: build/release/bin/02_own_schedule > halves.svg
 // Expected output: the picture on standard output, the figures on standard error
-#include <pipe/view/svg.hpp>
 #include <pipe/pipe.hpp>
+#include <pipe/view.hpp>
 
 #include <cstdio>
 #include <stdexcept>

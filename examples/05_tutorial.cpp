@@ -3,6 +3,7 @@
 // docs/tutorial.md. How to run: build/release/bin/05_tutorial > late.svg Expected output: the
 // picture on standard output, figures and the weights on standard error
 #include <pipe/pipe.hpp>
+#include <pipe/view.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -3,8 +3,9 @@
 // its replicas while other stages still run, and the result has the bits of one pipeline that does
 // the work of all. How to run: mpirun -n 4 build/release/bin/06_data_parallel
 // Expected output: 2 pipelines of 2 devices: ... 0 weights differ from one pipeline
+#include <pipe/cluster.hpp>
+#include <pipe/mpi.hpp>
 #include <pipe/pipe.hpp>
-#include <pipe/mpi/mpi.hpp>
 
 #include <mpi.h>
 

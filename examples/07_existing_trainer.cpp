@@ -3,6 +3,7 @@
 // runner for training, evaluation and the short last batch, threads on cores of their own, totals
 // that the caller reads. How to run: build/release/bin/07_existing_trainer
 #include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 #include <pipe/run/affinity.hpp>
 
 #include <cmath>
@@ -86,14 +87,13 @@ int main() {
   times.back() = {.forward = 2, .backward_input = 2, .backward_weight = 2};
   std::vector<std::unique_ptr<stage>> stages;
   for (int const count : pp::balanced_layers(times, devices))
-    stages.push_back(std::make_unique<stage>(stage{std::vector<layer>(
-      static_cast<std::size_t>(count))}));
+    stages.push_back(
+      std::make_unique<stage>(stage{std::vector<layer>(static_cast<std::size_t>(count))}));
   // [snippet balance]
 
   // [snippet runner]
-  pp::uniform_sizes const sizes{.message = sizeof(double),
-                                .activation = 8 * sizeof(double),
-                                .totals_bytes = sizeof(double)};
+  pp::uniform_sizes const sizes{
+    .message = sizeof(double), .activation = 8 * sizeof(double), .totals_bytes = sizeof(double)};
   auto const table = [](int microbatches) {
     return pp::make_timetable<pp::OneFOneB>({devices, microbatches});
   };

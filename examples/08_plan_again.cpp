@@ -4,6 +4,7 @@
 // to run: build/release/bin/08_plan_again Expected output: the prediction of three schedules, then
 // the pick, predicted and measured
 #include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 
 #include <chrono>
 #include <cstdio>

@@ -4,8 +4,9 @@
 // and the result has the bits of one process that has all shards of all stages. How to run:
 // mpirun -n 8 build/release/bin/10_tensor_parallel
 // Expected output: 2 pipelines of 2 devices with 2 shards each: 0 weights differ ...
+#include <pipe/cluster.hpp>
+#include <pipe/mpi.hpp>
 #include <pipe/pipe.hpp>
-#include <pipe/mpi/mpi.hpp>
 
 #include <mpi.h>
 

@@ -70,4 +70,7 @@ export module pipelining;
 // Names stay those of the headers, so that a program may import in one source and include in another.
 export extern "C++" {
 #include <pipe/pipe.hpp>
+#include <pipe/cluster.hpp>
+#include <pipe/planner.hpp>
+#include <pipe/view.hpp>
 }

@@ -34,8 +34,7 @@ inline double median(std::vector<double> numbers) {
 inline pp::dynamic_timetable measured(pp::dynamic_timetable plan, std::vector<stamp> const& ran) {
   std::uint64_t first = ~std::uint64_t{0};
   for (pp::pass const& what : plan.passes)
-    first =
-      std::min(first, ran[static_cast<std::size_t>(pp::pass_index(plan.over(), what))].start);
+    first = std::min(first, ran[static_cast<std::size_t>(pp::pass_index(plan.over(), what))].start);
   for (std::size_t i = 0; i < plan.passes.size(); ++i) {
     stamp const& at = ran[static_cast<std::size_t>(pp::pass_index(plan.over(), plan.passes[i]))];
     plan.starts[i] = static_cast<double>(at.start - first) / 1000;

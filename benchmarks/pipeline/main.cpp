@@ -3,10 +3,6 @@
 //! @brief How well the stream runner keeps to the plan, and what it costs the host: several
 //! devices of a plan on one GPU, whose passes wait for a known time instead of computing.
 
-#include <pipe/view/append.hpp>
-#include <pipe/view/json.hpp>
-#include <pipe/view/svg.hpp>
-#include <pipe/view/trace.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/sizes.hpp>
@@ -17,6 +13,10 @@
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/json.hpp>
+#include <pipe/view/svg.hpp>
+#include <pipe/view/trace.hpp>
 
 #include <cctype>
 #include <cstdint>

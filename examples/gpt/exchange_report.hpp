@@ -14,12 +14,12 @@
 #include <stdexcept>
 #include <string>
 
-#include "tools/support/exchange_on_one_device.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "exchanged_layers.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"
+#include "tools/support/exchange_on_one_device.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 

@@ -9,8 +9,8 @@
 //! this file.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <cmath>

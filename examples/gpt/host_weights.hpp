@@ -8,9 +8,9 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

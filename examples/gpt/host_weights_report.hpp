@@ -11,12 +11,12 @@
 
 #include <cstdint>
 
-#include "tools/support/named_schedules.hpp"
 #include "host_weights.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
 #include "system.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 

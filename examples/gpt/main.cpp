@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "backend.hpp"
 #include "tools/support/split_words.hpp"
 #include "tools/support/termination.hpp"
-#include "backend.hpp"
 
 namespace {
 

@@ -18,8 +18,8 @@
 #include <system_error>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "model.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 

@@ -5,15 +5,15 @@
 //! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
 //! files.
 
+#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/model/cost_file.hpp>
+#include <pipe/planner/model/measured.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
-#include <pipe/planner/model/cost_file.hpp>
-#include <pipe/planner/model/measured.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,12 +30,12 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "pipeline.hpp"
 #include "plot.hpp"
 #include "prediction.hpp"
 #include "single_device.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "training.hpp"
 
 namespace gpt {

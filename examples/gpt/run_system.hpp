@@ -5,10 +5,10 @@
 //! @brief A run from the first line of its report to the last: what is the same wherever stages
 //! run.
 
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 #include <pipe/view/timetable_caption.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <csignal>
 #include <cstddef>

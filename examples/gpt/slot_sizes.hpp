@@ -7,9 +7,9 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

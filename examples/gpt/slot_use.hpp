@@ -6,8 +6,8 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/planner/model/device_memory.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>

@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"
 #include "tensor_device.hpp"
 #include "tensor_parallel.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace gpt {
 

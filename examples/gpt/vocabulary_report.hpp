@@ -10,10 +10,10 @@
 
 #include <stdexcept>
 
-#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "system.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "vocabulary.hpp"
 
 namespace gpt {

@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "single_device.hpp"
 #include "system.hpp"
+#include "tools/support/named_schedules.hpp"
 #include "weight_travel.hpp"
 
 namespace gpt {

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! @file
-//! @brief A torch::nn::Sequential, cut into stages and trained under four schedules, compared with the
-//! same model on one device.
+//! @brief A torch::nn::Sequential, cut into stages and trained under four schedules, compared with
+//! the same model on one device.
 
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/timetable/make_timetable.hpp>
-
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +20,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <torch/torch.h>
 #include <vector>
 
 #include "model.hpp"

@@ -10,12 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <examples/nccl/train.cuh>
-#include <tools/support/split_words.hpp>
-#include <tools/support/termination.hpp>
 #include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tools/support/split_words.hpp>
+#include <tools/support/termination.hpp>
 #include <vector>
 
 namespace {

@@ -14,9 +14,9 @@
 #include <chrono>
 #include <cstddef>
 #include <examples/nccl/layer.cuh>
-#include <tools/support/termination.hpp>
 #include <optional>
 #include <string>
+#include <tools/support/termination.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -30,8 +30,8 @@ struct options {
   bool graph = false;
   bool mixed = false; //!< bf16 weights, activations and messages
   std::chrono::seconds deadline{60};
-  int failing_step = -1; //!< the last rank's stage throws there, in the first start
-  bool serves = true;    //!< rank 0 makes the store; else somebody else has
+  int failing_step = -1;    //!< the last rank's stage throws there, in the first start
+  bool serves = true;       //!< rank 0 makes the store; else somebody else has
   std::string checkpoint{}; //!< the folder of checkpoints; empty: none
   int every = 10;           //!< steps between two of them
 };
@@ -40,7 +40,7 @@ struct options {
 struct trained {
   std::vector<float> losses{};  //!< [steps] on the last rank; else none
   std::vector<float> weights{}; //!< [features][features] of this rank, as the optimizer has them
-  int began = 0; //!< the steps of earlier starts, behind which this one has gone on
+  int began = 0;                //!< the steps of earlier starts, behind which this one has gone on
 };
 
 //! Trains on this rank together with the others.

@@ -8,6 +8,6 @@
 //! Grows when code must change, from 1.0 on.
 #define PIPELINING_VERSION_MAJOR 0
 //! Grows with what is new; while the version is 0.x, also when code must change.
-#define PIPELINING_VERSION_MINOR 2
+#define PIPELINING_VERSION_MINOR 3
 //! Grows with repairs.
 #define PIPELINING_VERSION_PATCH 0

@@ -110,10 +110,10 @@ TEST_CASE("a condition that never holds is a deadlock, and is named") {
   CHECK(somebody_waits({"rank 1 waits in a miracle"}));
 }
 
-// After a deadlock a thread that joins another leaves the model, and the other may be the last in it.
+// After a deadlock a thread that joins another leaves the model, and the other may be the last in
+// it.
 TEST_CASE("the last thread in the model may end while another has not yet come back") {
-  for (auto const execution :
-       {standin::order::lazy, standin::order::eager, standin::order::random})
+  for (auto const execution : {standin::order::lazy, standin::order::eager, standin::order::random})
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       standin::configuration how;
       how.execution = execution;

@@ -39,7 +39,7 @@ struct options {
   std::size_t report_limit = 16;   //!< further reports are counted, not kept
   unsigned resident_blocks = 1024; //!< blocks that may run at a time when they wait for each other
   bool together = false; //!< as many blocks as may start at once, not one when others cannot go on
-  std::uint64_t global_time = 0;   //!< what %globaltimer shows at the start, in nanoseconds
+  std::uint64_t global_time = 0; //!< what %globaltimer shows at the start, in nanoseconds
 };
 
 //! @brief What a report is about.

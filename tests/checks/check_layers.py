@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks that no header includes a higher layer or room, and that x/detail is included only from x.
+"""Checks that a room includes rooms before it only, and a wing the rooms and the wings that it stands on.
 
 usage: check_layers.py include/pipe
 """
@@ -8,59 +8,66 @@ import pathlib
 import re
 import sys
 
-# A folder includes itself and folders of a lower number. version.hpp and config.hpp are below them all.
-LAYERS = {"core": 0, "schedule": 1, "timetable": 2, "attention": 2, "model": 3, "search": 3, "plan": 3, "io": 3, "run": 4, "cuda": 5}
-KERNELS = 6  # attention/*.cuh: kernels and their launches stand on cuda/, the host's attention does not
-# Rooms of a folder: each includes itself and those before it.
-ROOMS = {"plan": ["lower", "prove", "report"], "attention": ["host", "kernel", "portable", "hopper"]}
+# The rooms in the order of the data: each includes itself and those before it.
+ROOMS = ["flow", "schedule", "timetable", "plan", "run"]
+# A wing includes itself, the rooms, and the wings that stand here.
+WINGS = {"view": [], "planner": [], "cluster": [], "mpi": ["cluster"], "cuda": ["cluster"]}
+# The neighbour shares config.hpp with the house; its kernels take the error type of cuda/, too.
+NEIGHBOUR, SHARED = "attention", "cuda/error.cuh"
+# Corners of a folder: each includes itself and those before it.
+CORNERS = {"plan": ["lower", "prove"], "planner": ["model", "cut", "search"], "attention": ["host", "kernel", "portable", "hopper"]}
 BASE = ["version.hpp", "config.hpp"]
-UMBRELLAS = ["pipe.hpp", "cuda.cuh"]
 
 
-def layer_of(name):
-    area = name.split("/")[0]
-    return KERNELS if area == "attention" and name.endswith(".cuh") else LAYERS[area]
+def may_include(name, target):
+    """Whether a header may include one of another folder."""
+    folder, area = name.split("/")[0], target.split("/")[0]
+    if folder == NEIGHBOUR:
+        return target == SHARED and name.endswith(".cuh")
+    if folder in ROOMS:
+        return area in ROOMS and ROOMS.index(area) < ROOMS.index(folder)
+    return area in ROOMS or area in WINGS[folder]
 
 
-def room_of(name):
-    """The place of a header's room among those of its folder, or None beside them."""
+def corner_of(name):
+    """The place of a header's corner among those of its folder, or None outside of them."""
     folder, *rest = name.split("/")
-    rooms = ROOMS.get(folder, [])
-    return rooms.index(rest[0]) if len(rest) > 1 and rest[0] in rooms else None
+    corners = CORNERS.get(folder, [])
+    return corners.index(rest[0]) if len(rest) > 1 and rest[0] in corners else None
 
 
 def problems(root):
     headers = sorted([*root.rglob("*.hpp"), *root.rglob("*.cuh")])
     if not headers:
         yield f"no header in {root}"
+    doors = [path.name for path in root.iterdir() if path.is_file() and path.name not in BASE]
     for path in headers:
         name = path.relative_to(root).as_posix()
         folder = name.split("/")[0]
-        if folder not in [*LAYERS, *BASE, *UMBRELLAS]:
-            yield f"{name} belongs to no layer"
+        if folder not in [*ROOMS, *WINGS, NEIGHBOUR, *BASE, *doors]:
+            yield f"{name} stands in no room, no wing and not with the neighbour"
             continue
         for line in path.read_text(encoding="utf-8").splitlines():
             if re.match(r'\s*#\s*include\s*"', line):
                 yield f"{name}: {line.strip()}: own headers are included as <pipe/...>"
             match = re.match(r"\s*#\s*include\s*<pipe/([^>]+)>", line)
-            if not match or folder in UMBRELLAS:
+            if not match:
                 continue
             target = match.group(1)
             area = target.split("/")[0]
-            if area not in [*LAYERS, *BASE, *UMBRELLAS]:
-                yield f"{name} includes {target}, which belongs to no layer"
-                continue
-            if target in UMBRELLAS:
-                yield f"{name} includes the umbrella {target}"
+            if not (root / target).is_file():
+                yield f"{name} includes {target}, which is not there"
+            elif target in doors:
+                yield f"{name} includes the door {target}"
+            elif name == "pipe.hpp" and area not in [*ROOMS, *BASE]:
+                yield f"{name} includes {target}, which is in no room"
             elif folder in BASE and target not in BASE:
                 yield f"{name} includes {target}, but it is below every folder"
-            elif target not in BASE and area != folder and layer_of(target) >= layer_of(name):
-                yield f"{name} includes {target}, but {folder} is not above {area}"
-            rooms = room_of(name), room_of(target)
-            if area == folder and None not in rooms and rooms[1] > rooms[0]:
-                yield f"{name} includes {target}, which is in a higher room"
-            if "/detail/" in target and area != folder:
-                yield f"{name} includes {target}, which is private to {area}"
+            elif folder not in [*BASE, *doors] and target not in BASE and area != folder and not may_include(name, target):
+                yield f"{name} includes {target}, but {folder} does not stand on {area}"
+            corners = corner_of(name), corner_of(target)
+            if area == folder and None not in corners and corners[1] > corners[0]:
+                yield f"{name} includes {target}, which is in a later corner"
             if path.suffix == ".hpp" and target.endswith(".cuh"):
                 yield f"{name} includes {target}, but a .hpp needs no CUDA"
 

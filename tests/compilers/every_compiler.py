@@ -58,8 +58,8 @@ class Compilers:
         self.root, self.folder = root, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.every = self.folder / "every_header.cpp"
-        listed = (root / "cmake/headers.cmake").read_text(encoding="utf-8")
-        host = re.findall(r"^\s+([\w/]+\.hpp)$", listed[:listed.index("set(PIPELINING_CORE_HEADERS")], re.MULTILINE)
+        headers = sorted(path.relative_to(root / "include/pipe").as_posix() for path in (root / "include/pipe").rglob("*.hpp"))
+        host = [name for name in headers if not name.startswith("mpi")]  # which need mpi.h
         self.every.write_text("".join(f"#include <pipe/{name}>\n" for name in host), encoding="utf-8")
 
     def names(self):

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <tuple>
 #include <vector>
 

@@ -14,13 +14,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <tools/support/named_schedules.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <stdexcept>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <simulators/cuda/standin.hpp>
+#include <tools/support/named_schedules.hpp>
 #include <vector>
 
 namespace {

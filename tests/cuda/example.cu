@@ -13,10 +13,10 @@
 #include <exception>
 #include <netinet/in.h>
 #include <optional>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <sys/socket.h>
 #include <tests/cuda/example.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,7 +41,7 @@ void end_connection(int port, int which) {
 //! whoever does after a number of launches sends SIGTERM.
 struct ending_clock : standin::clock {
   static inline int port = 0;
-  static inline int rank = -1;                   //!< may die
+  static inline int rank = -1;       //!< may die
   static inline int sigterm_at = -1; //!< so many launches
   static inline bool ending = false; //!< SIGTERM has come
 
@@ -129,13 +129,12 @@ example_result run_example(example_case const& what) {
     // been let in.
     (void)standin::wait_until([&] { return rank == 0 || standin::calls_of_rank(rank - 1) > 0; },
                               "its turn");
-    pp::launch_environment const here =
-      what.launcher.empty()
-        ? pp::launch_environment{.rank = rank,
-                                 .size = what.ranks,
-                                 .local_rank = rank,
-                                 .port = server.port()}
-        : started_by(what, rank, server.port());
+    pp::launch_environment const here = what.launcher.empty()
+                                          ? pp::launch_environment{.rank = rank,
+                                                                   .size = what.ranks,
+                                                                   .local_rank = rank,
+                                                                   .port = server.port()}
+                                          : started_by(what, rank, server.port());
     example::options chosen{.microbatches = what.microbatches,
                             .steps = what.steps,
                             .graph = what.graph,

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <simulators/cuda/standin.hpp>
 #include <stdlib.h>
 #include <string>
 #include <tests/cuda/example.hpp>
 #include <tests/cuda/example_reference.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

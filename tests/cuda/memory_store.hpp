@@ -9,9 +9,9 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <simulators/cuda/standin.hpp>
 #include <stdexcept>
 #include <string>
-#include <simulators/cuda/standin.hpp>
 
 //! @brief What all ranks share. Only one host thread of the stand-in runs at any moment.
 struct memory_board {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Every planted bug is found by one of the checks that the tests of the executors make.
-#include <pipe/view/call_counts.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/view/call_counts.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/killers.hpp>
 #include <tests/cuda/mutants.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

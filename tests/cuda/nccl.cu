@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/error.hpp>
 
 #include <cuda_runtime.h>
@@ -121,34 +121,33 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
     if (what.registered)
       known.push_back({sums, 4});
     if (what.registered_twice > 0) {
-      unused =
-        all_ranks(line, "unused", rank, what.work.extents.devices, what.registered_twice);
+      unused = all_ranks(line, "unused", rank, what.work.extents.devices, what.registered_twice);
       known.push_back({unused, what.registered_twice});
     }
   }
   // A process that has failed ends: to free memory would wait for a GPU that may be busy for ever.
   kept_after_failure const keep(own);
   {
-    runner_type runner(what.other_work != nullptr && rank == 1 ? *what.other_work : what.work,
-                       memory.model,
-                       line,
-                       rank,
-                       {.gpu = rank,
-                        .graph = what.graph,
-                        .warm_up = 1,
-                        .deadline = what.deadline,
-                        .abort_deadline = what.abort_deadline,
-                        .max_blocks = what.max_blocks,
-                        .one_message_stream = what.one_message_stream,
-                        .watched = what.watched,
-                        .checked = what.checked && rank != what.unchecked_rank,
-                        .run_ahead = what.run_ahead,
-                        .communicators = known,
-                        .world_ranks = what.world_ranks,
-                        .guarded = what.guarded,
-                        .timed = what.timed_ranks > 0,
-                        .about = rank == what.other_seed_rank ? "layers=8\nseed=7\n"
-                                                              : "layers=8\nseed=1\n"});
+    runner_type runner(
+      what.other_work != nullptr && rank == 1 ? *what.other_work : what.work,
+      memory.model,
+      line,
+      rank,
+      {.gpu = rank,
+       .graph = what.graph,
+       .warm_up = 1,
+       .deadline = what.deadline,
+       .abort_deadline = what.abort_deadline,
+       .max_blocks = what.max_blocks,
+       .one_message_stream = what.one_message_stream,
+       .watched = what.watched,
+       .checked = what.checked && rank != what.unchecked_rank,
+       .run_ahead = what.run_ahead,
+       .communicators = known,
+       .world_ranks = what.world_ranks,
+       .guarded = what.guarded,
+       .timed = what.timed_ranks > 0,
+       .about = rank == what.other_seed_rank ? "layers=8\nseed=7\n" : "layers=8\nseed=1\n"});
     for (kernel_stage& stage : memory.model) {
       stage.overrun_by = what.overrun_by;
       stage.overruns_output = what.overruns_output;

@@ -9,8 +9,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string>
 #include <simulators/cuda/standin.hpp>
+#include <string>
 #include <vector>
 
 struct nccl_case {
@@ -30,7 +30,7 @@ struct nccl_case {
   bool one_message_stream = false;
   bool watched = true;
   bool checked = false;
-  int unchecked_rank = -1; //!< a rank that does not agree to that
+  int unchecked_rank = -1;  //!< a rank that does not agree to that
   int other_seed_rank = -1; //!< a rank whose text says another seed
   int run_ahead = 16;
   int steps = 3;

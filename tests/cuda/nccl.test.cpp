@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The executor for NCCL, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/cuda/communicators.cuh>
-#include <pipe/planner/model/measured.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/view/call_counts.hpp>
+#include <pipe/planner/model/measured.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
+#include <pipe/view/call_counts.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/nccl.hpp>
 #include <tests/cuda/schedules.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

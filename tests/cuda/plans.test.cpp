@@ -6,11 +6,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <simulators/cuda/standin.hpp>
 #include <stdexcept>
 #include <string>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/context.hpp>
 
 #include <cuda_runtime.h>
@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <exception>
 #include <numeric>
+#include <simulators/cuda/standin.hpp>
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/round_pipe.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

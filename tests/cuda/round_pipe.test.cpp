@@ -2,17 +2,17 @@
 // RoundPipe on the executors for CUDA: weights come from pinned memory of the host into slots of
 // two stages on a stream of their own, and gradients go back; on the stand-in.
 #include <pipe/plan/lower.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
-#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <tests/cuda/round_pipe.hpp>
 #include <simulators/cuda/standin.hpp>
+#include <tests/cuda/round_pipe.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -10,8 +10,8 @@
 #include <pipe/plan/prove.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 

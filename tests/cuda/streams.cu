@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/error.hpp>
 
 #include <cuda_runtime.h>
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/kernel_stage.cuh>
 #include <tests/cuda/streams.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -2,13 +2,13 @@
 // The executor for streams, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/planner/model/measured.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/view/call_counts.hpp>
+#include <pipe/planner/model/measured.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/view/call_counts.hpp>
 
 #include <doctest/doctest.h>
 
@@ -17,12 +17,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <simulators/cuda/standin.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <tests/cuda/schedules.hpp>
 #include <tests/cuda/streams.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/post_validated.hpp>
 
@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <simulators/cuda/standin.hpp>
 #include <tests/cuda/memory_store.hpp>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_stage.cuh>
-#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -13,10 +13,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/training.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <utility>
 #include <vector>
 

@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <simulators/cuda/standin.hpp>
 #include <string>
 #include <tests/cuda/killers.hpp>
 #include <tests/cuda/training_mutants.hpp>
 #include <tests/cuda/training_plans.hpp>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

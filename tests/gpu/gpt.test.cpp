@@ -7,10 +7,10 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -21,6 +21,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <examples/gpt/clipped_device.hpp>
+#include <examples/gpt/cuda/gpu_model.hpp>
+#include <examples/gpt/cuda/relative_error.hpp>
 #include <examples/gpt/embedding.hpp>
 #include <examples/gpt/exchange_schedule.hpp>
 #include <examples/gpt/layers.hpp>
@@ -28,14 +30,12 @@
 #include <examples/gpt/system.hpp>
 #include <examples/gpt/text.hpp>
 #include <examples/gpt/vocabulary.hpp>
-#include <examples/gpt/cuda/gpu_model.hpp>
-#include <examples/gpt/cuda/relative_error.hpp>
-#include <tools/support/exchange_on_one_device.hpp>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
+#include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace {
@@ -328,8 +328,8 @@ TEST_CASE("chunks of sequences give those gradients too, whatever the schedule")
         continue;
       CAPTURE(devices);
       CAPTURE(graph);
-      auto const chosen = devices == 1 ? table(pp::Seq1F1B<2>{}, 1)
-                                       : table(pp::with_recompute<pp::Seq1F1B<2>>{}, 2);
+      auto const chosen =
+        devices == 1 ? table(pp::Seq1F1B<2>{}, 1) : table(pp::with_recompute<pp::Seq1F1B<2>>{}, 2);
       auto const result = train(chosen, {.graph = graph, .guarded = true});
       if (first.values.empty())
         first = result;

@@ -12,10 +12,10 @@
 #include <examples/gpt/backend.hpp>
 #include <examples/gpt/cuda/on_cuda.hpp>
 #include <examples/gpt/cuda/on_nccl.hpp>
+#include <simulators/cuda/standin.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <simulators/cuda/standin.hpp>
 #include <vector>
 
 namespace {

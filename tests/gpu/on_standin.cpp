@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <tests/gpu/machine.hpp>
 #include <simulators/cuda/standin.hpp>
+#include <tests/gpu/machine.hpp>
 
 namespace {
 using real_clock = standin::clock;

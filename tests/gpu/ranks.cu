@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/error.hpp>
 
 #include <cuda_runtime.h>

@@ -4,8 +4,8 @@
 //! @file
 //! @brief What the tests of the NCCL runner on a GPU ask of the object that nvcc makes.
 
-#include <pipe/plan/plan.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/plan/plan.hpp>
 
 #include <chrono>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Virtual devices on one GPU, in the time of the machine. The same object runs on the stand-in.
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/error.hpp>
 
 #include <cuda_runtime.h>

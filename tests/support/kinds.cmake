@@ -9,7 +9,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_definitions(pipelining.tests.precompiled PRIVATE DOCTEST_CONFIG_VOID_CAST_EXPRESSIONS)
   target_compile_options(pipelining.tests.precompiled PRIVATE ${PIPELINING_UNIT_TEST_OPTIONS})
   target_compile_options(pipelining.tests.precompiled PRIVATE "SHELL:-Xclang -fno-pch-timestamp") # for ccache
-  target_precompile_headers(pipelining.tests.precompiled PRIVATE <doctest/doctest.h> <pipe/pipe.hpp>)
+  target_precompile_headers(pipelining.tests.precompiled PRIVATE <doctest/doctest.h> <pipe/pipe.hpp> <pipe/cluster.hpp>
+    <pipe/planner.hpp> <pipe/view.hpp>)
 endif()
 
 # pipelining_unit_tests(AREA SOURCES name... [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds] [OPTIMISED])

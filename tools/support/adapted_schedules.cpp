@@ -3,10 +3,10 @@
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/adapt/offload_rules.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/attention_cost.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -200,12 +200,11 @@ pp::shape arrange(schedule_choice const& choice) {
   named_schedule const& schedule = find_schedule(choice.name);
   check_options(schedule, choice);
   pp::check_extents({.devices = choice.devices, .microbatches = choice.microbatches});
-  pp::shape const extents =
-    choice.adapted == adapter::none
-      ? schedule.arrange(choice)
-      : with_adapted(choice, [&choice](auto const& adapted) -> pp::shape {
-          return adapted.arrange(choice.devices, choice.microbatches);
-        });
+  pp::shape const extents = choice.adapted == adapter::none
+                              ? schedule.arrange(choice)
+                              : with_adapted(choice, [&choice](auto const& adapted) -> pp::shape {
+                                  return adapted.arrange(choice.devices, choice.microbatches);
+                                });
   pp::check_extents(extents);
   return extents;
 }

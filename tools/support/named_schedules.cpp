@@ -2,6 +2,8 @@
 // How to add a schedule: see the top of named_schedules.hpp.
 #include "named_schedules.hpp"
 
+#include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
@@ -28,8 +30,6 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/v_auto.hpp>
-#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <cstddef>

@@ -153,7 +153,7 @@ struct schedule_choice {
   bool eager = false;
   bool unfused = false;
   adapter adapted = adapter::none;
-  int offloaded_stages = 0; //!< of offload: the first stages of a device; 0: all
+  int offloaded_stages = 0;  //!< of offload: the first stages of a device; 0: all
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
 
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;

@@ -2,9 +2,9 @@
 #include "blocks.hpp"
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/append.hpp>
 #include <pipe/planner/search/block_frontier.hpp>
 #include <pipe/planner/search/frontier.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -14,10 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/support/chart.hpp"
-#include "tools/support/split_words.hpp"
 #include "command_line.hpp"
 #include "progress_line.hpp"
+#include "tools/support/chart.hpp"
+#include "tools/support/split_words.hpp"
 
 namespace pp = pipelining;
 

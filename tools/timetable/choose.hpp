@@ -5,12 +5,12 @@
 //! @brief `timetable choose`: every schedule for a model on given GPUs, and the best that fits.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/planner/search/frontier.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -53,9 +53,9 @@ struct choose_command {
   int devices = 0;
   int microbatches = 0;
   std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
-  double memory_gb = 0; //!< of the largest GPU
-  bool capped = false;  //!< --memory has given it, for all
-  double jitter = 0; //!< standard deviation of a pass over its time
+  double memory_gb = 0;     //!< of the largest GPU
+  bool capped = false;      //!< --memory has given it, for all
+  double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   bool all = false;                              //!< every row of the table
@@ -82,8 +82,8 @@ struct gpu_group {
 struct candidate {
   schedule_choice choice;
   std::string
-    label; //!< the name and the options, as the timetable tool takes them, and the adapter
-  std::string type;  //!< the C++ type; empty where it is known at run time alone
+    label;          //!< the name and the options, as the timetable tool takes them, and the adapter
+  std::string type; //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
   std::vector<int> layers;        //!< [S], of the stages between shards where there are some
   std::vector<int> chunk_lengths; //!< [C]
@@ -92,13 +92,13 @@ struct candidate {
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
-  double host_gigabytes = 0;      //!< of the device that has the most on the host
-  double latency = 0;             //!< of a message
+  double host_gigabytes = 0; //!< of the device that has the most on the host
+  double latency = 0;        //!< of a message
   //! Of sequences of unequal length: what each chunk has, and what its passes take.
   std::shared_ptr<packed_pipeline const> packed;
   //! [microbatches] in place of a pipeline; empty of all schedules
   std::vector<std::vector<gpu_group>> groups;
-  std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
+  std::vector<int> places; //!< [P] the device at each place; empty: as they are given
   //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
   //! no placement and no order of the model on these devices can beat.
   std::shared_ptr<pipelining::dynamic_timetable const> own_order;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "choose_groups.hpp"
 
-#include <pipe/planner/model/predict_groups.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>
+#include <pipe/planner/model/predict_groups.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -9,11 +9,11 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "tools/support/decimals.hpp"
 #include "choose.hpp"
 #include "choose_header.hpp"
 #include "choose_lengths.hpp"
 #include "command_line.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 

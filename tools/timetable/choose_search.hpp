@@ -4,10 +4,10 @@
 //! @file
 //! @brief `timetable choose --search`: cut, places of devices and order searched together.
 
-#include <pipe/view/append.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 //! @file
 //! @brief The command line of the timetable tool: what it says, read strictly.
 
-#include <pipe/planner/model/cost_file.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/timetable/cost.hpp>
 
@@ -51,7 +51,7 @@ struct command {
   pipelining::uniform_sizes sizes; //!< of the formats calls, memory and html
   bool sizes_given = false;
   search_command search;
-  int width = 0; //!< columns of text, 0 for those of the terminal
+  int width = 0;      //!< columns of text, 0 for those of the terminal
   int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
 };
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/decimals.hpp"
 #include "make.hpp"
 #include "progress_line.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 

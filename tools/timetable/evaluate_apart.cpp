@@ -4,14 +4,14 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/planner/model/device_memory.hpp>
-#include <pipe/planner/model/predict.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/model/device_memory.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>

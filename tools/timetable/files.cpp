@@ -11,8 +11,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "tools/support/named_schedules.hpp"
 #include "command_line.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gaps.hpp"
 
-#include <pipe/view/append.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/exact.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "tools/support/decimals.hpp"
-#include "tools/support/named_schedules.hpp"
 #include "command_line.hpp"
 #include "progress_line.hpp"
+#include "tools/support/decimals.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 

@@ -4,11 +4,11 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/search/bounds.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/view/timetable_caption.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
 
 #include <algorithm>
 #include <cstddef>

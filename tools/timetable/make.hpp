@@ -4,10 +4,10 @@
 //! @file
 //! @brief Timetables as the command line asks for them.
 
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/timetable_caption.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "command_line.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace examples {
 
@@ -67,8 +67,8 @@ make_like(command const& asked, std::string const& name, pipelining::uniform_cos
 //! The options of a choice that another schedule has.
 [[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);
 
-//! How often the work of a device's share on a microbatch is cut: stages of a device, the mean, times
-//! the chunks.
+//! How often the work of a device's share on a microbatch is cut: stages of a device, the mean,
+//! times the chunks.
 [[nodiscard]] double pieces_of_share(pipelining::shape const& extents);
 
 } // namespace examples

@@ -2,11 +2,13 @@
 #include "reproduce.hpp"
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/append.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/planner/model/device_memory.hpp>
 #include <pipe/planner/model/gpu.hpp>
 #include <pipe/planner/model/predict.hpp>
 #include <pipe/planner/model/transformer.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -17,13 +19,11 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -34,12 +34,12 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/support/decimals.hpp"
 #include "command_line.hpp"
 #include "markdown_table.hpp"
 #include "progress_line.hpp"
 #include "published_forms.hpp"
 #include "published_vocabulary.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 

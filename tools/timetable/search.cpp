@@ -2,11 +2,11 @@
 #include "search.hpp"
 
 #include <pipe/flow/training.hpp>
-#include <pipe/view/append.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/view/append.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/support/decimals.hpp"
 #include "files.hpp"
 #include "progress_line.hpp"
+#include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
 

@@ -6,11 +6,11 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/model/predict.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
-#include <pipe/planner/model/predict.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -25,9 +25,9 @@
 #include <tuple>
 #include <vector>
 
-#include "tools/support/chart.hpp"
 #include "choose.hpp"
 #include "progress_line.hpp"
+#include "tools/support/chart.hpp"
 
 namespace pp = pipelining;
 

@@ -2,22 +2,22 @@
 // Prints the timetable of a schedule as text, picture, page or file. `timetable --help` says how.
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/policy.hpp>
+#include <pipe/timetable/iterations.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/json.hpp>
+#include <pipe/view/plan_tables.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/view/svg.hpp>
 #include <pipe/view/text.hpp>
 #include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
-#include <pipe/view/pytorch/write_csv.hpp>
-#include <pipe/plan/item.hpp>
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/policy.hpp>
-#include <pipe/view/plan_tables.hpp>
-#include <pipe/timetable/iterations.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "tools/support/named_schedules.hpp"
 #include "blocks.hpp"
 #include "choose.hpp"
 #include "command_line.hpp"
@@ -44,6 +43,7 @@
 #include "reproduce.hpp"
 #include "search.hpp"
 #include "systems.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;
 
@@ -82,8 +82,7 @@ pp::plan lower(examples::command const& asked, pp::timetable_view table) {
 std::vector<double>
 slot_sizes(pp::uniform_sizes const& sizes, pp::shape const& first, pp::shape const& here) {
   double const chunks = static_cast<double>(first.chunks) / here.chunks;
-  double const pieces =
-    examples::pieces_of_share(first) / examples::pieces_of_share(here);
+  double const pieces = examples::pieces_of_share(first) / examples::pieces_of_share(here);
   std::vector<double> result;
   for (int of = 0; of < pp::slot_classes; ++of) {
     auto const which = static_cast<pp::slot_class>(of);

@@ -36,8 +36,8 @@ void with_head_dim(std::int64_t dim, Call call) {
 }
 
 //! A chunk of a sequence in one layer. Queries are [tokens, heads, head dim] of the chunk, keys and
-//! values [sequence, 2, key heads, head dim] of the whole sequence, filled up to the chunk's end; or
-//! some of these.
+//! values [sequence, 2, key heads, head dim] of the whole sequence, filled up to the chunk's end;
+//! or some of these.
 class attention_call {
 public:
   attention_call(model_size const& size, chunk_range chunk)
@@ -69,8 +69,8 @@ public:
     });
   }
 
-  //! Writes the gradient of the query, and adds to those of all keys and values that are seen, which
-  //! are final for the chunk's own if later chunks have come before.
+  //! Writes the gradient of the query, and adds to those of all keys and values that are seen,
+  //! which are final for the chunk's own if later chunks have come before.
   //! @param key_value_gradient shaped as key_value
   //! @param scratch [scratch_floats]
   void backward(bfloat16* query_gradient,

@@ -93,11 +93,10 @@ public:
     for (std::int64_t step = 0; step < steps_; ++step) {
       all.push_back(factors_of(how_.optimizer, step));
     }
-    cuda::check(cudaMemcpy(factors_.data(),
-                           all.data(),
-                           all.size() * sizeof(step_factors),
-                           cudaMemcpyHostToDevice),
-                "cudaMemcpy");
+    cuda::check(
+      cudaMemcpy(
+        factors_.data(), all.data(), all.size() * sizeof(step_factors), cudaMemcpyHostToDevice),
+      "cudaMemcpy");
   }
 
   //! Writes the row of a stage. @param weights [any number of] trained

@@ -77,7 +77,8 @@ public:
               std::int64_t between,
               std::int64_t workspace_bytes,
               sum_over_gpus sum)
-      : products(workspace_bytes), sum(std::move(sum)), memory_(layout(nullptr, size, tokens, between).bytes),
+      : products(workspace_bytes), sum(std::move(sum)),
+        memory_(layout(nullptr, size, tokens, between).bytes),
         laid_out_(memory_.data(), size, tokens, between) {}
 
   matrix_products products;

@@ -4,10 +4,10 @@
 //! @file
 //! @brief The model cut into stages and run by the library on GPUs: timetable, plan, runner.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/streams.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -338,9 +338,9 @@ private:
       if (one != nullptr && other != nullptr) {
         add_copies(*one, *other, on);
       } else {
-        (one != nullptr ? one : other)
-          ->for_each_sum(
-            [&](float* numbers, std::int64_t count) { copies_(numbers, count, on); });
+        (one != nullptr ? one : other)->for_each_sum([&](float* numbers, std::int64_t count) {
+          copies_(numbers, count, on);
+        });
       }
     }
     pp::cuda::check(cudaStreamSynchronize(on), "cudaStreamSynchronize"); // before losses are read

@@ -4,8 +4,8 @@
 //! @file
 //! @brief The stages of one rank on the GPU of its process, joined with the others by NCCL.
 
-#include <pipe/cuda/nccl.cuh>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/nccl.cuh>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>

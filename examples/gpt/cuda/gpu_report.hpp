@@ -5,8 +5,8 @@
 //! @brief A run on GPUs from the first line of its report to the last.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/timetable_caption.hpp>
 
 #include <csignal>
 #include <cstddef>
@@ -89,8 +89,7 @@ int report_run(gpu_options const& chosen,
               result.losses.back(),
               unigram_entropy(text.bytes));
   if (o.clip != 0) {
-    report_clipping(
-      o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
+    report_clipping(o, clipped(), static_cast<std::size_t>(begin_of(model)) + result.losses.size());
   }
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);

@@ -247,10 +247,9 @@ gpu_stages make_cut_layers(model_size const& size,
       stage<float> host(size, layers, cut, seed, on_host);
       auto const& work = works.of(device);
       made[way].push_back(put_to_work(
-        helix_at_work<Element>{
-          work,
-          on_gpu::helix_stage<Element>(
-            host, size, layers, cut, how.replicas, *work[0], work[1].get())},
+        helix_at_work<Element>{work,
+                               on_gpu::helix_stage<Element>(
+                                 host, size, layers, cut, how.replicas, *work[0], work[1].get())},
         how));
     }
   }
@@ -295,11 +294,11 @@ gpu_stages make_exchanged(model_size const& size,
       layer = std::make_shared<on_gpu::exchanged_layer<Element>>(
         host, size, held, cut, how.replicas, *work[0]);
     }
-    made.front().push_back(
-      put_to_work(exchanged_at_work<Element>{work,
-                                             on_gpu::exchanged_stage<Element>(
-                                               slots, number, wants_layer ? layer : nullptr, *work[0])},
-                  how));
+    made.front().push_back(put_to_work(
+      exchanged_at_work<Element>{
+        work,
+        on_gpu::exchanged_stage<Element>(slots, number, wants_layer ? layer : nullptr, *work[0])},
+      how));
   }
   return made;
 }
@@ -326,10 +325,9 @@ gpu_stages make_pieces(model_size const& size,
     auto const& work = works.of(device);
     on_gpu::piece_of_model const piece(size, cut, number);
     made.front().push_back(put_to_work(
-      piece_at_work<Element>{
-        work,
-        on_gpu::sharded_stage<Element>(
-          host, size, piece, cut, how.replicas, *work[0], work[1].get())},
+      piece_at_work<Element>{work,
+                             on_gpu::sharded_stage<Element>(
+                               host, size, piece, cut, how.replicas, *work[0], work[1].get())},
       how));
   }
   return made;
@@ -361,7 +359,8 @@ gpu_stages make_gpu_stages(model_size const& size,
               : make_stages<float>(size, table, cut, seed, how, only);
 }
 
-gathered_slots gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
+gathered_slots
+gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
   gathered_slots found;
   if (!table.declared->scatters) {
     return found;
@@ -381,8 +380,7 @@ gathered_slots gathered_slots_of(model_size const& size, pp::timetable_view tabl
   return found;
 }
 
-std::int64_t
-gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
   if (!exchange) {
     return bytes(of, maker);
   }

@@ -4,10 +4,10 @@
 //! @file
 //! @brief The stages on a GPU as code that nvcc does not compile sees them.
 
+#include <pipe/cluster/packed_state.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/slot_class.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/cluster/packed_state.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -129,8 +129,8 @@ struct gpu_slot_sizes {
   shard_of_stage shard;
   model_size size;
   step_cut cut;
-  std::vector<layer_range> stages; //!< what each holds
-  std::int64_t totals_bytes = 0;   //!< of a stage's row
+  std::vector<layer_range> stages;     //!< what each holds
+  std::int64_t totals_bytes = 0;       //!< of a stage's row
   std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
   gathered_slots gathered{};
   std::optional<exchange_schedule> exchange{}; //!< where devices take over attention

@@ -12,16 +12,16 @@
 
 #include <cub/block/block_reduce.cuh>
 #include <cub/device/device_for.cuh>
+#include <thrust/execution_policy.h>
+#include <thrust/functional.h>
+#include <thrust/tabulate.h>
+#include <thrust/transform.h>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <thrust/execution_policy.h>
-#include <thrust/functional.h>
-#include <thrust/tabulate.h>
-#include <thrust/transform.h>
 
 #include "../layers.hpp"
 #include "../model.hpp"
@@ -230,8 +230,7 @@ void gelu_backward(
   Element* dx, float const* x, float const* dy, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), x, x + count, dy, dx, [] __device__(float of, float gradient) {
     auto const s = detail::gelu_sigmoid(of);
-    return static_cast<Element>(gradient *
-                                (s.value + of * s.value * (1.0f - s.value) * s.slope));
+    return static_cast<Element>(gradient * (s.value + of * s.value * (1.0f - s.value) * s.slope));
   });
 }
 
@@ -248,8 +247,8 @@ inline void embedding_forward(float* x,
   });
 }
 
-//! Adds to the gradients of rows of the table of bytes. Every number of them has a thread that looks
-//! for its byte, last token first: no two threads add to one number.
+//! Adds to the gradients of rows of the table of bytes. Every number of them has a thread that
+//! looks for its byte, last token first: no two threads add to one number.
 //! @param bytes that the rows are of
 inline void rows_backward(float* row_gradients,
                           byte_range bytes,

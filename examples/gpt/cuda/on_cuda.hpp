@@ -10,8 +10,8 @@
 //! (how the library runs the stages), then this file. The host's model in examples/gpt has the same
 //! layers, one function each.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cluster/rank_layout.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

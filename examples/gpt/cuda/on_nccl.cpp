@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "on_nccl.hpp"
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/launch_address.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cluster/store_server.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <cstdio>
 #include <cstdlib>

@@ -5,14 +5,14 @@
 //! @brief Trains a byte-level GPT in a pipeline of GPUs, a process each, with NCCL between them,
 //! and compares the bits with those of virtual devices on one GPU.
 
-#include <pipe/flow/shape.hpp>
-#include <pipe/cuda/error.cuh>
-#include <pipe/cuda/handles.cuh>
-#include <pipe/cuda/nccl.cuh>
 #include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/error.cuh>
+#include <pipe/cuda/handles.cuh>
+#include <pipe/cuda/nccl.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -34,7 +34,6 @@
 #include "../tensor_report.hpp"
 #include "../text.hpp"
 #include "../training.hpp"
-#include "tools/support/termination.hpp"
 #include "checkpointed_model.hpp"
 #include "gathered_report.hpp"
 #include "gpu_model.hpp"
@@ -44,6 +43,7 @@
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
 #include "relative_error.hpp"
+#include "tools/support/termination.hpp"
 
 namespace gpt {
 
@@ -197,13 +197,11 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
 
 //! The ranks with the copies of a rank's stages: this one and the one that mirrors it, or this one
 //! alone.
-[[nodiscard]] inline pp::rank_group
-copies_of_rank(pp::timetable_view table, pp::rank_group const& pipeline) {
+[[nodiscard]] inline pp::rank_group copies_of_rank(pp::timetable_view table,
+                                                   pp::rank_group const& pipeline) {
   int const mirrored = table.extents.devices - 1 - pipeline.index;
   int const first = std::min(pipeline.index, mirrored);
-  auto const rank_at = [&](int device) {
-    return pipeline.ranks[static_cast<std::size_t>(device)];
-  };
+  auto const rank_at = [&](int device) { return pipeline.ranks[static_cast<std::size_t>(device)]; };
   std::string const name = pipeline.name + "/copies " + std::to_string(first);
   if (table.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
     return {pipeline.index, 0, name, {rank_at(pipeline.index)}};

@@ -5,9 +5,9 @@
 //! @brief Sums over the shards of a stage, its copies or its replicas, or over all of a pipeline,
 //! on GPUs of their own by NCCL.
 
-#include <pipe/cuda/nccl.cuh>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/nccl.cuh>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

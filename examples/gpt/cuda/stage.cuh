@@ -5,17 +5,18 @@
 //! @brief A stage on a GPU: consecutive layers of the GPT, with the embedding on the first and the
 //! loss on the last. All that it keeps of a unit lies in the slots of the plan.
 
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/run/context.hpp>
+
+#include <thrust/execution_policy.h>
+#include <thrust/reduce.h>
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <thrust/execution_policy.h>
-#include <thrust/reduce.h>
 #include <utility>
 #include <vector>
 
@@ -109,9 +110,7 @@ struct slot_sizes {
     case pp::slot_class::weight_input:
       (void)stage_gradients<Element>(all, size, own, held, tokens);
       break;
-    case pp::slot_class::sequence:
-      (void)sequence_caches<bfloat16>(all, own, held, sequence);
-      break;
+    case pp::slot_class::sequence: (void)sequence_caches<bfloat16>(all, own, held, sequence); break;
     case pp::slot_class::sequence_gradient:
       (void)sequence_caches<float>(all, own, held, sequence);
       break;
@@ -398,9 +397,7 @@ protected:
   }
 
   //! Of a token in the mean loss.
-  [[nodiscard]] float share() const {
-    return 1.0f / static_cast<float>(cut_.tokens() * replicas_);
-  }
+  [[nodiscard]] float share() const { return 1.0f / static_cast<float>(cut_.tokens() * replicas_); }
   //! The bytes of the chunk, and behind them the next one.
   [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
     return reinterpret_cast<std::uint8_t const*>(text_.data()) +
@@ -416,7 +413,7 @@ protected:
   layer_range held_;
   step_cut cut_;
   int replicas_;
-  std::size_t before_; // weights before those of the layers
+  std::size_t before_;            // weights before those of the layers
   device_work<Element>* work_[2]; // of the device, and of what runs beside its passes
   std::vector<trained<Element>> weights_;
   std::optional<clipped_optimizer> clipped_{};

@@ -143,11 +143,10 @@ public:
     for (int const tensor : {0, 2, 3}) { // the value, and both averages of the optimizer
       auto numbers = fetch(floats(tensor), count_);
       with(numbers);
-      cuda::check(cudaMemcpy(floats(tensor),
-                             numbers.data(),
-                             numbers.size() * sizeof(float),
-                             cudaMemcpyHostToDevice),
-                  "cudaMemcpy");
+      cuda::check(
+        cudaMemcpy(
+          floats(tensor), numbers.data(), numbers.size() * sizeof(float), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
     }
     round(nullptr);
     cuda::check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
@@ -174,12 +173,8 @@ private:
   [[nodiscard]] std::size_t byte_count() const { return static_cast<std::size_t>(bytes(count_)); }
 
   void move(step_decision const& given, step_decision const* decided, cudaStream_t stream) {
-    detail::adamw_step({value(), gradient(), floats(2), floats(3)},
-                       decays_,
-                       given,
-                       decided,
-                       count_,
-                       stream);
+    detail::adamw_step(
+      {value(), gradient(), floats(2), floats(3)}, decays_, given, decided, count_, stream);
     round(stream);
   }
   void round(cudaStream_t stream) {

@@ -9,12 +9,12 @@
 //! (how processes meet), then this file: how they train, and end or go on when one of them fails.
 //! sharded_rank.hpp and travelling_rank.hpp are shares of another kind.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cluster/checkpoint.hpp>
-#include <pipe/run/error.hpp>
-#include <pipe/mpi/store.hpp>
 #include <pipe/cluster/packed_state.hpp>
 #include <pipe/cluster/rank_layout.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/mpi/store.hpp>
+#include <pipe/run/error.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
@@ -52,13 +52,13 @@
 #include "../vocabulary.hpp"
 #include "../vocabulary_report.hpp"
 #include "../weight_travel_report.hpp"
-#include "tools/support/termination.hpp"
 #include "comparison.hpp"
 #include "rank_model.hpp"
 #include "rank_options.hpp"
 #include "rank_run.hpp"
 #include "shard_sums.hpp"
 #include "sharded_rank.hpp"
+#include "tools/support/termination.hpp"
 #include "travelling_rank.hpp"
 
 namespace pp = pipelining;

@@ -4,8 +4,8 @@
 //! @file
 //! @brief How a rank waits for messages that are not the runner's.
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <mpi.h>
 

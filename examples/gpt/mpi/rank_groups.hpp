@@ -15,9 +15,9 @@ namespace pp = pipelining;
 //! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the
 //! run: those of an earlier one may have messages that nobody fetches.
 struct rank_groups {
-  MPI_Comm pipeline = MPI_COMM_NULL;  //!< a rank is a device of the plan
-  MPI_Comm replicas = MPI_COMM_NULL;  //!< of the same stages in other pipelines; null: none
-  MPI_Comm shards = MPI_COMM_SELF;    //!< all shards of these stages
+  MPI_Comm pipeline = MPI_COMM_NULL; //!< a rank is a device of the plan
+  MPI_Comm replicas = MPI_COMM_NULL; //!< of the same stages in other pipelines; null: none
+  MPI_Comm shards = MPI_COMM_SELF;   //!< all shards of these stages
 
   rank_groups(pp::rank_layout const& layout, int rank) {
     auto const split = [rank, &layout](pp::rank_axis axis, MPI_Comm& communicator) {

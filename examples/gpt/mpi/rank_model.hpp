@@ -4,9 +4,9 @@
 //! @file
 //! @brief The stages of one rank and the runner that drives them.
 
+#include <pipe/cluster/store.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/mpi/mpi.hpp>
-#include <pipe/cluster/store.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>

@@ -4,10 +4,10 @@
 //! @file
 //! @brief An attempt at the run, as one rank sees it.
 
-#include <pipe/mpi/mpi.hpp>
-#include <pipe/mpi/store.hpp>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/mpi/mpi.hpp>
+#include <pipe/mpi/store.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -6,9 +6,9 @@
 //! vocabulary with layers between.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/mpi/mpi.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/mpi/mpi.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

@@ -5,10 +5,10 @@
 //! @brief A rank under WeiPipe: its microbatches stay, weights travel round the ring of ranks.
 //! Between steps every rank has the parameters of one group of layers.
 
+#include <pipe/cluster/store.hpp>
+#include <pipe/mpi/mpi.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/mpi/mpi.hpp>
-#include <pipe/cluster/store.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -84,4 +84,4 @@ void backward_on_device(parameters const& p,
     });
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -228,5 +228,5 @@ void backward(parameters const& p,
   backward(p, t, m, f, space);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention
 #endif

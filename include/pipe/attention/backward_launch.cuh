@@ -12,7 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
 PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
@@ -68,4 +68,4 @@ void launch_backward(backward_call<Element, Mask, Score> const& call,
          sums);
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -143,4 +143,4 @@ void backward_on_hopper(parameters const& p,
   detail::start_on_hopper<Dim, Built, Order>(p, t, mean, sums, m, f, stream);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

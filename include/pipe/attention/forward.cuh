@@ -16,7 +16,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief The architectures that a kernel is compiled for, as a part of its name: two libraries
 //! that are built for different GPUs keep their own kernels.
@@ -146,4 +146,4 @@ void forward_on_device(parameters const& p,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

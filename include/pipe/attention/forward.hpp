@@ -15,7 +15,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -197,5 +197,5 @@ void forward(parameters const& p,
   forward(p, t, m, f, space);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention
 #endif

@@ -17,7 +17,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -157,4 +157,4 @@ void forward_on_hopper(parameters const& p,
   detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -12,7 +12,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief The one argument of the forward kernels.
 template <class Element, mask Mask, score Score>
@@ -30,9 +30,9 @@ struct backward_call {
   parameters p;                              //!< extents, positions and the scale
   backward_tensors<Element, float, float> t; //!< what is read and written
   row_view<float> mean;                      //!< dO . O, written by the kernel before the sums
-  Mask m;               //!< which keys a query sees
-  Score f;              //!< what becomes of a scaled product
-  float scale = 1;      //!< p.effective_scale(); above 0
+  Mask m;                                    //!< which keys a query sees
+  Score f;                                   //!< what becomes of a scaled product
+  float scale = 1;                           //!< p.effective_scale(); above 0
 };
 
 namespace detail {
@@ -108,4 +108,4 @@ void check_for_kernels(parameters const& p,
   detail::check_pieces("value gradient", t.value_gradient);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief The kernels there are.
 enum class kernel_family : std::uint8_t {
@@ -65,4 +65,4 @@ struct kernel_choice {
   return text += text_of(choice.reason);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

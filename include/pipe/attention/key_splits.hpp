@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Where a forward call leaves what it knows after each part of the keys.
 struct key_splits {
@@ -81,4 +81,4 @@ choose_key_splits(std::int64_t work, std::int64_t tiles, std::int64_t multiproce
   return static_cast<std::int32_t>(fullest);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

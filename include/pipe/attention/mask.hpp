@@ -10,7 +10,7 @@
 #include <concepts>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief One (query, key) pair, by positions in the sequence, for one head of one sequence.
 struct pair_position {
@@ -150,4 +150,4 @@ struct both {
   }
 };
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

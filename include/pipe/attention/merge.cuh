@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief The one argument of the merge kernel.
 template <class Element>
@@ -123,5 +123,5 @@ void merge_on_device(tensor_view<Element> output,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention
 #endif

@@ -12,7 +12,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -89,4 +89,4 @@ void merge(tensor_view<Element> output,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Memory of the GPU that a call may use until its kernels are over. Calls of one stream can
 //! share it.
@@ -225,5 +225,5 @@ kernel_choice backward_on_gpu(parameters const& p,
   return choice;
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention
 #endif

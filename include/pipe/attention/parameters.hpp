@@ -15,7 +15,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Type in which sums over dims, keys and queries are kept for tensors of Element: at least
 //! float.
@@ -265,4 +265,4 @@ void check(parameters const& p, backward_tensors<Element, Statistic, Carry> cons
     "value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief In which order blocks of keys add to dQ in the backward kernels.
 enum class query_order : std::uint8_t {
@@ -74,4 +74,4 @@ struct query_sums {
   }
 };
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -17,7 +17,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -151,5 +151,5 @@ void reference_backward(parameters const& p,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention
 #endif

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief A score turns the scaled product s of a pair into the logit, and knows d logit / d s.
 //!
@@ -81,4 +81,4 @@ struct alibi {
   return slopes;
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -33,7 +33,7 @@
 #include <unistd.h>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Where a rank keeps its checkpoints, and of what.
 struct checkpoint_place {
@@ -340,4 +340,4 @@ template <run_store Store>
   }
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

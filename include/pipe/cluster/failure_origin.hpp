@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How sure a rank is that what it reports began with itself.
 enum class failure_cause : char {
@@ -144,4 +144,4 @@ trace_origin(Store& line, std::string const& name, int named, std::chrono::nanos
   return {};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

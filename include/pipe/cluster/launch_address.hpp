@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Where the ranks that a launcher has started meet, for those that have no MPI.
 //!
@@ -46,4 +46,4 @@ namespace pipelining::inline v0_2 {
   return address;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

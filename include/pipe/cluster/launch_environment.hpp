@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The place of this process among those of one run.
 struct launch_environment {
@@ -187,4 +187,4 @@ namespace detail {
   return found;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

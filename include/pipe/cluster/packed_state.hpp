@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -134,4 +134,4 @@ private:
   std::string_view rest_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,11 +5,11 @@
 //! @brief That all ranks of a run have the same plan, and are of the same run. Header for
 //! pipelining::agree_on_plan and pipelining::agree_on_text.
 
-#include <pipe/plan/plan.hpp>
-#include <pipe/plan/difference.hpp>
-#include <pipe/plan/fingerprint.hpp>
 #include <pipe/cluster/run_text.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/plan/difference.hpp>
+#include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/version.hpp>
 
 #include <chrono>
@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -85,4 +85,4 @@ void agree_on_plan(Store& line,
     throw std::runtime_error(difference + detail::same_program);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

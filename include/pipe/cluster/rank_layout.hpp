@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The three ways in which ranks share the work, as numbers of places in an order.
 enum class rank_axis : std::uint8_t {
@@ -189,4 +189,4 @@ template <class Place>
   return group;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

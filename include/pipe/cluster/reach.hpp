@@ -5,8 +5,8 @@
 //! @brief Listening at an address and reaching one, IPv4 and IPv6, with a deadline. Header for
 //! pipelining::listen_on and pipelining::reach.
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/socket.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -28,7 +28,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -210,4 +210,4 @@ reach(std::string const& host, int port, countdown<Clock>& end, std::string& pro
   return std::nullopt;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

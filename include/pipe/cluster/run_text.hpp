@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -77,4 +77,4 @@ namespace detail {
   return {};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

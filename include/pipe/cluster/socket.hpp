@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A file descriptor that closes itself.
 class descriptor {
@@ -189,4 +189,4 @@ private:
   bool stuffed_ = false;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,9 +6,9 @@
 //! who has failed.
 //!        Header for pipelining::store.
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/store_protocol.hpp>
 #include <pipe/cluster/store_server.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A wait for another rank that has lasted too long.
 class deadline_error : public std::runtime_error {
@@ -347,4 +347,4 @@ private:
 
 using store = basic_store<>; //!< The store of a run, with the clock of the machine.
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

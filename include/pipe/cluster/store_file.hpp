@@ -5,8 +5,8 @@
 //! @brief Where the store of a run is, through a file that all ranks see. Header for
 //! pipelining::write_store_file and pipelining::read_store_file.
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <cerrno>
 #include <chrono>
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Rank 0 says where its store is, and its secret. The file appears whole or not at all, and
 //! can be read by its owner alone.
@@ -69,4 +69,4 @@ template <class Clock = polling_clock>
   }
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

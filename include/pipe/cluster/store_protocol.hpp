@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How to reach the store of a run, and who is let in.
 struct store_address {
@@ -156,4 +156,4 @@ struct hello_fields {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -4,8 +4,8 @@
 //! @file
 //! @brief The server of the store, which rank 0 runs. Header for pipelining::store_server.
 
-#include <pipe/run/clock.hpp>
 #include <pipe/cluster/store_protocol.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Serves the store from a thread of rank 0. Knows a process that ends without a goodbye by
 //! its connection, which the kernel closes however the process ended, and tells all others.
@@ -63,7 +63,7 @@ private:
   struct guest {
     connection line;
     countdown<clock> patience{hello_time}; //!< with a stranger
-    int rank = -1;        //!< -1: a stranger
+    int rank = -1;                         //!< -1: a stranger
     bool refused = false; //!< was told so; the line stays until the other end has read it
     bool ready = true;    //!< something may have arrived
     [[nodiscard]] bool stranger() const noexcept { return rank < 0; }
@@ -309,4 +309,4 @@ private:
   std::thread thread_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

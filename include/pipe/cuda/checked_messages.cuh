@@ -7,9 +7,9 @@
 
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/message_header.cuh>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 namespace detail {
@@ -203,4 +203,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

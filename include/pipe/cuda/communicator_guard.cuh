@@ -5,8 +5,8 @@
 //! @brief Ends the communicators of a rank whatever the rank itself waits for. Header for
 //! pipelining::cuda::communicator_guard.
 
-#include <pipe/flow/sort_stably.hpp>
 #include <pipe/cuda/rank_wait.cuh>
+#include <pipe/flow/sort_stably.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -17,7 +17,7 @@
 #include <memory>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A thread that ends the communicators of a rank, all together in one group of NCCL: when
@@ -219,4 +219,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,9 +6,9 @@
 //! pipelining::cuda::device_guards.
 
 #include <pipe/cuda/handles.cuh>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/guards.hpp>
 
@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief Memory for the slots of one device with guards around them, and poison (not a number) in
@@ -114,7 +114,8 @@ private:
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
-      if (step.what != operation::run || step.about != subject::pass || is_copy(*work.declared, step) ||
+      if (step.what != operation::run || step.about != subject::pass ||
+          is_copy(*work.declared, step) ||
           (*work.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {
@@ -132,9 +133,8 @@ private:
     std::vector<std::byte> found(outputs_.size() * static_cast<std::size_t>(end_bytes));
     if (found.empty())
       return;
-    check(
-      cudaMemcpyAsync(found.data(), ends_.data(), found.size(), cudaMemcpyDeviceToHost, on),
-      "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(found.data(), ends_.data(), found.size(), cudaMemcpyDeviceToHost, on),
+          "cudaMemcpyAsync");
     check(cudaStreamSynchronize(on), "cudaStreamSynchronize");
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       written const& each = outputs_[i];
@@ -238,9 +238,9 @@ private:
   arena slots_;
   device_memory memory_;
   std::vector<written> outputs_;
-  device_memory ends_; // of each of these
+  device_memory ends_;                           // of each of these
   std::vector<std::int64_t> used_[slot_classes]; // bytes of each slot that its last pass may write
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A call of the CUDA runtime that failed. `what()` names the call, its place in the source
@@ -46,4 +46,4 @@ inline void check(cudaError_t code,
 }
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

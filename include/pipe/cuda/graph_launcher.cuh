@@ -16,7 +16,7 @@
 #include <memory>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A thread that launches graphs, one at a time, for a runner that waits with a deadline.
@@ -123,4 +123,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

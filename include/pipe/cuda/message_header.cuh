@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief The words of a message_header, in the order in which they are compared.
@@ -148,4 +148,4 @@ static inline checking_kernels kernels_for_checks() {
 
 } // namespace detail
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

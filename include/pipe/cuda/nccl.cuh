@@ -8,6 +8,9 @@
 #include <pipe/config.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/plan_agreement.hpp>
+#include <pipe/cluster/store.hpp>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_failure.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
@@ -19,10 +22,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
-#include <pipe/cluster/failure_origin.hpp>
-#include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
-#include <pipe/cluster/store.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -35,7 +35,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 namespace detail {
@@ -185,8 +185,8 @@ public:
 
   //! @brief The passes of all ranks in the last step with their measured start and end by events,
   //! in seconds since the step of each rank began. Collective: call it on all ranks.
-  //! @throws std::logic_error without nccl_ranks::timed, before the first step, after close and after
-  //! a failure; run_error when a rank fails or is missing.
+  //! @throws std::logic_error without nccl_ranks::timed, before the first step, after close and
+  //! after a failure; run_error when a rank fails or is missing.
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || failed_ || !machine_ || !machine_->has_run())
       throw std::logic_error("nccl: there is no trace; set nccl_ranks::timed on all ranks, run a "
@@ -352,5 +352,5 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3
 #endif

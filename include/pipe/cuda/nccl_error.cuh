@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A call of NCCL that failed. `what()` names the call, its place in the source and the
@@ -50,4 +50,4 @@ inline void check(ncclResult_t code,
 }
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

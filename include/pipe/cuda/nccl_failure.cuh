@@ -5,11 +5,11 @@
 //! @brief What ranks tell each other and the user when a run over NCCL fails. Header for
 //! pipelining::cuda::failure_report.
 
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/store.hpp>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/run/error.hpp>
-#include <pipe/cluster/failure_origin.hpp>
-#include <pipe/cluster/store.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief Why a rank has stopped.
@@ -118,4 +118,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

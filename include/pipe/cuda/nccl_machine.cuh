@@ -5,14 +5,16 @@
 //! @brief What one rank of a plan has of CUDA and NCCL, and what it does with it. Header for
 //! pipelining::cuda::nccl_machine.
 
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/store.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_plan.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
-#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/ranges.cuh>
+#include <pipe/cuda/rank_wait.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/plan/early_passes.hpp>
@@ -21,8 +23,6 @@
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/run/carried_totals.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/cluster/failure_origin.hpp>
-#include <pipe/cluster/store.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -40,7 +40,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 namespace detail {
@@ -439,10 +439,10 @@ private:
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   carried_totals carried_;
-  bool in_launch_ = false;                          // of a graph, by the launcher
-  std::vector<std::byte> rows_;                     // of the totals, for who asks
+  bool in_launch_ = false;                                       // of a graph, by the launcher
+  std::vector<std::byte> rows_;                                  // of the totals, for who asks
   typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Messages through NCCL. Header for pipelining::cuda::nccl_messages.
 
+#include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/communicator_guard.cuh>
 #include <pipe/cuda/communicators.cuh>
@@ -16,7 +17,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/cluster/failure_origin.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -31,7 +31,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief The lanes of one plan on one rank: what carries their messages.
@@ -64,7 +64,7 @@ struct message_lanes {
 template <class Store, class Clock>
 class nccl_messages {
 public:
-  using wait_type = rank_wait<Store, Clock>; //!< How this waits for other ranks.
+  using wait_type = rank_wait<Store, Clock>;    //!< How this waits for other ranks.
   using guard_type = communicator_guard<Clock>; //!< What ends them.
 
   //! @param device the rank.
@@ -73,8 +73,7 @@ public:
   //! @brief Makes the communicators of a plan that there are not yet, in the order that all ranks
   //! share; the lowest member makes the id of each and hands it out through the store.
   //! @param number of the plan among those that the runner has taken.
-  void
-  make(wait_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
+  void make(wait_type const& waiting, nccl_ranks const& options, message_lanes& lanes, int number) {
     std::vector<communicator*> fresh;
     for (communicator_members& each : communicators_of(lanes.work)) {
       if (!each.has(device_))
@@ -354,8 +353,7 @@ private:
       std::int64_t const bytes = gives ? step.in_bytes : step.out_bytes;
       int const root = lane.members().rank_of(gives ? device_ : step.peer);
       return check(
-        ncclBroadcast(
-          data, data, static_cast<std::size_t>(bytes), ncclUint8, root, lane.get(), on),
+        ncclBroadcast(data, data, static_cast<std::size_t>(bytes), ncclUint8, root, lane.get(), on),
         "ncclBroadcast");
     }
     int const peer = lane.members().rank_of(step.peer);
@@ -410,13 +408,8 @@ private:
     watch(lane, [&] {
       typename guard_type::use const held(*guard_);
       begin_call(lane);
-      check(ncclBroadcast(few_bytes_->data(),
-                          few_bytes_->data(),
-                          first_bytes,
-                          ncclUint8,
-                          0,
-                          lane.get(),
-                          on),
+      check(ncclBroadcast(
+              few_bytes_->data(), few_bytes_->data(), first_bytes, ncclUint8, 0, lane.get(), on),
             "ncclBroadcast");
     });
     settle(waiting, lane, "the first broadcast");
@@ -430,4 +423,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,6 +5,7 @@
 //! @brief What one plan of a runner for NCCL has on its rank. Header for
 //! pipelining::cuda::nccl_plan.
 
+#include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
@@ -12,10 +13,9 @@
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_ranks.cuh>
 #include <pipe/cuda/shared_device.cuh>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
-#include <pipe/cluster/failure_origin.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -25,7 +25,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 namespace detail {
@@ -143,4 +143,4 @@ struct nccl_plan {
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A communicator of the program that uses the runner.
@@ -79,8 +79,8 @@ struct nccl_ranks {
   std::vector<int> world_ranks = {};
   //! The checked mode, as streams::guarded.
   bool guarded = false;
-  //! Two events more for every pass, so that `nccl_runner::trace` tells when it began and ended. The
-  //! same on all ranks.
+  //! Two events more for every pass, so that `nccl_runner::trace` tells when it began and ended.
+  //! The same on all ranks.
   bool timed = false;
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
@@ -156,10 +156,11 @@ inline void check_environment() {
   // Read as NCCL reads it; it takes the place of ncclConfig_t::blocking.
   char const* const blocking = std::getenv("NCCL_COMM_BLOCKING");
   if (blocking != nullptr && std::strtoll(blocking, nullptr, 0) == 1)
-    throw std::invalid_argument("nccl: NCCL_COMM_BLOCKING=1 lets calls of NCCL wait for other ranks "
-                                "without a deadline; unset it");
+    throw std::invalid_argument(
+      "nccl: NCCL_COMM_BLOCKING=1 lets calls of NCCL wait for other ranks "
+      "without a deadline; unset it");
 }
 
 } // namespace detail
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief An event before and one behind every pass of one device, and one at the start of its
@@ -71,4 +71,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

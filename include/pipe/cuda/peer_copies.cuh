@@ -5,9 +5,9 @@
 //! @brief Messages as copies between devices of one process. Header for
 //! pipelining::cuda::peer_copies.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief Pairs the two ends of every message on the host and copies from slot to slot on the
@@ -183,4 +183,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

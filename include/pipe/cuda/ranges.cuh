@@ -7,8 +7,8 @@
 
 #include <pipe/config.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/flow/shades.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
@@ -166,4 +166,4 @@ public:
 #endif
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 namespace detail {
@@ -59,4 +59,4 @@ struct rank_wait {
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

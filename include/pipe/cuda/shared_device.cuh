@@ -16,7 +16,7 @@
 #include <optional>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief The streams of one device, and memory that is as large as the largest of its plans wants.
@@ -134,4 +134,4 @@ inline totals rows_on_host(totals const& rows, cudaStream_t on, std::vector<std:
 }
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,8 +5,8 @@
 //! @brief What the host must know to decide about a step of the optimizer. Header for
 //! pipelining::cuda::step_decisions.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief Brings the rows of the totals of one device to its host, which decides with `accepts`
@@ -96,4 +96,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief What the executor loop drives: passes on the compute stream, messages through a transport
@@ -150,4 +150,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

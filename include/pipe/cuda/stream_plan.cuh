@@ -5,15 +5,15 @@
 //! @brief What one plan of a stream runner has on the devices. Header for
 //! pipelining::cuda::stream_plan.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/device_board.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/peer_copies.cuh>
 #include <pipe/cuda/shared_device.cuh>
+#include <pipe/flow/shape.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/run/check.hpp>
 
@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief A plan, the places of its items on the streams of all devices, and how far it has come.
@@ -166,4 +166,4 @@ struct stream_plan {
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -4,13 +4,13 @@
 //! @file
 //! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/cuda/stream_device.cuh>
 #include <pipe/cuda/stream_plan.cuh>
 #include <pipe/cuda/wait.cuh>
+#include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/step_validation.hpp>
@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief How the devices of one process run a plan.
@@ -482,4 +482,4 @@ private:
 };
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

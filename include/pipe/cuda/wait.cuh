@@ -8,7 +8,7 @@
 
 #include <chrono>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace cuda {
 
 //! @brief Asks until the answer is yes. Never blocks inside the driver, so that a device that hangs
@@ -33,4 +33,4 @@ template <class Clock, class Done, class Between>
 }
 
 } // namespace cuda
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

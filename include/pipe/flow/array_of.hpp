@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief An array whose bound is an int, as extents are; `T of[count]` makes g++ warn of the sign
 //! in the builds of users who ask for -Wsign-conversion.
@@ -14,4 +14,4 @@ namespace pipelining::inline v0_2::detail {
 template <class T, int Count>
 using array_of = T[static_cast<std::size_t>(Count)];
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

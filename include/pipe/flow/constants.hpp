@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What `Work` has made after `Steps` steps, each step a constant evaluation of its own.
 template <class Work, int Steps>
@@ -44,4 +44,4 @@ template <class Verdict, int Count>
   return {};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -13,7 +13,7 @@
 #include <span>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A kind under its number.
 struct numbered_kind {
@@ -370,4 +370,4 @@ private:
   return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

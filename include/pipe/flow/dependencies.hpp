@@ -10,7 +10,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How many stages read what a pass makes for other stages: in training, none reads the last
 //! stage's forward, the first stage's gradient and weight gradients. A stage that reads two data
@@ -128,7 +128,8 @@ public:
         unit_count_(units(over)), stage_count_(stages(over.extents)) {
     inputs_ =
       links_.input == kind_links::none ? 0 : neighbours(over, what.stage, links_.input_step);
-    own_ = (links_.own[0] == kind_links::none ? 0 : 1) + (links_.own[1] == kind_links::none ? 0 : 1);
+    own_ =
+      (links_.own[0] == kind_links::none ? 0 : 1) + (links_.own[1] == kind_links::none ? 0 : 1);
     int const chunk = what.chunk + links_.chunk_step;
     count = inputs_ + own_;
     if (links_.chunk_step != 0 && chunk >= 0 && chunk < chunks_of(over, what.microbatch))
@@ -171,4 +172,4 @@ private:
   return {over, what};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -90,4 +90,4 @@ namespace detail {
   return table;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

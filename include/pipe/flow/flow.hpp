@@ -12,7 +12,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What of a device a kind of pass occupies. A device has a row of passes for each engine
 //! that its flow uses; each row runs in order.
@@ -245,4 +245,4 @@ declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list
   return declare_kind(letter(named), flow_word::of(word(named)), on, calls, effects);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

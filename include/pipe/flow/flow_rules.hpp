@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A set of rows or of kinds.
 using flow_set = std::uint32_t;
@@ -391,4 +391,4 @@ private:
   flow const& flow_;
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -6,7 +6,7 @@
 //!
 //! All sums and products of such numbers are finite, so no table and no file has an infinite one.
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The numbers from `least` to `most`, and 0 where `words` says so.
 struct number_range {
@@ -34,4 +34,4 @@ inline constexpr number_range share_range{1e-6, 1, false, "between 1e-6 and 1"};
 //! @brief Layers, widths and other whole numbers of a model.
 inline constexpr number_range model_range{1, 16777216, true, "a whole number from 0 to 2^24"};
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! What is there for passes that need it, as the passes of one compute engine go by in their order.
@@ -54,4 +54,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

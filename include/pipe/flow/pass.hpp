@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a pass computes.
 //!
@@ -139,4 +139,4 @@ struct pass {
 
 static_assert(sizeof(pass) == 8);
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

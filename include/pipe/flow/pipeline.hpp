@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What functions on timetables and plans ask about a pipeline. Owns nothing: tables and
 //! plans do.
@@ -247,4 +247,4 @@ namespace detail {
   return row_capacity(pipeline{extents});
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -7,7 +7,7 @@
 #include <compare>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} ==
 //! ratio{1, 2}.
@@ -31,4 +31,4 @@ struct ratio {
   return static_cast<double>(r.numerator) / static_cast<double>(r.denominator);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Red, green and blue, 0 to 255.
 struct colour {
@@ -34,8 +34,8 @@ struct colour {
           '\0'};
 }
 
-//! @brief The plain colour of a kind: that people with any common colour blindness tell apart. Forward
-//! passes of all kinds look alike.
+//! @brief The plain colour of a kind: that people with any common colour blindness tell apart.
+//! Forward passes of all kinds look alike.
 //! @source Okabe and Ito, "Color Universal Design", 2008: sky blue, vermilion, orange, bluish
 //! green, reddish purple, yellow, blue; and a grey.
 [[nodiscard]] constexpr colour plain_colour(pass_kind kind) noexcept {
@@ -133,4 +133,4 @@ shade(pass_kind kind, int local, int local_count, int chunk, int chunks) noexcep
   return "";
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The map from stages to devices.
 enum class placement : std::uint8_t {
@@ -166,4 +166,4 @@ constexpr void check_chunk_count(shape const& extents, int microbatch, int chunk
                                 std::to_string(extents.chunks));
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

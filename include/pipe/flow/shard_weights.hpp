@@ -15,7 +15,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! True for the kinds that multiply with the weights of their stage. The gradient of weights alone
@@ -170,4 +170,4 @@ private:
   return detail::weight_shards(of).run();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

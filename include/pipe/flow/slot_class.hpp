@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a buffer holds. Every device has, for every class, slots 0 ... n - 1 of one size.
 //! These are the pools of the flows of training, in order.
@@ -61,4 +61,4 @@ inline constexpr int slot_classes = 17;
   return "unknown";
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

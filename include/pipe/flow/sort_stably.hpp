@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC 12,
-//! in the user's program.
+//! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC
+//! 12, in the user's program.
 template <class T, class Less>
 void sort_stably(std::vector<T>& all, Less const& less) {
   std::vector<std::size_t> order(all.size());
@@ -30,4 +30,4 @@ void sort_stably(std::vector<T>& all, Less const& less) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,7 +5,7 @@
 //! @brief Which stage reads what which stage makes, where stages are no chain. Header for
 //! pipelining::stage_edge.
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Stage `to` reads what stage `from` makes. Stages are numbered so that from < to.
 struct stage_edge {
@@ -24,8 +24,8 @@ struct stage_group {
   friend constexpr bool operator==(stage_group const&, stage_group const&) = default;
 };
 
-//! @brief The step from a stage to those of its group, itself among them. To those before it: -1, to
-//! those after it: +1.
+//! @brief The step from a stage to those of its group, itself among them. To those before it: -1,
+//! to those after it: +1.
 inline constexpr int beside = 2;
 
 //! @brief A stage at the other end of an edge.
@@ -74,4 +74,4 @@ neighbour(int const* edges, int stage_count, int stage, int step, int number) no
          2 * *detail::first_neighbour(edges, stage_count, stage_count, beside);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_kinds.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Training in less memory: a forward pass may keep its input alone, and `recompute` brings
 //! the activation back; or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
@@ -80,4 +80,4 @@ namespace detail {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

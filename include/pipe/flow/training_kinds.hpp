@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The data of the flows of training, numbered.
@@ -30,10 +30,7 @@ enum training_datum : std::uint8_t {
 };
 
 //! The further data of the flows with a vocabulary in shards.
-enum vocabulary_datum : std::uint8_t {
-  shard_logits = their_gradients + 1,
-  shard_statistics
-};
+enum vocabulary_datum : std::uint8_t { shard_logits = their_gradients + 1, shard_statistics };
 
 [[nodiscard]] constexpr std::uint8_t pool(slot_class of) noexcept {
   return static_cast<std::uint8_t>(of);
@@ -203,27 +200,26 @@ inline constexpr kind_of_pass embed_gradient_kind = in_groups(
 }
 
 [[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
-  return declare({output_datum,
-                  for_all_readers(gradient_datum),
-                  weight_gradient_datum,
-                  activation_datum,
-                  weight_input_datum,
-                  sequence_datum,
-                  sequence_gradient_datum,
-                  {"logits", pool(slot_class::logits), pool(slot_class::logits)},
-                  {"statistics",
-                   pool(slot_class::statistics),
-                   pool(slot_class::received_statistics)}},
-                 {{pass_kind::forward, forward_kind},
-                  {pass_kind::backward, backward_kind},
-                  {pass_kind::backward_input, backward_input_kind},
-                  {pass_kind::backward_weight, backward_weight_kind},
-                  {pass_kind::embed, embed_kind},
-                  {pass_kind::logits, logits_kind(barriers)},
-                  {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
-                  {pass_kind::embed_gradient, embed_gradient_kind}});
+  return declare(
+    {output_datum,
+     for_all_readers(gradient_datum),
+     weight_gradient_datum,
+     activation_datum,
+     weight_input_datum,
+     sequence_datum,
+     sequence_gradient_datum,
+     {"logits", pool(slot_class::logits), pool(slot_class::logits)},
+     {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}},
+    {{pass_kind::forward, forward_kind},
+     {pass_kind::backward, backward_kind},
+     {pass_kind::backward_input, backward_input_kind},
+     {pass_kind::backward_weight, backward_weight_kind},
+     {pass_kind::embed, embed_kind},
+     {pass_kind::logits, logits_kind(barriers)},
+     {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
+     {pass_kind::embed_gradient, embed_gradient_kind}});
 }
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -4,15 +4,15 @@
 //! @file
 //! @brief One MPI process's side of the executor loop. Header for pipelining::mpi_device.
 
+#include <pipe/cluster/failure_origin.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/mpi/wait.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/cluster/failure_origin.hpp>
 #include <pipe/run/guards.hpp>
-#include <pipe/mpi/wait.hpp>
 
 #include <mpi.h>
 
@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -61,7 +61,8 @@ struct mpi_memory {
 //!
 //! Both ends of a message give it the tag of its place in the sequence between the two devices, so
 //! programs that differ stall instead of mixing up their messages, and so do the plans of a runner.
-//! The messages of a lane count as complete in the order of the lane, as the waits of a plan presume.
+//! The messages of a lane count as complete in the order of the lane, as the waits of a plan
+//! presume.
 template <class Stages, class Clock = polling_clock>
 class mpi_device {
 public:
@@ -337,4 +338,4 @@ private:
   int awaited_ = nothing;             // the message that is waited for
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

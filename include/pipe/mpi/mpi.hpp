@@ -8,6 +8,12 @@
 #include <pipe/config.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
+#include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/plan_agreement.hpp>
+#include <pipe/cluster/store.hpp>
+#include <pipe/mpi/device.hpp>
+#include <pipe/mpi/store.hpp> // a runner needs one
+#include <pipe/mpi/wait.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
@@ -16,13 +22,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
-#include <pipe/cluster/failure_origin.hpp>
-#include <pipe/mpi/device.hpp>
-#include <pipe/mpi/store.hpp> // a runner needs one
-#include <pipe/mpi/wait.hpp>
-#include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/run/plan_number.hpp>
-#include <pipe/cluster/store.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -41,7 +41,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How MPI processes run a plan.
 struct mpi_ranks {
@@ -79,16 +79,16 @@ namespace detail {
 //! @brief Runs plans with one MPI process per device, step after step: this process runs the
 //! program of the device that has its rank.
 //!
-//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
-//! its communicator and its memory, and follow each other without a barrier: `step` says which one
-//! runs, the same on all ranks.
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its communicator and its memory, and follow each other without a barrier: `step` says
+//! which one runs, the same on all ranks.
 //!
-//! Before its first step all ranks have compared a plan, once, and every pair that exchanges messages
-//! has done so once. `step` allocates nothing. A stage that throws, a process that dies and a wait
-//! beyond the deadline end the step on all ranks, and every rank's error says why, where the rank
-//! was, whom it waited for, and with which rank it began. After that the runner is of no more use,
-//! and neither is MPI, which may still hold messages that will never end: report and end the
-//! process with `std::_Exit`, not with MPI_Finalize.
+//! Before its first step all ranks have compared a plan, once, and every pair that exchanges
+//! messages has done so once. `step` allocates nothing. A stage that throws, a process that dies
+//! and a wait beyond the deadline end the step on all ranks, and every rank's error says why, where
+//! the rank was, whom it waited for, and with which rank it began. After that the runner is of no
+//! more use, and neither is MPI, which may still hold messages that will never end: report and end
+//! the process with `std::_Exit`, not with MPI_Finalize.
 //!
 //! MPI must be initialised, MPI_THREAD_FUNNELED or more, and all calls come from the main thread.
 //!
@@ -216,8 +216,8 @@ public:
   //! @brief The passes of all ranks in the last step with their measured start and end; before the
   //! first step, the passes of the first plan at time 0. Collective.
   //!
-  //! Seconds since the rank that ran the pass began the step: clocks of machines differ, so times of
-  //! different ranks are not to be compared, but lengths are.
+  //! Seconds since the rank that ran the pass began the step: clocks of machines differ, so times
+  //! of different ranks are not to be compared, but lengths are.
   //! @throws run_error as `step` does.
   [[nodiscard]] dynamic_timetable trace() {
     refuse_after_failure();
@@ -334,18 +334,11 @@ private:
     std::string const name = options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_));
     ++taken_;
     check_stages(added->view, *stages_, rank_);
-    agree_on_plan(
-      patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
+    agree_on_plan(patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
     patience_.line.barrier(name + "/agreed", devices_, options_.deadline);
     prepare();
-    added->runs = std::make_unique<device>(added->view,
-                                           *stages_,
-                                           rank_,
-                                           patience_,
-                                           channel_,
-                                           memory_,
-                                           number,
-                                           options_.guarded);
+    added->runs = std::make_unique<device>(
+      added->view, *stages_, rank_, patience_, channel_, memory_, number, options_.guarded);
     now_running_ = nullptr; // memory may have moved
     connect(added->view);
     patience_.line.barrier(name + "/connected", devices_, options_.deadline);
@@ -467,8 +460,8 @@ private:
 
   //! To be called from a handler: the stage's exception gets nested.
   [[noreturn]] void fail_in_pass(char const* cause) {
-    std::string const reason =
-      "rank " + std::to_string(rank_) + " failed in " + now_running_->runs->running() + ": " + cause;
+    std::string const reason = "rank " + std::to_string(rank_) + " failed in " +
+                               now_running_->runs->running() + ": " + cause;
     failed_ = rank_;
     tell_standing(patience_.line,
                   options_.name,
@@ -497,5 +490,5 @@ private:
   std::unique_ptr<detail::watchdog<Clock>> watchdog_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3
 #endif

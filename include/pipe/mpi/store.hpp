@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -245,5 +245,5 @@ private:
   std::unique_ptr<store> line_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3
 #endif

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -90,4 +90,4 @@ struct mpi_wait {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

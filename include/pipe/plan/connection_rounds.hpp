@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Two devices that exchange messages: in round `round` both make their connections, in both
 //! directions that are in use, and wait for them.
 struct device_pair {
-  int one = 0; //!< the lower device
+  int one = 0;       //!< the lower device
   int other = 0;     //!< the higher device
   bool up = false;   //!< messages from `one` to `other`
   bool down = false; //!< messages from `other` to `one`
@@ -158,4 +158,4 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
   return connect_rounds(device_pairs(work), work.extents.devices);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

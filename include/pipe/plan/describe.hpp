@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a step is about in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
 [[nodiscard]] inline std::string describe_subject(item const& step, bool with_chunk) {
@@ -130,4 +130,4 @@ describe(over_budget const& found, std::int64_t limit, bool with_chunk) {
          " bytes, first in use together at the " + describe_subject(peak, with_chunk) + ")";
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -97,4 +97,4 @@ first_difference(int one, plan_summary const& ones, int other, plan_summary cons
   return who + ": " + detail::word(at) + " " + value + " vs " + detail::value_of(others, at);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The item behind those of a device that may have to run again: the one behind its last
 //! validation. 0 where it has none.
@@ -43,4 +43,4 @@ arrives_early(plan_view const& work, int device, item const& step) noexcept {
   return step.what == operation::receive && step.sequence < sent_early(work, step.peer, device);
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

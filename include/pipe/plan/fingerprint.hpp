@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief 128 bits that differ when plans do. The same for a plan on all compilers and machines.
 struct fingerprint {
@@ -236,4 +236,4 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   return {summary[summary_field::fingerprint_high], summary[summary_field::fingerprint_low]};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

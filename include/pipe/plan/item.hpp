@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief No slot, no item, no peer.
 inline constexpr int nothing = -1;
@@ -72,8 +72,8 @@ struct item {
   subject about = subject::pass;   //!< what the step is about
   bool completes_stage = false;    //!< run: the last pass of the iteration that adds to the weight
                                    //!< gradients of its stage on this device, or scatters them
-  pass work;          //!< the pass to run, or the pass that makes the message
-  int peer = nothing; //!< the device at the other end of a message
+  pass work;                       //!< the pass to run, or the pass that makes the message
+  int peer = nothing;              //!< the device at the other end of a message
   //! The communicator of the message, numbered on this device; of a copy, its engine, numbered
   //! behind them; `nothing` for what the compute engine runs.
   int lane = nothing;
@@ -90,18 +90,19 @@ struct item {
   int exchange = nothing;
   std::int64_t in_bytes = 0;  //!< size of what is in `in`
   std::int64_t out_bytes = 0; //!< size of what goes into `out`
-  slot in;   //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
-  slot out;  //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
-             //!< goes
-  int first_wait = 0; //!< into the plan's list of waits
-  int wait_count = 0; //!< items of this device that must be complete before this one starts
-  int activation = nothing;     //!< slot of class activation, or logits
-  int weight_input = nothing;   //!< slot of class weight_input
-  int state = nothing;          //!< slot of class sequence
+  slot in;  //!< run: the input or the incoming gradient, of a copy its source; send: what is sent
+  slot out; //!< run: the output or the outgoing gradient, of a copy its target; receive: where it
+            //!< goes
+  int first_wait = 0;         //!< into the plan's list of waits
+  int wait_count = 0;         //!< items of this device that must be complete before this one starts
+  int activation = nothing;   //!< slot of class activation, or logits
+  int weight_input = nothing; //!< slot of class weight_input
+  int state = nothing;        //!< slot of class sequence
   int state_gradient = nothing; //!< slot of class sequence_gradient
   int rows = 0;                 //!< of the totals that the step reads or writes, from its slot on
   slot_range further_inputs{};  //!< run: what it reads of the second neighbour, and of those behind
-  slot_range further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
+  slot_range
+    further_outputs{}; //!< run: what it makes for the second neighbour, and for those behind
 
   friend constexpr bool operator==(item const&, item const&) = default;
 };
@@ -112,8 +113,8 @@ struct item {
   return step.about == subject::gather || step.about == subject::spread;
 }
 
-//! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages and
-//! copies of lane l on stream l + 1. Items of one stream complete in program order.
+//! @brief The stream of an item on its device: what the compute engine runs on stream 0, messages
+//! and copies of lane l on stream l + 1. Items of one stream complete in program order.
 [[nodiscard]] constexpr int stream_of(item const& step) noexcept {
   return step.lane == nothing ? 0 : step.lane + 1;
 }
@@ -128,8 +129,8 @@ struct item {
   return runs_beside(step) && declared[step.work.kind].calls == stage_call::copy;
 }
 
-//! @brief Where a step keeps the slot of a pool that passes keep things in, or null for the pools of
-//! messages.
+//! @brief Where a step keeps the slot of a pool that passes keep things in, or null for the pools
+//! of messages.
 [[nodiscard]] constexpr int* kept_slot(item& step, int pool) noexcept {
   switch (static_cast<slot_class>(pool)) {
   case slot_class::activation:
@@ -178,4 +179,4 @@ struct item {
   return static_cast<int>(end);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,6 +6,7 @@
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/budget.hpp>
 #include <pipe/plan/lower/device_plan.hpp>
@@ -16,7 +17,6 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/describe.hpp>
@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The global order of a timetable: entries of its flat arrays, each after all that it waits
 //! for.
@@ -394,4 +394,4 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
   return detail::lower_programs<Policy>(table, true, hooks, events, sizes, options);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

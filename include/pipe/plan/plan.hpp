@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Where the slots of one class lie in the arena of a device.
 struct slot_layout {
@@ -49,10 +49,10 @@ struct plan_view {
   int other_messages = 0;                    //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr;  //!< [P], of the arena on the host
   flow const* declared = &training;          //!< what passes do
-  std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
-  int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
-  int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
-  sized_slot const* further = nullptr;    //!< what items of such stages use beside `in` and `out`
+  std::uint16_t const* holders = nullptr;    //!< of a custom placement: [routes][S]
+  int const* first_units = nullptr;          //!< of unequal numbers of chunks: [M + 1]
+  int const* edges = nullptr;          //!< of stages that are no chain: the table of their edges
+  sized_slot const* further = nullptr; //!< what items of such stages use beside `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
   //! The pipeline that it is of.
@@ -137,23 +137,23 @@ device_of(plan_view const& work, int stage, int microbatch = 0) noexcept {
 //! @brief Everything that is decided before the first step: programs, slots, waits and one arena
 //! layout per device.
 struct plan {
-  shape extents;                         //!< of the pipeline
-  char const* policy = "";               //!< the name of the communication policy
-  communicator_key key = nullptr;        //!< which messages share a communicator
-  bool duplex_groups = true;             //!< groups may have both directions
-  bool evaluates = false;                //!< forward passes alone
-  std::int64_t tied_bytes = 0;           //!< of the gradient of a tied weight
-  std::int64_t totals_bytes = 0;         //!< of a stage's row of the totals
-  int other_messages = 0;                //!< messages that no pass makes
-  std::vector<item> items;               //!< row after row, each in its order
-  std::vector<int> offsets;              //!< [P + 1], where a device's items begin
-  std::vector<int> waits;                //!< what items wait for, item after item
-  std::vector<int> lanes;                //!< [P], lanes of each device
-  std::vector<slot_layout> layouts;      //!< [P][slot_classes]
-  std::vector<std::int64_t> arena_bytes; //!< [P]
-  std::vector<std::int64_t> host_bytes;  //!< [P], of the arenas on the host
-  std::vector<sized_slot> further;       //!< what items use beside `in` and `out`
-  pipeline_tables tables{};              //!< what else the pipeline has
+  shape extents;                                         //!< of the pipeline
+  char const* policy = "";                               //!< the name of the communication policy
+  communicator_key key = nullptr;                        //!< which messages share a communicator
+  bool duplex_groups = true;                             //!< groups may have both directions
+  bool evaluates = false;                                //!< forward passes alone
+  std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
+  std::int64_t totals_bytes = 0;                         //!< of a stage's row of the totals
+  int other_messages = 0;                                //!< messages that no pass makes
+  std::vector<item> items;                               //!< row after row, each in its order
+  std::vector<int> offsets;                              //!< [P + 1], where a device's items begin
+  std::vector<int> waits;                                //!< what items wait for, item after item
+  std::vector<int> lanes;                                //!< [P], lanes of each device
+  std::vector<slot_layout> layouts;                      //!< [P][slot_classes]
+  std::vector<std::int64_t> arena_bytes;                 //!< [P]
+  std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
+  std::vector<sized_slot> further;                       //!< what items use beside `in` and `out`
+  pipeline_tables tables{};                              //!< what else the pipeline has
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {
@@ -183,4 +183,4 @@ struct plan {
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

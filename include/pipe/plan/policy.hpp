@@ -11,7 +11,7 @@
 #include <concepts>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief One communicator for the whole pipeline: the least memory; all messages of a device wait
 //! in one line.
@@ -70,4 +70,4 @@ concept communication_policy = requires(int from, int to) {
   { Policy::name } -> std::convertible_to<char const*>;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The plans of a training loop whose optimizer's steps are validated in the iteration that
 //! follows.
@@ -42,4 +42,4 @@ lower_post_validated(timetable_view table, Sizes const& sizes, lower_options opt
     lowered(step_validation::next), lowered(step_validation::both), lowered(step_validation::last)};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

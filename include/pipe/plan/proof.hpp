@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What can be wrong with a plan, in the order in which `prove` looks for it.
 enum class plan_rule : std::uint8_t {
@@ -67,12 +67,12 @@ enum class plan_rule : std::uint8_t {
 struct proof {
   plan_rule broken = plan_rule::none; //!< the rule, none where all is well
   int device = 0;                     //!< where it is broken
-  int item_index = nothing; //!< on `device`; `nothing` for a pass that no device runs
-  int other_device = nothing;    //!< the device it is in conflict with
-  int other_item = nothing;      //!< on the other device
-  pass what{};                   //!< the pass of the item, or the one that is missing
-  pass other{};                  //!< the pass of the other item
-  subject about = subject::pass; //!< what is missing where no device runs it
+  int item_index = nothing;           //!< on `device`; `nothing` for a pass that no device runs
+  int other_device = nothing;         //!< the device it is in conflict with
+  int other_item = nothing;           //!< on the other device
+  pass what{};                        //!< the pass of the item, or the one that is missing
+  pass other{};                       //!< the pass of the other item
+  subject about = subject::pass;      //!< what is missing where no device runs it
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept {
     return broken == plan_rule::none;
@@ -98,4 +98,4 @@ namespace detail {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 #include <pipe/plan/prove/steps.hpp>
 #include <pipe/plan/prove/validation.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! @brief True when two pipelines have the same devices, each with the same stages.
@@ -170,4 +170,4 @@ constexpr proof find_broken(plan_view work) {
   return {};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

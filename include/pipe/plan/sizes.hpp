@@ -11,7 +11,7 @@
 #include <concepts>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The user's size functions: `bytes(class, pass)` is the size in bytes of what the pass
 //! makes or keeps.
@@ -38,7 +38,7 @@ struct no_sizes {
 
 //! @brief One size for all messages, one for each class of kept buffers.
 struct uniform_sizes {
-  std::int64_t message = 0; //!< activations and gradients between stages
+  std::int64_t message = 0;           //!< activations and gradients between stages
   std::int64_t activation = 0;        //!< from forward to the end of backward
   std::int64_t weight_input = 0;      //!< from backward_input to backward_weight
   std::int64_t sequence = 0;          //!< keys and values of a microbatch
@@ -76,4 +76,4 @@ template <class Sizes>
     return 0;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Buffers of no bytes as a type: the default of `lower_static`. A type of sizes has a
 //! member `value`.
@@ -113,4 +113,4 @@ prove(static_plan<Timed, Policy, Sizes, MemoryLimit> const&) noexcept {
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

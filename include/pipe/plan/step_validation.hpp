@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Where a plan with totals validates the step of the optimizer.
 //!
@@ -37,4 +37,4 @@ namespace detail {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The cores that the calling thread may run on, ascending.
 //! @throws std::runtime_error where the system does not say.
@@ -145,4 +145,4 @@ struct pin_in_turn {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <new>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
@@ -199,4 +199,4 @@ private:
   std::int64_t bytes_ = 0;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Brings the rows of all stages from where one plan has left them to where the next one
 //! reads them, on the last device, which has them all: plans of a runner share its memory, but each
@@ -68,4 +68,4 @@ private:
   bool pending_ = false;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -162,4 +162,4 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
   return order;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

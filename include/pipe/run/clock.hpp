@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The steady clock of the machine, a sleep between polls, and the threads that runners
 //! start beside their own. Tests give runners a clock of their own.
@@ -98,4 +98,4 @@ private:
   typename Clock::time_point looked_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

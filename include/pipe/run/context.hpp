@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A buffer of the plan: its slot number and, where the size functions gave it bytes, its
 //! memory.
@@ -120,4 +120,4 @@ struct composite_half {
   output out;    //!< what it writes
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A run that ended early on all devices. `what()` is one or more lines that name device,
 //! pass and cause.
@@ -45,4 +45,4 @@ namespace detail {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

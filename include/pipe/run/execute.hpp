@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What the loop asks of a device and its transport.
 //!
@@ -92,4 +92,4 @@ void execute(plan_view const& work, int device_number, Device& device) {
   device.finish();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -23,7 +23,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The bytes of a guard. A write that jumps over it is not found.
 inline constexpr std::int64_t guard_bytes = slot_alignment;
@@ -79,11 +79,11 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
       for (sized_slot const& one : further)
         visit(one.used, one.bytes);
   }
-  for (auto const [of, index] : {slot{activation_class(*work.declared, step.work.kind),
-                                      step.activation},
-                                 slot{slot_class::weight_input, step.weight_input},
-                                 slot{slot_class::sequence, step.state},
-                                 slot{slot_class::sequence_gradient, step.state_gradient}})
+  for (auto const [of, index] :
+       {slot{activation_class(*work.declared, step.work.kind), step.activation},
+        slot{slot_class::weight_input, step.weight_input},
+        slot{slot_class::sequence, step.state},
+        slot{slot_class::sequence_gradient, step.state_gradient}})
     if (index != nothing)
       visit(slot{of, index}, work.layout(device, of).bytes);
 }
@@ -277,4 +277,4 @@ bool run_guarded(Stages& stages,
   return true;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 #include <concepts>
 #include <type_traits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief `stage.gradients_ready(context)`: called once per iteration and device, right after the
 //! last pass that adds
@@ -229,7 +229,9 @@ struct check_hook_names {
     "run: the stage has a member collect_gradients or scatter_gradients, but they would "
     "never be called; declare both, as collect_gradients(pipelining::context const&, "
     "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
-  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of, roll_back_of, begin_iteration_of),
+  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
+                                                       roll_back_of,
+                                                       begin_iteration_of),
                 "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
                 "never be called; declare all next to optimizer_step, as bool "
                 "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
@@ -239,4 +241,4 @@ struct check_hook_names {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

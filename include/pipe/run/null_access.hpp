@@ -5,8 +5,8 @@
 //! @brief Says which pass has touched a buffer that it has not got. Header for
 //! pipelining::null_explainer.
 
-#include <pipe/plan/item.hpp>
 #include <pipe/plan/describe.hpp>
+#include <pipe/plan/item.hpp>
 #include <pipe/run/context.hpp>
 
 #include <csignal>
@@ -17,7 +17,7 @@
 #include <string>
 #include <unistd.h>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -107,4 +107,4 @@ private:
   std::string text_;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Remembers which plan a runner has for which size, the sizes that were asked for last.
 //!
@@ -82,4 +82,4 @@ private:
   long dropped_ = 0;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

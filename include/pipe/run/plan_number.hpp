@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Which of its plans a runner is to run: what its `add` has given, or the one that it was
 //! made with.
@@ -45,4 +45,4 @@ inline void check_number(plan_number which, std::size_t plans) {
                                 ", and add gives the numbers of those after the first");
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The numbers that a runner has given to post_validated_plans.
 struct post_validated_numbers {
@@ -97,4 +97,4 @@ private:
   long rolled_back_at_end_ = 0;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

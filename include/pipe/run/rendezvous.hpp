@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -184,4 +184,4 @@ private:
   std::atomic<bool> some_left_ = false;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

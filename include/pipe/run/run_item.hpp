@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -248,4 +248,4 @@ void run_composite(Stages& stages,
   });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

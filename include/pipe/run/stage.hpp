@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief `stage.forward(context, input, output)`
 template <class Stage>
@@ -214,4 +214,4 @@ void run_pass(
   throw std::logic_error(missing_member(call, "the stage"));
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -61,9 +61,9 @@ bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
 
 //! @brief Calls `visit` with one stage of a model.
 //!
-//! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw or
-//! smart pointers to them; or a function from the number of a stage to a reference or a pointer. Where
-//! there are pointers, those to stages that this process never runs may be null.
+//! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw
+//! or smart pointers to them; or a function from the number of a stage to a reference or a pointer.
+//! Where there are pointers, those to stages that this process never runs may be null.
 //! @return false where the stage is a null pointer.
 //! @pre the stage exists.
 template <class Stages, class Visit>
@@ -96,4 +96,4 @@ template <class Stages>
     return stages.size();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,9 +6,9 @@
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/guards.hpp>
@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How threads run a plan.
 struct threads {
@@ -40,11 +40,12 @@ struct threads {
   //! access through a null buffer ends the process. Costs memory, time and allocations.
   bool guarded = false;
   //! Called once by the thread of each device, with the number of the device and how many there
-  //! are, before anything else: the place to give it its cores (`pin_in_turn`), to name it, to set its rounding or its number of
-  //! OpenMP threads. The thread touches its memory after that, so it lies near the core.
+  //! are, before anything else: the place to give it its cores (`pin_in_turn`), to name it, to set
+  //! its rounding or its number of OpenMP threads. The thread touches its memory after that, so it
+  //! lies near the core.
   std::function<void(int device, int devices)> on_start{};
-  //! How long a device looks for a message before it sleeps; waking up takes about as long. Where the
-  //! process has fewer cores than the plan has devices, devices sleep at once.
+  //! How long a device looks for a message before it sleeps; waking up takes about as long. Where
+  //! the process has fewer cores than the plan has devices, devices sleep at once.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 
@@ -64,8 +65,7 @@ struct thread_plan {
   std::vector<std::vector<double>> starts; // [P][items], seconds
   std::vector<std::vector<double>> ends;
 
-  explicit thread_plan(plan lowered)
-      : work(std::move(lowered)), view(work.view()), messages(view) {
+  explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
     for (int device = 0; device < view.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
@@ -79,9 +79,9 @@ enum class errand { start, touch, step, end };
 
 //! Where a device is, for those who ask. On a cache line of its own: it changes with every pass.
 struct alignas(cache_line) device_standing {
-  std::atomic<int> position = 0;        // the item that the device is at
-  std::atomic<int> waits_on = nothing;  // the item that it waits for, or nothing
-  std::atomic<bool> at_home = true;     // it has ended its errand
+  std::atomic<int> position = 0;       // the item that the device is at
+  std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
+  std::atomic<bool> at_home = true;    // it has ended its errand
   sleeping_place home;
 };
 
@@ -102,9 +102,9 @@ struct thread_board {
   // What devices look at between errands, and what they write at the end of one, lie apart from
   // each other and from the rest.
   alignas(cache_line) std::atomic<long> generation = 0; // errands begun
-  std::atomic<errand> what = errand::start; // a thread that is not back may still read it
+  std::atomic<errand> what = errand::start;         // a thread that is not back may still read it
   alignas(cache_line) std::atomic<int> running = 0; // devices that have not ended the errand
-  std::atomic<bool> again = false; // the iteration of the step begins again
+  std::atomic<bool> again = false;                  // the iteration of the step begins again
   sleeping_place caller;
 
   std::mutex guard; // of the failure
@@ -191,7 +191,8 @@ struct thread_board {
   //! @return whether they are back.
   bool gather() {
     auto const back = [this] { return running.load(std::memory_order_seq_cst) == 0; };
-    if (what.load(std::memory_order_relaxed) == errand::touch) { // calls nobody, so it ends; large memory takes its time
+    if (what.load(std::memory_order_relaxed) ==
+        errand::touch) { // calls nobody, so it ends; large memory takes its time
       caller.wait(back);
       return true;
     }
@@ -319,4 +320,4 @@ struct thread_board {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,10 +5,10 @@
 //! @brief One device's side of the executor loop on threads. Header for
 //! pipelining::detail::thread_device.
 
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/early_passes.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
@@ -20,7 +20,7 @@
 #include <span>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! One device during one step.
@@ -156,4 +156,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

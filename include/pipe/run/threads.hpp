@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -68,14 +68,14 @@ struct thread_crew {
 
 //! @brief Runs plans with one thread per device, step after step, on the stages of the user.
 //!
-//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner share
-//! its threads and its memory, which is as large as the largest of them wants; `step` says which one
-//! runs, and allocates nothing. A stage is called by the thread of its device only. A stage that
-//! throws ends the step on all devices; the next step starts afresh.
+//! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
+//! share its threads and its memory, which is as large as the largest of them wants; `step` says
+//! which one runs, and allocates nothing. A stage is called by the thread of its device only. A
+//! stage that throws ends the step on all devices; the next step starts afresh.
 //!
 //! @tparam Stages a vector or array of stages, a tuple of stages of different types, the same of
-//! pointers to stages, or a function from the number of a stage to a reference or pointer; one stage
-//! per stage of the plan.
+//! pointers to stages, or a function from the number of a stage to a reference or pointer; one
+//! stage per stage of the plan.
 template <class Stages>
 class thread_runner {
 public:
@@ -160,8 +160,7 @@ public:
   //! @throws run_error while a stage has not returned: it may still write.
   [[nodiscard]] dynamic_timetable trace() const {
     refuse_while_stuck();
-    detail::thread_plan const& ran =
-      board_->now != nullptr ? *board_->now : *board_->plans.front();
+    detail::thread_plan const& ran = board_->now != nullptr ? *board_->now : *board_->plans.front();
     return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
       return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
     });
@@ -188,9 +187,7 @@ private:
     auto const d = static_cast<std::size_t>(device);
     long seen = 0;
     for (;;) {
-      auto const called = [&] {
-        return board.generation.load(std::memory_order_seq_cst) != seen;
-      };
+      auto const called = [&] { return board.generation.load(std::memory_order_seq_cst) != seen; };
       if (!detail::spin_until(board.spin_between_steps, called))
         board.standings[d].home.wait(called);
       ++seen;
@@ -267,4 +264,4 @@ void run(plan work, Stages& stages, threads options = {}) {
   runner.step();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

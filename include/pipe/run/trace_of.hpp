@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The passes of a plan with the times at which they ran. Hooks are not among them.
 //! @param time `time(device, item, end)` is when the item of that number of the device began, or
@@ -40,4 +40,4 @@ template <class Time>
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The rows that a device has when it steps early: those of the stages of the devices up to
 //! it. The others are zeros.
@@ -71,4 +71,4 @@ template <can_step_early Stage>
   return false;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

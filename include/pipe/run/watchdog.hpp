@@ -18,7 +18,7 @@
 #include <string>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The exit status of a process that ended because a stage or a hook has not returned.
 //!
@@ -120,4 +120,4 @@ private:
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The attention that a pass takes over from another device, or gives away.
 struct exchanged_keys {
@@ -119,4 +119,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -8,7 +8,7 @@
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Breadth-first pipeline: V stages per device, stage s on device s mod P; a device runs all
 //! microbatches on its first stage, then all on its second, ...; then backward in reverse order of
@@ -50,4 +50,4 @@ struct BreadthFirst {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

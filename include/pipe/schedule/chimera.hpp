@@ -5,12 +5,12 @@
 //! @brief Two pipelines in opposite directions on the same devices. Header for pipelining::Chimera.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/slot_block.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 //! @throws std::invalid_argument for an odd number of devices.
@@ -65,4 +65,4 @@ struct ChimeraWaves {
 //! @brief One stage per device and direction, as published.
 using Chimera = ChimeraWaves<1>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

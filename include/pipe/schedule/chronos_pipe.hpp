@@ -8,7 +8,7 @@
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 //! @brief The block of ChronosPipe: a unit goes from device to device in one slot forwards and in
 //! two slots backwards, on both stages of a device; the gaps between are those that hold the least.
 //! Two passes of a device never meet only if its two forward passes are 3 slots modulo 6 apart.
@@ -39,4 +39,4 @@ using ChronosPipe = ChronosPipeChunked<>; //!< @brief The same without chunks of
 //! @brief Without a search for real costs.
 using SweptChronosPipe = ChronosPipeChunked<1, effort::sweeps>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

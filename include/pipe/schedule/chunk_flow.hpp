@@ -10,13 +10,13 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/block/chunk_counts.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief ChunkFlow's state-aware 1F1B: microbatches of unequal numbers of chunks, of which each
 //! keeps the activations of its last K; those before keep their input, keys and values, and are
@@ -93,4 +93,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

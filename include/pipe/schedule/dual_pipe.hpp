@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How DualPipe runs the forward and the backward pass that it puts side by side.
 enum class pairs : std::uint8_t {
@@ -180,4 +180,4 @@ struct DualPipeV {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

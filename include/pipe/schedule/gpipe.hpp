@@ -7,7 +7,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief All forward passes, then all backward passes, both in microbatch order; over the chunks
 //! of a sequence, which go forward in order and back from the last, this is TeraPipe.
@@ -41,4 +41,4 @@ struct GPipeChunked {
 
 using GPipe = GPipeChunked<1>; //!< @brief The same without chunks of sequences.
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief kFkB: 1F1B over groups of `Group` microbatches, so that a message has the time of K - 1
 //! rounds to travel.
@@ -52,4 +52,4 @@ struct Grouped {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,12 +5,12 @@
 //! @brief One forward, one backward on stages that lie in waves. Header for pipelining::Hanayo.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/slot_block.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Hanayo: a microbatch goes down the devices and up again, W times, through 2W stages per
 //! device, and back the same way; backward passes in one piece.
@@ -53,4 +53,4 @@ struct Hanayo {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

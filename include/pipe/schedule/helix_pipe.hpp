@@ -11,7 +11,7 @@
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief HelixPipe: attention has no weights, so the attention of a layer runs on another device
 //! for every microbatch of a loop, and its time leaves the bubble.
@@ -116,4 +116,4 @@ struct recompute_around_attention {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,10 +5,10 @@
 //! @brief 1F1B with several stages per device. Header for pipelining::Interleaved.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 //! @brief Interleaved 1F1B: V stages per device, stage s on device s mod P; microbatches run in
 //! groups, each group through all stages of a device before the next group.
 //!
@@ -56,4 +56,4 @@ struct Interleaved {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -4,10 +4,10 @@
 //! @file
 //! @brief One forward, one backward. Header for pipelining::OneFOneB and pipelining::EagerOneFOneB.
 
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief 1F1B: device d runs P - 1 - d forward passes, then one forward and one backward in turn.
 //!
@@ -32,4 +32,4 @@ using OneFOneB = Walk<walk{}>;
 //! (arXiv:2211.05322), section 4; the bubble is an own derivation, checked by simulation.
 using EagerOneFOneB = Walk<walk{.reach = 2}>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

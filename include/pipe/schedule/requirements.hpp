@@ -9,7 +9,7 @@
 
 #include <concepts>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! Each requirement of the concept `schedule` in a sentence. To be named where one is missing.
@@ -43,4 +43,4 @@ struct schedule_requirements {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The data of `round_training`, numbered.
@@ -112,4 +112,4 @@ struct RoundPipe {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

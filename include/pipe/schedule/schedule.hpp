@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Stands for a schedule parameter that is known only at run time: `Seq1F1B<dynamic>{.chunks
 //! = c}`.
@@ -129,8 +129,8 @@ concept closed_form_schedule = arranges<Schedule> &&
 //!
 //! `duration(pass)` is the time of a pass, `latency()` the time that a message takes between two
 //! devices (it occupies neither). All times are in one unit of the user's choice. Where messages
-//! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is what
-//! schedules take for all of them while they order passes.
+//! differ, `links()` gives a time for each pair of devices (see `links_of`), and the latency is
+//! what schedules take for all of them while they order passes.
 template <class Cost>
 concept cost_model = requires(Cost const cost, pass const what) {
   { cost.duration(what) } -> std::convertible_to<double>;
@@ -276,4 +276,4 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 template <class Schedule>
 concept schedule = closed_form_schedule<Schedule> || generated_schedule<Schedule>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

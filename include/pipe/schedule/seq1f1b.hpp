@@ -5,10 +5,10 @@
 //! @brief 1F1B over chunks of sequences. Header for pipelining::Seq1F1B, pipelining::EagerSeq1F1B,
 //! pipelining::Seq1F1BZeroBubbleH1 and pipelining::Seq1F1BZeroBubbleH2.
 
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief 1F1B over units (microbatch, chunk): sequences are cut into `Chunks` chunks; forward
 //! passes take them first to last, backward passes last to first, sequences in order.
@@ -68,4 +68,4 @@ using Seq1F1BZeroBubbleH1 = Walk<walk{.lag = 1}, Chunks>;
 template <int Chunks = dynamic>
 using Seq1F1BZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}, Chunks>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,10 +6,10 @@
 //! pipelining::Seq1F1BInterleaved and pipelining::Seq1F1BZeroBubbleInterleaved.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Seq1F1B with V stages per device: `Interleaved` over the units (microbatch, chunk) of
 //! groups of whole sequences.
@@ -83,4 +83,4 @@ struct Seq1F1BInterleaved {
 template <int StagesPerDevice = dynamic, int Chunks = dynamic>
 using Seq1F1BZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, Chunks>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

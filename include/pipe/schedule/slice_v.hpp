@@ -7,13 +7,13 @@
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/chunk_counts.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief SliceV over microbatches of unequal numbers of chunks: two stages per device in a V,
 //! chunks instead of microbatches, split backward passes.
@@ -140,4 +140,4 @@ private:
 template <int Chunks = dynamic>
 using SliceV = RaggedSliceV<equal_chunks<Chunks>>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,13 +6,13 @@
 //! pipelining::SlimPipe.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief SlimPipe: sequences are cut into C >= P chunks, and a device keeps little more than one
 //! microbatch.
@@ -67,4 +67,4 @@ struct SlimPipe {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

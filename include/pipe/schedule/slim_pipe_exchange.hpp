@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The parts of a layer that SlimPipeExchange runs one by one.
 enum class layer_part : std::uint8_t {
@@ -186,4 +186,4 @@ private:
   };
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

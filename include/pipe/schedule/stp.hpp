@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Synergistic tensor and pipeline parallelism: two stages per device in a V, and nearly all
 //! passes in composite pairs (braids) whose layers alternate, so that the all-reduce of one runs
@@ -21,8 +21,9 @@ namespace pipelining::inline v0_2 {
 //!
 //! With `uniform_cost::all_reduce` of R, device d waits for 2P + (d + 1) mod 2 all-reduces of
 //! forward passes and of gradients of inputs that run alone, whatever M. Without latency and R the
-//! bubble is (P - 1)(F + I - W) for F = I = W, (P - 1)(2F + 2I - 3W) for W <= F <= I. Device 0 holds
-//! 3P + 1 activations of one stage, the last device 4P - 1, others max(3P + 1, 3P + d). Any P.
+//! bubble is (P - 1)(F + I - W) for F = I = W, (P - 1)(2F + 2I - 3W) for W <= F <= I. Device 0
+//! holds 3P + 1 activations of one stage, the last device 4P - 1, others max(3P + 1, 3P + d). Any
+//! P.
 //!
 //! @tparam How pairs as composite passes or in turn.
 //! @pre M >= 3P - 1.
@@ -37,7 +38,8 @@ struct STP {
     if (microbatches < 3 * devices - 1)
       throw std::invalid_argument("STP: " + std::to_string(microbatches) +
                                   " microbatches are too few: its braids begin when " +
-                                  std::to_string(3 * devices - 1) + " are there, 3 P - 1; take "
+                                  std::to_string(3 * devices - 1) +
+                                  " are there, 3 P - 1; take "
                                   "DualPipeV or VHalf for fewer");
     return {.devices = devices,
             .microbatches = microbatches,
@@ -119,4 +121,4 @@ private:
   };
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

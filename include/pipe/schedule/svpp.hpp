@@ -6,10 +6,10 @@
 //! pipelining::SVPP.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief SVPP of MEPipe: V looped stages per device, chunks of sequences ("slices") and split
 //! backward passes, with a knob that trades bubble for memory.
@@ -67,4 +67,4 @@ struct SVPP {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -7,7 +7,7 @@
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 //! @brief The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;
 //! the loss turn that holds the least.
 inline constexpr strides<2> one_f_one_b_v_strides{
@@ -27,4 +27,4 @@ using OneFOneBVChunked = Repeat<fixed_block<one_f_one_b_v_strides>, waves, Chunk
 
 using OneFOneBV = OneFOneBVChunked<>; //!< @brief The same without chunks of sequences.
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

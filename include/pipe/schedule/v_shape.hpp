@@ -7,7 +7,7 @@
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
 //! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
@@ -112,4 +112,4 @@ using SweptVHalf = SweptVShape<v_half_offsets>;   //!< @brief Without a search f
 //! @brief Without a search for real costs.
 using SweptVZeroBubble = SweptVShape<v_zero_bubble_offsets>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

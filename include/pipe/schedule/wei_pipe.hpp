@@ -16,7 +16,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The data of `travelling_weights`, numbered.
@@ -133,4 +133,4 @@ struct WeiPipe {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

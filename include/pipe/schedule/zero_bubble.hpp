@@ -5,10 +5,10 @@
 //! @brief 1F1B with the backward pass split in two. Header for pipelining::ZeroBubbleH1 and
 //! pipelining::ZeroBubbleH2.
 
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 //! @brief ZB-H1: the order of 1F1B with split backward passes; device d runs the gradients of the
 //! weights d microbatches late, which fills the tail of the pipeline.
 //!
@@ -36,4 +36,4 @@ using ZeroBubbleH1 = Walk<walk{.lag = 1}>;
 //! 2.2 and table 2.
 using ZeroBubbleH2 = Walk<walk{.reach = 2, .lag = 2}>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

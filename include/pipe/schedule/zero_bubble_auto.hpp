@@ -13,7 +13,7 @@
 #include <limits>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! What the search for a zero-bubble order knows: one stage per device, times by stage.
@@ -442,4 +442,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,10 +6,10 @@
 //! pipelining::ZeroBubbleInterleaved.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief ZB-H1 over interleaved stages: every device owns V stages, microbatches pass through them
 //! in groups, and the gradients of the weights lag behind by one pass per device.
@@ -29,4 +29,4 @@ namespace pipelining::inline v0_2 {
 template <int StagesPerDevice = dynamic>
 using ZeroBubbleInterleaved = LoopedWalk<walk{.lag = 1}, StagesPerDevice, 1>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

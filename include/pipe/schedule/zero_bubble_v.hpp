@@ -7,12 +7,12 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/timeline.hpp>
 #include <pipe/schedule/block/v_search.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/v_shape.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 struct zero_bubble_v_block {
   static constexpr int stages_per_device = 2;
@@ -49,4 +49,4 @@ using ZeroBubbleV = ZeroBubbleVChunked<>; //!< @brief The same without chunks of
 //! @brief Without a search for real costs.
 using SweptZeroBubbleV = ZeroBubbleVChunked<1, effort::sweeps>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

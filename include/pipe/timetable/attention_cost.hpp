@@ -14,7 +14,7 @@
 
 #include <optional>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A cost model of chunks under causal attention: to the time that `linear` gives comes that
 //! of the attention to all chunks before it and to half of its own, and to what the pass takes over
@@ -68,4 +68,4 @@ struct attention_part_cost {
   [[nodiscard]] constexpr double latency() const { return linear.latency(); }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

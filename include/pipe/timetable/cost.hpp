@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -44,11 +44,11 @@ struct uniform_cost {
   double communication = 0;   //!< from the end of a pass to its reader
   //! Time of an overlapped pair of two passes; negative: the sum of the two.
   double overlapped_pair = -1;
-  double recompute = -1; //!< negative: as long as `forward`
-  double copy_out = 0;   //!< of an activation to the host
-  double copy_in = 0;    //!< of an activation from the host
-  double gather = 0;     //!< of the shards of a stage's weights
-  double scatter = 0;    //!< of a stage's gradients into shards
+  double recompute = -1;      //!< negative: as long as `forward`
+  double copy_out = 0;        //!< of an activation to the host
+  double copy_in = 0;         //!< of an activation from the host
+  double gather = 0;          //!< of the shards of a stage's weights
+  double scatter = 0;         //!< of a stage's gradients into shards
   double embed = 1;           //!< of a shard of the embedding
   double logits = 1;          //!< of a shard of the output layer
   double logits_gradient = 1; //!< of such a shard
@@ -157,10 +157,9 @@ template <cost_model Cost>
     throw std::invalid_argument("cost model: links need one time for each pair of devices");
   for (std::size_t i = 0; i < links.size(); ++i)
     if (i % (count + 1) != 0 && !is_time(links[i]))
-      throw std::invalid_argument("cost model: the time of messages from device " +
-                                  std::to_string(i / count) + " to device " +
-                                  std::to_string(i % count) +
-                                  " must be a finite number and not negative");
+      throw std::invalid_argument(
+        "cost model: the time of messages from device " + std::to_string(i / count) +
+        " to device " + std::to_string(i % count) + " must be a finite number and not negative");
   return links;
 }
 
@@ -193,4 +192,4 @@ constexpr void check_cost(pipeline const& over, Cost const& cost) {
       }
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The kinds that a cost_table has times of: `backward` is the sum of its halves, forward
 //! passes of all kinds take the time of `forward`, and both gathers that of `gather_weights`.
@@ -167,4 +167,4 @@ private:
 
 static_assert(cost_model<cost_table>);
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

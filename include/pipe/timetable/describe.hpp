@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A pass in words: "forward of stage 2, microbatch 5" and, where chunks are in use, ",
 //! chunk 1".
@@ -66,4 +66,4 @@ namespace pipelining::inline v0_2 {
   return text + ")";
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -7,7 +7,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/timetable/verify.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
@@ -82,4 +82,4 @@ struct diagnosis : timetable_breaks<Verdict.broken,
                                                    chunk<Verdict.other.chunk>>> {};
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The number of an entry in its row. Unsigned, so that the number before the first is one that no
@@ -377,4 +377,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

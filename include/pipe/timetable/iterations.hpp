@@ -11,7 +11,7 @@
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief True for a pass that a device may run before it knows whether the step of the optimizer
 //! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
@@ -57,4 +57,4 @@ may_run_again(pipeline const& over, int device, pass const& what) noexcept {
   return period;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -8,9 +8,9 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/schedule/block/schedule_tables.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/block/schedule_tables.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The two extents that every schedule is given.
 struct pipeline_size {
@@ -162,8 +162,8 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
 
 //! Says what a type misses that is no schedule.
 template <class Other, cost_model Cost = uniform_cost>
-  requires(!schedule<Other>)
-dynamic_timetable make_timetable(Other const&, pipeline_size, Cost const& = {}) {
+requires(!schedule<Other>) dynamic_timetable
+  make_timetable(Other const&, pipeline_size, Cost const& = {}) {
   static_cast<void>(sizeof(detail::schedule_requirements<Other>));
   return {};
 }
@@ -175,4 +175,4 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
   return make_timetable(Schedule{}, size, cost);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

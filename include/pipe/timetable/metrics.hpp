@@ -12,7 +12,7 @@
 
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief When the first pass of a device starts.
 [[nodiscard]] constexpr double first_start(timetable_view table, int device) noexcept {
@@ -75,8 +75,8 @@ namespace pipelining::inline v0_2 {
   return span > 0 ? 1 - sum / table.extents.devices / span : 0;
 }
 
-//! @brief The most slots of a pool that a device holds at once, in chunks of one stage. A pass takes
-//! them at its start and gives them back at its end, as its flow says.
+//! @brief The most slots of a pool that a device holds at once, in chunks of one stage. A pass
+//! takes them at its start and gives them back at its end, as its flow says.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] constexpr int
 peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
@@ -117,4 +117,4 @@ peak_activations(timetable_view table, int device, std::span<double const> share
   });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

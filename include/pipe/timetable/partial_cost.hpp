@@ -11,7 +11,7 @@
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A cost model whose recomputes and copies are of a part of the activation: they take the
 //! `share(pass)`, 0 to 1, of the time that `of` gives them. `peak_device_bytes` counts the memory.
@@ -39,4 +39,4 @@ struct partial_cost {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

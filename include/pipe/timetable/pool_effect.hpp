@@ -9,7 +9,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable_view.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
@@ -116,4 +116,4 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What can be wrong with a timetable, in the order in which `verify` looks for it.
 enum class rule : std::uint8_t {
@@ -34,10 +34,10 @@ enum class rule : std::uint8_t {
 struct report {
   rule broken = rule::none; //!< the rule, none where all is well
   int device = 0;           //!< where it is broken
-  int entry = 0; //!< position in the device's row
-  pass what;     //!< the pass that breaks the rule
-  pass other;    //!< the pass it is in conflict with, where there is one
-  int held = 0;  //!< over_memory: the chunks of activations held
+  int entry = 0;            //!< position in the device's row
+  pass what;                //!< the pass that breaks the rule
+  pass other;               //!< the pass it is in conflict with, where there is one
+  int held = 0;             //!< over_memory: the chunks of activations held
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == rule::none; }
 };
@@ -45,4 +45,4 @@ struct report {
 //! @brief No limit on the activations of a device.
 inline constexpr int unlimited = 0x7fffffff;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -94,4 +94,4 @@ template <cost_model Cost>
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

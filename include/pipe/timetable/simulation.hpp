@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The times of some passes: those of every row from its entry `first` on. Those of entries
@@ -236,4 +236,4 @@ constexpr void advance(simulation& state, Cost const& cost) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

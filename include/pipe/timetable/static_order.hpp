@@ -9,13 +9,13 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/schedule_tables.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
@@ -111,4 +111,4 @@ struct static_order {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -16,7 +16,7 @@
 #include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/verify.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 // Constants point into themselves and into those before, so that none copies what another has made.
@@ -283,4 +283,4 @@ struct static_arrays {
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 
 #include <type_traits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The unit cost of the papers as a type: the default of `timetable`. A cost type has a
 //! member `value`.
@@ -156,4 +156,4 @@ verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
     return detail::verdict_on<MemoryLimit, detail::timed<Schedule, Devices, Microbatches, Cost>>();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

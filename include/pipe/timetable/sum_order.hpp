@@ -10,7 +10,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! Whether one stage does.
@@ -59,4 +59,4 @@ namespace detail {
   return true;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -28,9 +28,9 @@ namespace detail {
 //! @brief What a timetable keeps of its pipeline beside the extents: a value of its own.
 struct pipeline_tables {
   flow declared = detail::copied(training); //!< what passes do
-  std::vector<std::uint16_t> holders; //!< of a custom placement: [routes][S], else empty
-  std::vector<int> first_units;       //!< of unequal numbers of chunks: [M + 1], else empty
-  std::vector<int> edges;             //!< of stages that are no chain: `edge_table`, else empty
+  std::vector<std::uint16_t> holders;       //!< of a custom placement: [routes][S], else empty
+  std::vector<int> first_units;             //!< of unequal numbers of chunks: [M + 1], else empty
+  std::vector<int> edges; //!< of stages that are no chain: `edge_table`, else empty
 
   //! The pipeline of these extents, valid as long as this is.
   [[nodiscard]] pipeline over(shape const& extents) const noexcept {
@@ -101,4 +101,4 @@ struct dynamic_timetable {
   } // NOLINT(google-explicit-constructor): owning to view
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The start of a pass that waits for ever.
 inline constexpr double never = -1;
@@ -70,4 +70,4 @@ device_of(timetable_view const& table, int stage, int microbatch = 0) noexcept {
   return device_of(table.over(), stage, microbatch);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

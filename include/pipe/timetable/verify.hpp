@@ -21,7 +21,7 @@
 #include <cstddef>
 #include <limits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -316,4 +316,4 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
   return detail::verify_entered(table, entered, memory_limit);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Anything that text can be appended to: std::string, or a file behind a member `append`.
 template <class Sink>
@@ -134,4 +134,4 @@ void append(Sink& out, Part const&... parts) {
   (one(parts), ...);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

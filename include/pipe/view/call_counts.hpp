@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What the host asks of CUDA and NCCL in one iteration, beside what stages launch
 //! themselves. One stream for passes, one for every lane and one for every engine that copies; one
@@ -92,4 +92,4 @@ struct call_count {
   return sum;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

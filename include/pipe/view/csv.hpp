@@ -5,12 +5,12 @@
 //! @brief Timed passes as comma-separated values. Header for pipelining::write_csv.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/view/append.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Writes one line per pass, device after device, under the heading
 //!        `device,kind,stage,microbatch,chunk,start,end`. The kind is a letter:
@@ -39,4 +39,4 @@ void write_csv(Sink& out, timetable_view table) {
   }
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,15 +9,15 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_flows.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/timetable_caption.hpp>
 
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief True for the kinds at whose end what a plain forward pass has kept is free again.
 [[nodiscard]] constexpr bool frees_kept(pass_kind kind) noexcept {
@@ -66,9 +66,9 @@ peak_weight_inputs(timetable_view table, int device, timetable_caption const& ab
 
 //! @brief What is said of a timetable in one line; peaks are those of the device that holds most.
 struct timetable_figures {
-  double makespan = 0; //!< from the first start to the last end
-  double span = 0;     //!< of the device that takes longest from its first start to its last end
-  double bubble_rate = 0;          //!< on the span
+  double makespan = 0;    //!< from the first start to the last end
+  double span = 0;        //!< of the device that takes longest from its first start to its last end
+  double bubble_rate = 0; //!< on the span
   double makespan_bubble_rate = 0; //!< on the makespan
   double peak_activations = 0;     //!< in whole microbatches of one stage
   double peak_weight_inputs = 0;   //!< in whole microbatches of one stage
@@ -136,4 +136,4 @@ namespace detail {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,6 +6,7 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/timetable/cost.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/html/control.hpp>
 #include <pipe/view/html/data.hpp>
@@ -13,7 +14,6 @@
 #include <pipe/view/html/sliders.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/view.hpp>
-#include <pipe/timetable/cost.hpp>
 
 #include <cstddef>
 #include <span>
@@ -21,7 +21,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a page says beside its schedules.
 struct html_options {
@@ -98,4 +98,4 @@ void write_html(Sink& out,
   append(out, "</script>\n</body>\n</html>\n");
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -5,15 +5,15 @@
 //! @brief A timetable as one JSON object. Header for pipelining::write_json.
 
 #include <pipe/flow/pass.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/timetable_caption.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Appends a text in double quotes, with what JSON forbids inside escaped.
 template <text_sink Sink>
@@ -95,4 +95,4 @@ void write_json(Sink& out, timetable_view table, timetable_caption const& about)
   append(out, "]}\n");
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

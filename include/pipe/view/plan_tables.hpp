@@ -5,17 +5,17 @@
 //! @brief Plans for people: what each device calls, and what lies in its memory. Header for
 //! pipelining::describe_calls and pipelining::describe_memory.
 
+#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/view/call_counts.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/view/policy_cost.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -82,4 +82,4 @@ namespace detail {
   return text;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The bill of a policy for one plan.
 struct bill {
@@ -78,4 +78,4 @@ struct bill {
          " passes";
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

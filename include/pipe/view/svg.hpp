@@ -5,13 +5,13 @@
 //! @brief A timetable as a picture. Header for pipelining::write_svg.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/figures.hpp>
 #include <pipe/flow/shades.hpp>
-#include <pipe/view/timetable_caption.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/figures.hpp>
+#include <pipe/view/timetable_caption.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How large a picture may become.
 struct svg_options {
@@ -454,4 +454,4 @@ void write_svg(Sink& out,
   append(out, "</svg>\n");
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -7,11 +7,11 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/training_flows.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/timetable_caption.hpp>
-#include <pipe/timetable/metrics.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How wide a text may be and whether the terminal understands colours.
 struct text_options {
@@ -265,4 +265,4 @@ void write_text(Sink& out,
   detail::write_text_legend(out, grid);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -7,17 +7,17 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/append.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <cstddef>
 #include <span>
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Facts about a timetable that its passes do not show.
 struct timetable_caption {
@@ -125,4 +125,4 @@ void append_device_share(Sink& out, timetable_view const& table, double peak) {
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,11 +9,11 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/json.hpp>
 #include <pipe/view/timetable_caption.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <span>
@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A pass that has run: on which device, from when to when.
 struct measured_pass {
@@ -239,4 +239,4 @@ void write_trace(Sink& out,
   append(out, "\n]}\n");
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

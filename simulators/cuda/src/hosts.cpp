@@ -82,7 +82,8 @@ void model::leave() {
     hand_to_someone(me);
 }
 
-// Returns when the condition holds, or false when nobody has rung for so long and it still does not.
+// Returns when the condition holds, or false when nobody has rung for so long and it still does
+// not.
 bool model::wait_for_bell(host& me, nanoseconds length, std::function<bool()> const& condition) {
   std::shared_ptr<turn_bell> const bell = me.bell;
   while (!condition()) {

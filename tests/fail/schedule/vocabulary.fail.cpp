@@ -7,9 +7,9 @@
 // case 4: expected-error {{with_offload: a vocabulary in shards does not go with copies to the host}}
 // clang-format on
 #include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
-#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 
 namespace pp = pipelining;

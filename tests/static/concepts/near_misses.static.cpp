@@ -2,6 +2,7 @@
 // Every public concept takes a type that has all it asks for, and none that misses one thing.
 // Number 0 of each type below has everything; the others miss the requirement of that number, or
 // have it with another result.
+#include <pipe/attention.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
 #include <pipe/pipe.hpp>

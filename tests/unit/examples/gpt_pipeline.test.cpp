@@ -15,9 +15,9 @@
 #include <pipe/schedule/slice_v.hpp>
 #include <pipe/schedule/svpp.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
@@ -75,8 +75,8 @@ void check_slots(std::vector<slot_bytes> const& all, pp::timetable_view table, b
     CHECK(one.measured <= one.planned);
     CHECK(one.measured_on_host <= one.planned_on_host);
     CHECK((one.measured > 0) == offloads);
-    bool const copies = table.row_size(device) > 0 && offloads &&
-                        table.row_size(table.extents.devices + device) > 0;
+    bool const copies =
+      table.row_size(device) > 0 && offloads && table.row_size(table.extents.devices + device) > 0;
     CHECK((one.measured_on_host > 0) == copies);
     CHECK((one.planned_on_host > 0) == copies);
   }

@@ -2,11 +2,11 @@
 
 #include <doctest/doctest.h>
 
-#include <tools/timetable/patience.hpp>
 #include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tools/timetable/patience.hpp>
 #include <vector>
 
 using examples::with_patience;

@@ -3,9 +3,9 @@
 
 #include <chrono>
 #include <cstdio>
-#include <tools/timetable/progress_line.hpp>
 #include <string>
 #include <thread>
+#include <tools/timetable/progress_line.hpp>
 #include <unistd.h>
 
 namespace {

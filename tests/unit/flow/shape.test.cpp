@@ -42,10 +42,8 @@ TEST_CASE("the two directions of a bidirectional pipeline mirror each other") {
 }
 
 TEST_CASE("a custom placement may have any number of stages") {
-  pp::shape const extents{.devices = 4,
-                          .stages_per_device = 2,
-                          .where = pp::placement::custom,
-                          .extra_stages = 1};
+  pp::shape const extents{
+    .devices = 4, .stages_per_device = 2, .where = pp::placement::custom, .extra_stages = 1};
   CHECK(pp::stages(extents) == 9);
   CHECK_NOTHROW(pp::check_extents(extents));
   std::uint16_t const holders[] = {0, 1, 2, 3, 0, 1, 2, 3, 3};
@@ -61,8 +59,7 @@ TEST_CASE("the room of a row counts the microbatches of a route alone") {
 }
 
 TEST_CASE("pass_at undoes pass_index") {
-  pp::pipeline const over{
-    {.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
+  pp::pipeline const over{{.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
   for (int index = 0; index < pp::pass_indices(over); ++index)
     CHECK(pp::pass_index(over, pp::pass_at(over, index)) == index);
 }
@@ -83,14 +80,14 @@ TEST_CASE("extents that make no pipeline are named") {
                   std::invalid_argument);
   char const* const extra = "shape: stages beyond P V are for placement::custom, whose table says "
                             "where they are, and there are not less than 0 of them";
-  CHECK_THROWS_WITH_AS(pp::check_extents({.devices = 2, .extra_stages = 1}), extra, std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    pp::check_extents({.devices = 2, .extra_stages = 1}), extra, std::invalid_argument);
   CHECK_THROWS_WITH_AS(
     pp::check_extents({.devices = 2, .where = pp::placement::custom, .extra_stages = -1}),
     extra,
     std::invalid_argument);
-  CHECK_THROWS_AS(pp::check_extents({.devices = 60000,
-                                     .where = pp::placement::custom,
-                                     .extra_stages = 6000}),
-                  std::invalid_argument);
+  CHECK_THROWS_AS(
+    pp::check_extents({.devices = 60000, .where = pp::placement::custom, .extra_stages = 6000}),
+    std::invalid_argument);
   CHECK_NOTHROW(pp::check_extents({.devices = 1024, .microbatches = 8192}));
 }

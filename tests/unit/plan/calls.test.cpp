@@ -3,8 +3,8 @@
 // table.
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
-#include <pipe/view/policy_cost.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/view/policy_cost.hpp>
 
 #include <doctest/doctest.h>
 

@@ -2,13 +2,13 @@
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower.hpp>
-#include <pipe/view/call_counts.hpp>
-#include <pipe/view/policy_cost.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/call_counts.hpp>
+#include <pipe/view/policy_cost.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The mistakes that families of schedules make possible, each planted in a timetable or a plan that
 // was sound, and the sentence that names it: before the run, whatever wrote the rows.
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/prove.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/difference.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
-#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/plan/lower.hpp>
 #include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/lower.hpp>
 #include <pipe/plan/static_plan.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What follows complete gradients: where it stands in a plan, and that the proof wants it there.
-#include <pipe/plan/lower.hpp>
-#include <pipe/plan/prove.hpp>
-#include <pipe/view/call_counts.hpp>
 #include <pipe/plan/describe.hpp>
 #include <pipe/plan/difference.hpp>
 #include <pipe/plan/fingerprint.hpp>
-#include <pipe/view/plan_tables.hpp>
+#include <pipe/plan/lower.hpp>
+#include <pipe/plan/prove.hpp>
 #include <pipe/plan/static_plan.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -17,6 +15,8 @@
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/call_counts.hpp>
+#include <pipe/view/plan_tables.hpp>
 
 #include <doctest/doctest.h>
 

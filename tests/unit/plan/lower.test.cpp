@@ -6,8 +6,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 
@@ -96,7 +96,8 @@ void check_plan(pp::timetable_view table) {
   pp::plan_view const view = work;
   int crossing = 0;
   for (int i = 0; i < table.size(); ++i)
-    crossing += pp::receiver(pp::timetable_view(table).over(), table.passes[i]) != pp::nothing ? 1 : 0;
+    crossing +=
+      pp::receiver(pp::timetable_view(table).over(), table.passes[i]) != pp::nothing ? 1 : 0;
   CHECK(static_cast<int>(work.items.size()) == table.size() + 2 * crossing);
   for (int device = 0; device < table.extents.devices; ++device) {
     CHECK(view.layout(device, pp::slot_class::activation).count ==
@@ -313,8 +314,9 @@ TEST_CASE("sizes that are negative or whose sums overflow are refused with a sen
   CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.activation = 1LL << 62}),
                        doctest::Contains("over the memory limit"),
                        std::length_error);
-  CHECK_THROWS_WITH_AS(pp::lower(table, pp::uniform_sizes{.activation = -8}),
-                       "plan: the sizes give -8 bytes for class activation on device 0; a size must "
-                       "not be negative",
-                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    pp::lower(table, pp::uniform_sizes{.activation = -8}),
+    "plan: the sizes give -8 bytes for class activation on device 0; a size must "
+    "not be negative",
+    std::invalid_argument);
 }

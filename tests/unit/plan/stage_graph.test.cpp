@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans of stages that are no chain: messages counted by hand, and plans broken in every place.
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/fingerprint.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
-#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>

@@ -133,7 +133,8 @@ void check_exchanges(Schedule const& schedule) {
 
 pp::plan plan_with_exchanges() {
   return pp::lower<pp::exchanges_at_once>(
-    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}), support::single_words);
+    pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, pp::interlaced>>({3, 4}),
+    support::single_words);
 }
 
 } // namespace

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/training_flows.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/exact.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
@@ -12,15 +16,11 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
-#include <pipe/planner/search/exact.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>

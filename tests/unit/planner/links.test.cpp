@@ -5,13 +5,13 @@
 #include <pipe/planner/model/links.hpp>
 #include <pipe/planner/model/measured.hpp>
 #include <pipe/planner/model/one_clock.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/exact.hpp>
+#include <pipe/planner/search/order_search.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/search/exact.hpp>
-#include <pipe/planner/search/order_search.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 

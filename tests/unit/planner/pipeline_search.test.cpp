@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/planner/search/exact.hpp>
+#include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/exact.hpp>
-#include <pipe/planner/cut/layer_partition.hpp>
-#include <pipe/planner/search/pipeline_search.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>

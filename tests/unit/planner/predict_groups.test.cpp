@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Groups of GPUs that share sequences: against the model on one GPU, tensor parallelism, and sums
 // by hand.
-#include <pipe/planner/model/predict_groups.hpp>
 #include <pipe/planner/cut/sequence_groups.hpp>
+#include <pipe/planner/model/predict_groups.hpp>
 
 #include <doctest/doctest.h>
 

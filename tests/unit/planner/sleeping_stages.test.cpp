@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A choice by prediction against the clock: stages that sleep, so that two cores run any number of
 // devices.
+#include <pipe/plan/lower.hpp>
 #include <pipe/planner/model/cost_file.hpp>
 #include <pipe/planner/model/measured.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
@@ -202,8 +202,8 @@ bool picks_well(unsigned seed) {
 
 } // namespace
 
-// Ten models take two minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for them, else two
-// are run. Another program may spoil what a pick is made from, so a model may be measured anew.
+// Ten models take two minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for them, else
+// two are run. Another program may spoil what a pick is made from, so a model may be measured anew.
 TEST_CASE("the pick by prediction is within 3 % of the best that is measured, for ten models") {
   unsigned const models = std::getenv("PIPELINING_TEST_EVERYTHING") != nullptr ? 10 : 2;
   for (unsigned seed = 1; seed <= models; ++seed) {

@@ -20,10 +20,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <tools/support/exchange_on_one_device.hpp>
 #include <limits>
 #include <random>
 #include <span>
+#include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace pp = pipelining;

@@ -13,11 +13,11 @@
 #include <pipe/schedule/seq1f1b_interleaved.hpp>
 #include <pipe/schedule/stp.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
-#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>
@@ -265,7 +265,8 @@ TEST_CASE("in the checked mode, weights that have been released are poison") {
 }
 
 TEST_CASE("a schedule with sharded weights says what a stage lacks") {
-  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
+  auto const table =
+    pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
   std::vector<support::arithmetic_stage> model(2);
   CHECK_THROWS_WITH_AS(
     (pp::thread_runner{pp::lower(table, sharded_sizes{}), model}),
@@ -275,6 +276,7 @@ TEST_CASE("a schedule with sharded weights says what a stage lacks") {
 }
 
 TEST_CASE("an evaluation says that it gathers no weights") {
-  auto const table = pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
+  auto const table =
+    pp::make_timetable(pp::with_sharded_weights<pp::GPipe>{}, {2, 2}, gather_costs);
   CHECK_THROWS_AS((void)pp::lower_evaluation(table), std::invalid_argument);
 }

@@ -9,8 +9,8 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/v_shape.hpp>
-#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 

@@ -33,7 +33,8 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
     stage.barriers = Barriers;
     weights.push_back(stage.weight = random() | 1u);
   }
-  pp::thread_runner runner(pp::lower<Policy>(table, support::single_words), model, {.guarded = true});
+  pp::thread_runner runner(
+    pp::lower<Policy>(table, support::single_words), model, {.guarded = true});
   int const steps = 2;
   for (int step = 0; step < steps; ++step)
     runner.step();

@@ -2,9 +2,9 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
+#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/planner/cut/chunk_sequences.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>

@@ -2,6 +2,8 @@
 // Every schedule type with every parameter: P up to 12, M up to 30, V up to 4, C up to 6. The full
 // range takes some minutes; PIPELINING_TEST_EVERYTHING=1 in the environment asks for it, else some
 // sizes stand for all.
+#include <pipe/planner/search/v_auto.hpp>
+#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chimera.hpp>
@@ -27,8 +29,6 @@
 #include <pipe/schedule/zero_bubble_auto.hpp>
 #include <pipe/schedule/zero_bubble_interleaved.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/v_auto.hpp>
-#include <pipe/planner/search/v_continuous.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>

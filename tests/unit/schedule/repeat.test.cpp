@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/block/placed_on.hpp>
 #include <pipe/schedule/block/repeat.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble_auto.hpp>
-#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>

@@ -3,21 +3,21 @@
 // layers against all cuts.
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/training_kinds.hpp>
-#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/planner/cut/round_stages.hpp>
+#include <pipe/planner/search/bounds.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/round_pipe.hpp>
 #include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/cut/round_stages.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 
 #include <doctest/doctest.h>
 

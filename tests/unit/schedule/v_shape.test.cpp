@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/schedule/v_one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble_v.hpp>
-#include <pipe/planner/search/v_auto.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -164,8 +164,7 @@ TEST_CASE("chunks on a V hold less and wait less than whole sequences") {
         CHECK((pp::span_of(cut) - work * chunks) / chunks <= pp::span_of(whole) - work);
         CHECK(pp::peak_activations(cut) <=
               pp::ratio{2 * ((devices + 2) / 2) + 2 * (chunks - 1), chunks});
-        auto const least =
-          pp::make_timetable(pp::VMinChunked<pp::dynamic>{.chunks = chunks}, size);
+        auto const least = pp::make_timetable(pp::VMinChunked<pp::dynamic>{.chunks = chunks}, size);
         CHECK(pp::peak_activations(least) <=
               pp::ratio{2 * ((devices + 4) / 3) + 2 * (chunks - 1), chunks});
         auto const zero =
@@ -216,6 +215,7 @@ TEST_CASE("offsets, limits and times that cannot work are refused") {
     std::invalid_argument);
   CHECK_THROWS_WITH_AS(
     static_cast<void>(pp::make_timetable<pp::VMin>({4, 8}, pp::uniform_cost{-1, 1, 1, 0})),
-    "cost model: the time of forward on stage 0 for chunk 0 must be a finite number and not negative",
+    "cost model: the time of forward on stage 0 for chunk 0 must be a finite number and not "
+    "negative",
     std::invalid_argument);
 }

@@ -16,11 +16,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tools/timetable/published_vocabulary.hpp>
 #include <random>
 #include <sstream>
 #include <string>
 #include <tests/support/golden_lines.hpp>
+#include <tools/timetable/published_vocabulary.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -401,7 +401,8 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
                             pp::pass_kind::logits_gradient,
                             pp::pass_kind::embed_gradient}) {
       pp::device_orders orders{good.extents, good.passes, good.offsets, good.tables};
-      orders.passes.erase(orders.passes.begin() + static_cast<std::ptrdiff_t>(entry_of(kind, 3, 5)));
+      orders.passes.erase(orders.passes.begin() +
+                          static_cast<std::ptrdiff_t>(entry_of(kind, 3, 5)));
       --orders.offsets[4];
       auto const verdict = pp::verify(pp::simulate(orders, cost));
       CHECK(verdict.broken == pp::rule::missing_pass);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/cut/sequence_partition.hpp>
+#include <pipe/schedule/one_f_one_b.hpp>
+#include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/links.hpp>
 #include <pipe/view/html/timeline.hpp>
-#include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/schedule/seq1f1b.hpp>
-#include <pipe/planner/cut/sequence_partition.hpp>
-#include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/make_timetable.hpp>
 
 #include <doctest/doctest.h>
 

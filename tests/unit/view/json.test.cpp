@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/json.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/json.hpp>
 
 #include <doctest/doctest.h>
 

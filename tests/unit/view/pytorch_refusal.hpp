@@ -4,8 +4,8 @@
 //! @file
 //! @brief What is said of a file of PyTorch's that cannot be a schedule.
 
-#include <pipe/view/pytorch/read_csv.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/pytorch/read_csv.hpp>
 
 #include <stdexcept>
 #include <string>

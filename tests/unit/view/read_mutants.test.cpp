@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Files that the library has written, with cells and lines dropped, doubled, swapped and renamed:
 // each is read or refused by a sentence. Sanitizers see what is read outside of its array.
-#include <pipe/view/pytorch/read_csv.hpp>
-#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/pytorch/read_csv.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 
 #include <doctest/doctest.h>
 

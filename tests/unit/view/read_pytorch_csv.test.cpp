@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/pytorch/read_csv.hpp>
-#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/metrics.hpp>
+#include <pipe/view/pytorch/read_csv.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 
 #include <doctest/doctest.h>
 

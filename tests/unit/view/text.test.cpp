@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/text.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/text.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/trace.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
-#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/schedule/zero_bubble.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/trace.hpp>
 
 #include <doctest/doctest.h>
 

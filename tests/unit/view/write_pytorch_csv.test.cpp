@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/view/pytorch/write_csv.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/stp.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
-#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
 
 #include <doctest/doctest.h>
 
@@ -59,10 +59,11 @@ TEST_CASE("what the format cannot say is refused") {
     std::invalid_argument);
   CHECK_THROWS_AS(written(pp::make_orders(pp::DualPipe<>{}, {2, 4}), pp::pytorch_content::passes),
                   std::invalid_argument);
-  CHECK_THROWS_WITH_AS(written(pp::make_orders(pp::HelixPipe<>{}, {2, 4}), pp::pytorch_content::passes),
-                       "write_pytorch_csv: PyTorch's format has one device for every stage, but "
-                       "here it depends on the microbatch",
-                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(
+    written(pp::make_orders(pp::HelixPipe<>{}, {2, 4}), pp::pytorch_content::passes),
+    "write_pytorch_csv: PyTorch's format has one device for every stage, but "
+    "here it depends on the microbatch",
+    std::invalid_argument);
   CHECK_THROWS_WITH_AS(written(pp::make_orders(pp::STP<>{}, {2, 5}), pp::pytorch_content::passes),
                        "write_pytorch_csv: PyTorch's pairs are of a forward pass and a backward "
                        "pass, not 0F4 and 3W0; "

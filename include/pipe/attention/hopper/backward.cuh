@@ -9,7 +9,8 @@
 //! group in turn, so that it alone has all that its keys get and adds it to the running gradients
 //! once. Products are transposed: rows are keys, so weights never leave the registers. Gradients of
 //! the logits do: dK takes them from registers, dQ from shared memory, where both warpgroups put
-//! theirs. dQ is a sum over blocks: lanes add it to floats in memory, straight from their registers.
+//! theirs. dQ is a sum over blocks: lanes add it to floats in memory, straight from their
+//! registers.
 //!
 //! Five products of tiles. While the weights are made, dO meets the values; while dQ is added, dK
 //! is summed and the next queries meet their keys.
@@ -27,7 +28,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! One consumer: 64 keys.
 template <int Dim, query_order Order, class Element, mask Mask, score Score>
@@ -181,4 +182,4 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
     });
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the backward kernel for Hopper: 128 keys, at head dim 256 64, stay with
 //! their values, queries and dO come in steps, through a ring of stages.
@@ -25,9 +25,9 @@ struct hopper_backward_shape {
   static_assert(Dim == 64 || Dim == 128 || Dim == 256,
                 "attention::hopper_backward_shape: the head dim must be 64, 128 or 256, because "
                 "tiles are laid out for these");
-  static constexpr int dim = Dim;                        //!< elements of a head
-  static constexpr int consumers = 2;                    //!< warpgroups that multiply
-  static constexpr int threads = 128 * (1 + consumers);  //!< of a block: one warpgroup copies
+  static constexpr int dim = Dim;                       //!< elements of a head
+  static constexpr int consumers = 2;                   //!< warpgroups that multiply
+  static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies
   //! Whether consumers share all keys and have half of the head dim each; else each has its own
   //! keys.
   static constexpr bool is_wide = Dim == 256;
@@ -37,17 +37,17 @@ struct hopper_backward_shape {
   static constexpr int step = queries_of_step(kernel_family::hopper, Dim); //!< queries of a stage
   //! Queries whose weights a consumer makes at once.
   static constexpr int part = is_wide ? 32 : 64;
-  static constexpr int parts = Dim == 64 ? 2 : 1;        //!< of a step that a consumer makes
-  static constexpr int stages = is_wide ? 2 : 3;         //!< steps on the way
-  static constexpr int row_bytes = Dim * 2;              //!< of one query, key, value or dO
+  static constexpr int parts = Dim == 64 ? 2 : 1;         //!< of a step that a consumer makes
+  static constexpr int stages = is_wide ? 2 : 3;          //!< steps on the way
+  static constexpr int row_bytes = Dim * 2;               //!< of one query, key, value or dO
   static constexpr int own_tile_bytes = rows * row_bytes; //!< one tile of keys, or of values
   static constexpr int own_bytes = 2 * own_tiles * own_tile_bytes; //!< all keys and values
-  static constexpr int tile_bytes = step * row_bytes;    //!< one tile of a stage
+  static constexpr int tile_bytes = step * row_bytes;              //!< one tile of a stage
   //! Gradients of the logits of 64 queries, or their weights.
   static constexpr int gradient_bytes = keys * 64 * 2;
   //! Places for these in a step: one for each part; or one for weights and one for gradients.
   static constexpr int places = is_wide ? 2 : parts;
-  static constexpr int number_bytes = 2 * step * 4;      //!< of a stage: two floats per query
+  static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
   //! Of the barriers, and of what a stage tells.
   static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 16;
   //! Bytes of shared memory that a block takes.
@@ -58,8 +58,8 @@ struct hopper_backward_shape {
   static constexpr int consumer_registers = Dim == 64 ? 232 : 240; //!< of a thread that multiplies
 };
 
-//! @brief The tensors of a backward call as the copy engine sees them. Boxes: keys and values of one
-//! consumer, queries and dO of one step.
+//! @brief The tensors of a backward call as the copy engine sees them. Boxes: keys and values of
+//! one consumer, queries and dO of one step.
 struct hopper_backward_maps {
   CUtensorMap key;             //!< read
   CUtensorMap value;           //!< read
@@ -178,7 +178,8 @@ struct backward_consumer {
 };
 
 //! Makes the barriers and gives everybody a role: copy(memory, is_first_lane) and
-//! tell(memory, lane) for a warp each, order(memory) for one thread, consume(consumer) for two warpgroups.
+//! tell(memory, lane) for a warp each, order(memory) for one thread, consume(consumer) for two
+//! warpgroups.
 //! @param take gives the work; asked by one thread
 template <class Shape, class Take, class Copy, class Tell, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
@@ -203,7 +204,8 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
   }
   __syncthreads();
   // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
-  int const warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
+  int const warp =
+    __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;
   if (warp >= 0) {
     give_registers<Shape::copy_registers>();
@@ -222,4 +224,4 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Numbers of the queries of a stage: log-sum-exps as powers of two, then dO . O; by one warp.
 //! @param from two of each query
@@ -26,12 +26,12 @@ __device__ inline void tell_numbers(std::uint32_t to, float const* from, int lan
   }
 }
 
-//! How a step of queries and a tile of keys meet. Asks for everything anew, so that nothing stays in
-//! a register from one tile to the next.
+//! How a step of queries and a tile of keys meet. Asks for everything anew, so that nothing stays
+//! in a register from one tile to the next.
 //! @param index of the tile of keys
 template <class Shape, class Call>
-__device__ inline tile_cover cover_of(
-  Call const& c, backward_memory<Shape> const& memory, int head, int step, int index) {
+__device__ inline tile_cover
+cover_of(Call const& c, backward_memory<Shape> const& memory, int head, int step, int index) {
   int const query = step * Shape::step;
   int const key = index * Shape::keys;
   int const queries = min(Shape::step, static_cast<int>(c.p.query_length) - query);
@@ -90,7 +90,8 @@ __device__ inline void copy_for_keys(Call const& c,
         arrive_expecting(memory.full(place.stage), 2 * Shape::tile_bytes);
         tile_place const from{step * Shape::step, head(), batch};
         load_tile(memory.step(0, place.stage), maps.query, from, memory.full(place.stage));
-        load_tile(memory.step(1, place.stage), maps.output_gradient, from, memory.full(place.stage));
+        load_tile(
+          memory.step(1, place.stage), maps.output_gradient, from, memory.full(place.stage));
       }
       __syncwarp();
       if constexpr (Order == query_order::kept) {
@@ -126,9 +127,9 @@ tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, i
     more = read_slot(memory.slot(place.stage)) != no_more_tiles;
     if (more) {
       tell_numbers<Shape::step>(memory.numbers(place.stage),
-                                sums.numbers + static_cast<std::int64_t>(read_slot(
-                                                 memory.sums(place.stage))) *
-                                                 (2 * Shape::step),
+                                sums.numbers +
+                                  static_cast<std::int64_t>(read_slot(memory.sums(place.stage))) *
+                                    (2 * Shape::step),
                                 lane);
     }
     arrive_warp(memory.full(place.stage), lane == 0);
@@ -139,8 +140,7 @@ tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, i
 //! Gives the consumers their turn when the tile before has added, and hands it on when they have.
 //! They release no stage before their turn, so what it tells stays till then.
 template <class Shape>
-__device__ inline void keep_order(query_sums const& sums,
-                                  backward_memory<Shape> const& memory) {
+__device__ inline void keep_order(query_sums const& sums, backward_memory<Shape> const& memory) {
   ring_place<Shape::stages> place;
   std::uint32_t parity = 0;
 #pragma unroll 1
@@ -161,4 +161,4 @@ __device__ inline void keep_order(query_sums const& sums,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

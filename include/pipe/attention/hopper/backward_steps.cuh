@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Adds four floats to memory; does not wait.
 __device__ inline void add_four(float* to, float const* four) {
@@ -122,4 +122,4 @@ struct key_steps {
   }
 };
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

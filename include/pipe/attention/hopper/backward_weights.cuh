@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 __device__ inline float2 read_two(std::uint32_t from) {
   float2 two;
@@ -96,4 +96,4 @@ __device__ __forceinline__ void make_hopper_gradients(std::uint32_t (&to)[Count 
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

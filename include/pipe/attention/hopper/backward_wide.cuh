@@ -18,7 +18,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! One consumer: half of the head dim.
 template <query_order Order, class Element, mask Mask, score Score>
@@ -151,4 +151,4 @@ struct wide_key_consumer {
   }
 };
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -20,7 +20,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Launch bounds of a kernel for sm_90a that is launched with so many threads.
 template <int Threads>
@@ -75,9 +75,9 @@ hopper_code code_of_kernel(void const* kernel) {
                                                     : hopper_code::there;
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Says whether the current GPU runs the kernels for Hopper: compute capability 9.0.
 //! @throws cuda::error where the runtime cannot say
@@ -86,4 +86,4 @@ namespace pipelining::inline v0_2::attention {
          detail::attribute_of_device(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -25,7 +25,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
@@ -333,4 +333,4 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

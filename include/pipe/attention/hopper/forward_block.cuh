@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
 //! registers without spills. Scores beside plain need some registers themselves. At 64 the
@@ -197,4 +197,4 @@ each_key_tile(Call const& c, hopper_work const& work, int begin, int end, Visit 
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

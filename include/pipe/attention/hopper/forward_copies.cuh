@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Tells the consumers what the next piece of work is.
 template <class Memory>
@@ -75,4 +75,4 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
   arrive(memory.query_full());
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Gives up where the block's shared memory does not begin at a multiple of 1024 bytes, as its
 //! declaration asks: swizzled tiles would trade places otherwise.
@@ -154,4 +154,4 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

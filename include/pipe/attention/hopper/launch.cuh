@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Refuses GPUs other than Hopper, and programs without code for it.
 //! @param code  gives what the program has for sm_90a; asked only where the GPU is a Hopper
@@ -75,4 +75,4 @@ void launch_staying(void const* kernel, std::int64_t work, void** arguments, cud
               "cudaLaunchKernel");
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 inline constexpr int panel_width = 64;        // elements
 inline constexpr int panel_row_bytes = 128;   // of one row of a panel
@@ -136,4 +136,4 @@ keep_hopper_rows(std::uint32_t tile, float const (&d)[Count], int row, int colum
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

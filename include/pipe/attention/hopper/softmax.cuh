@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Logits [64, keys] of a tile from products, in place. Whole: every pair exists and is kept.
 //! @param at   of the lane's first row and column
@@ -135,4 +135,4 @@ struct row_pair {
   }
 };
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -18,7 +18,7 @@
 #include <string>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief A tensor [batch, length, heads, dim] as five dimensions, innermost first: 64 elements of
 //! a panel, length, panels of a head, heads, batch. A box is `rows` tokens of one head, all panels.
@@ -152,4 +152,4 @@ template <class Element>
   return map;
 }
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! An element type in the names of instructions.
 template <class Element>
@@ -148,4 +148,4 @@ start_product(float (&d)[32], std::uint32_t const (&a)[4], std::uint64_t b) {
 
 // clang-format on
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -22,7 +22,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Scratch memory of the host implementation; keep one per thread and a warm call allocates
 //! nothing.
@@ -265,4 +265,4 @@ void logits_of_row(Mask const& m,
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

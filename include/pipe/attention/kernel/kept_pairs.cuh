@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Which pairs of a tile are kept, a bit for each column of the lane: asked for in a loop of its
 //! own, which takes few registers beside those of the products.
@@ -37,4 +37,4 @@ ask_mask(std::uint32_t (&kept)[Halves], pair_position at, int rows, int columns,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 inline constexpr int merge_threads = 128; //!< four rows of a block, one per warp
 
@@ -93,4 +93,4 @@ void launch_merge(parameters p,
     "cudaLaunchKernel");
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

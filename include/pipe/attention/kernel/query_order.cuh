@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! A tile of keys of one key head.
 struct key_work {
@@ -79,4 +79,4 @@ __device__ inline void write_after(std::int32_t* to, int tile) {
                : "memory");
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! What backward needs of a query: log-sum-exp as a power of two, and dO . O.
 struct query_statistics {
@@ -62,4 +62,4 @@ __device__ inline void find_means(
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 inline constexpr int start_sums_threads = 128;
 inline constexpr int finish_sums_threads = 256;
@@ -122,4 +122,4 @@ __device__ inline void finish_sums_block(Call const& c, query_sums const& from) 
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

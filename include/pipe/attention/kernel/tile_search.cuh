@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! What a slot says: 2 * tile, + 1 where every pair has to be asked; or that there are no more.
 inline constexpr int no_more_tiles = -1;
@@ -89,4 +89,4 @@ find_query_tile(parameters const& p, Mask const& m, tile_position at, int head, 
   return {head, 0, tile_cover::skip};
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Element types that the matrix units multiply.
 template <class Element>
@@ -143,4 +143,4 @@ __device__ inline float largest_of_row(float x) {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
@@ -220,4 +220,4 @@ struct backward_block {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Adds a number to memory; does not wait.
 __device__ inline void add_one(float* to, float x) {
@@ -248,4 +248,4 @@ __device__ inline void run_backward_block(backward_call<Element, Mask, Score> co
   all.run();
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

@@ -12,7 +12,7 @@
 
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Products to weights (in s) and to gradients of the products (in d, which comes with dO . V).
 //! Rows are keys and columns queries.
@@ -65,4 +65,4 @@ __device__ inline void make_gradients(float (&s)[Tiles][Columns][4],
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

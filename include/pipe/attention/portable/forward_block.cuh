@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention {
+namespace pipelining::inline v0_3::attention {
 
 //! @brief Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
 //! spills. Scores beside plain need some registers themselves.
@@ -160,4 +160,4 @@ struct forward_block {
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2::attention
+} // namespace pipelining::inline v0_3::attention

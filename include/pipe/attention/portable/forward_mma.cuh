@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! The work of one block.
 template <int Dim, class Element, mask Mask, score Score, class Splits>
@@ -108,4 +108,4 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

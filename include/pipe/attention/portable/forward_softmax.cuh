@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace pipelining::inline v0_2::attention::detail {
+namespace pipelining::inline v0_3::attention::detail {
 
 //! Products to logits.
 //! @param at of the lane's first row and column
@@ -225,4 +225,4 @@ __device__ inline void finish_split(softmax_state<Tiles, Dim>& state,
   }
 }
 
-} // namespace pipelining::inline v0_2::attention::detail
+} // namespace pipelining::inline v0_3::attention::detail

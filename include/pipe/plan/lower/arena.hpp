@@ -17,7 +17,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Slots start at multiples of this many bytes, which suits every copy engine and vector
 //! load.
@@ -190,4 +190,4 @@ constexpr arena_sizes lay_out(data_uses const& uses,
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

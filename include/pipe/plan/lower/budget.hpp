@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The first device whose arena is larger than the limit, with the class that takes the most
 //! of it and the pass at which that class reaches its peak.
@@ -57,4 +57,4 @@ struct over_budget {
   return {};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

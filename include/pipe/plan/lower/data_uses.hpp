@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Where an instance of a datum is on a device.
 struct held_datum {
@@ -52,21 +52,21 @@ brings(pipeline const& over, bool makes, bool adds, chunk_order order, pass cons
 
 //! One effect of a kind on a pipeline, worked out for walks over many passes.
 struct data_use {
-  std::uint8_t of = 0;     //!< the datum
-  std::uint8_t pool = 0;   //!< where it lies
-  std::int8_t stage = 0;   //!< of its own stage, of those before (-1), after (+1) or `beside` it
-  std::int8_t reader = 0;  //!< it is there where such stages exist
+  std::uint8_t of = 0;    //!< the datum
+  std::uint8_t pool = 0;  //!< where it lies
+  std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `beside` it
+  std::int8_t reader = 0; //!< it is there where such stages exist
   std::int8_t outputs_before = 0; //!< what its kind makes for other stages before it
-  bool per_reader = false; //!< there is one for each of them
-  pass_kind maker{};       //!< the kind that a pass that has made it is named after
-  bool lies = false;       //!< in a slot, in this pipeline
-  bool nowhere = false;    //!< lies where the library has no slots
-  bool whole = false;      //!< one per unit
-  bool makes = false;      //!< brings it to life
-  bool adds = false;       //!< brings it to life where its chunk comes first
-  bool frees = false;      //!< uses it last
-  bool works_in = false;   //!< the kind frees what it makes itself
-  bool left_alone = false; //!< used last where no kind that would free it runs
+  bool per_reader = false;        //!< there is one for each of them
+  pass_kind maker{};              //!< the kind that a pass that has made it is named after
+  bool lies = false;              //!< in a slot, in this pipeline
+  bool nowhere = false;           //!< lies where the library has no slots
+  bool whole = false;             //!< one per unit
+  bool makes = false;             //!< brings it to life
+  bool adds = false;              //!< brings it to life where its chunk comes first
+  bool frees = false;             //!< uses it last
+  bool works_in = false;          //!< the kind frees what it makes itself
+  bool left_alone = false;        //!< used last where no kind that would free it runs
   chunk_order order = chunk_order::ascending; //!< where it adds
   int first = 0; //!< in a chain, the number of the first instance that a pass of stage 0 is about
 };
@@ -79,8 +79,8 @@ struct data_uses {
     int count = 0;
     //! Which chunk ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    int product = nothing;           //!< the first datum made for other stages
-    int first_product = 0;           //!< in a chain, the number of its first instance
+    int product = nothing; //!< the first datum made for other stages
+    int first_product = 0; //!< in a chain, the number of its first instance
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -89,8 +89,8 @@ struct data_uses {
   pipeline over;
   int stage_count;
   int unit_count;
-  int width;                //!< the most neighbours of a stage on one side
-  list of[most_kinds][4]{}; // [kind][1 with a stage before + 2 with a stage after]
+  int width;                    //!< the most neighbours of a stage on one side
+  list of[most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
   bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
 
   constexpr explicit data_uses(pipeline const& whose)
@@ -223,4 +223,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

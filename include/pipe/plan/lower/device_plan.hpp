@@ -21,15 +21,15 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What the devices of a plan share while they are lowered, on arrays of the caller.
 struct lowering {
   data_uses const& uses;
   bool evaluates = false;
-  held_datum* held;   // [instance_indices]
-  int first_wait;     // waits of the devices before
-  bool hooks = false; // steps that are not about passes
+  held_datum* held;        // [instance_indices]
+  int first_wait;          // waits of the devices before
+  bool hooks = false;      // steps that are not about passes
   further_slots further{}; // to write
   int* readers = nullptr;  // as in slot_state
 };
@@ -161,4 +161,4 @@ constexpr lowered_device lower_device(lowering const& shared,
   return {lanes, written, lay_out(shared.uses, work, sizes, layouts, further), further.count};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The items of one device, in storage of the caller.
 struct program {
@@ -151,4 +151,4 @@ constexpr void assign_groups(program& mine, int const* position_at_peer, bool du
   }
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

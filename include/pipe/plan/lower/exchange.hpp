@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The number of values of `exchange_of`.
 [[nodiscard]] constexpr int exchange_indices(pipeline const& over) noexcept {
@@ -52,4 +52,4 @@ exchange_of(pipeline const& over, pass const& maker, int number) noexcept {
   return receivers == over.extents.devices - 1;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -7,7 +7,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/device_program.hpp>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief Who used the slots of the classes that no pass uses: tied gradients, then totals.
 struct slot_uses {
@@ -95,4 +95,4 @@ constexpr void assign_given_slots(
   use(others, first, count, writes, by);
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! A binary heap of rows, the one whose next pass ends first on top; equal ends go by row number.
 struct row_heap {
@@ -57,14 +57,14 @@ struct row_heap {
 //!        stop after any pass and go on later.
 struct order_merge {
   timetable_view table; //!< whose rows are merged
-  int* order;    //!< [n], entries in global order
+  int* order;           //!< [n], entries in global order
   //! [pass_indices]; null where every pass takes time: then whoever ends first waits for nothing
   //! that is not in the order yet.
   bool* emitted;
-  int* next;     //!< [rows]
-  double* key;   //!< [rows], the end of each row's next pass
-  int* heap;     //!< [rows]
-  bool* waiting; //!< [rows], rows whose next pass waits for a pass not in the order yet
+  int* next;          //!< [rows]
+  double* key;        //!< [rows], the end of each row's next pass
+  int* heap;          //!< [rows]
+  bool* waiting;      //!< [rows], rows whose next pass waits for a pass not in the order yet
   int heap_count = 0; //!< devices on the heap
   int count = 0;      //!< passes in the order
 };
@@ -83,8 +83,7 @@ must_wait(order_merge const& merge, pipeline const& over, int entry, int end) no
 }
 
 //! Puts a row into the heap if all that its next pass waits for is in the order already.
-constexpr void
-offer(order_merge& merge, pipeline const& over, row_heap& heap, int row) noexcept {
+constexpr void offer(order_merge& merge, pipeline const& over, row_heap& heap, int row) noexcept {
   int const entry = merge.next[row];
   int const end = merge.table.offsets[row + 1];
   if (entry == end)
@@ -162,8 +161,7 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
       ++merge.next[row];
       if (merge.emitted != nullptr)
         emit(merge, over, heap, row, table.passes[entry]);
-    } while (merge.next[row] < table.offsets[row + 1] &&
-             table.passes[merge.next[row]].overlapped);
+    } while (merge.next[row] < table.offsets[row + 1] && table.passes[merge.next[row]].overlapped);
     if (merge.emitted != nullptr) {
       offer(merge, over, heap, row);
     } else if (merge.next[row] < table.offsets[row + 1]) {
@@ -177,4 +175,4 @@ constexpr int advance(order_merge& merge, int budget) noexcept {
   return appended;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

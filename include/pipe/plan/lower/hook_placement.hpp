@@ -15,7 +15,7 @@
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief Places the steps that follow complete gradients into the global order of passes and
 //! messages.
@@ -100,4 +100,4 @@ constexpr void push_event(hook_placement& work, int index) noexcept {
   push(work, what);
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

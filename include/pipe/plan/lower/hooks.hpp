@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief True when a stage is one of the two that share a tied weight. A pipeline of one stage
 //! shares nothing.
@@ -174,4 +174,4 @@ constexpr void place_hooks(hook_placement& work) noexcept {
     place_totals(work);
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

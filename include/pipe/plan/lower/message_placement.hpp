@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
 //! that it makes, both named by the pass's entry in the timetable.
@@ -164,4 +164,4 @@ constexpr int advance(message_placement& work, int budget) noexcept {
   return work.next - start;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! An array that lives as long as its scope; without a value its elements are not initialised.
 template <class T>
@@ -57,4 +57,4 @@ private:
   int size_ = 0;
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -14,7 +14,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The slots of one class: those free again, in the order in which they became free.
 //!
@@ -405,4 +405,4 @@ assign_slots(slot_state& state, program& work, int* needs, int* need_counts) noe
   slot_walk(state, work, needs, need_counts).run();
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

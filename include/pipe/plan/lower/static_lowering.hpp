@@ -23,7 +23,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Passes or items that one constant evaluation of a plan works through: an item takes more steps
 //! than a pass of a timetable.
@@ -302,4 +302,4 @@ struct static_lowering {
                                   Timed::view.first_units};
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

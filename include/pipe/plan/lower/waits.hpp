@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The most waits per item, on average: without copies an item needs at most two items of
 //! other streams for each of its neighbours, since all slots but those of messages go from pass to
@@ -147,4 +147,4 @@ constexpr int assign_waits(program& work,
   return out.count;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -11,7 +11,7 @@
 #include <pipe/plan/prove/slots.hpp>
 #include <pipe/plan/prove/steps.hpp>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What the proof finds on devices one by one, in the order in which it is told.
 enum class device_check {
@@ -56,4 +56,4 @@ constexpr proof check_device(plan_view const& work,
   return {};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 // These types exist for their names: compilers print the arguments of the template that holds a
 // failed static_assert.
@@ -182,4 +182,4 @@ struct budget_diagnosis {
     verdict{};
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

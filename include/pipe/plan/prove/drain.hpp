@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! True when the groups that two devices stand at are the two ends of the same messages, those of
 //! one direction in the same order.
@@ -100,10 +100,10 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
 //! and go on later.
 struct plan_drain {
   plan_view work; //!< the plan that runs
-  int* at;      //!< [P], the item that a device stands at, or behind the last
-  int* stack;   //!< [P], devices that may go on
-  bool* queued; //!< [P], devices on the stack
-  int depth = 0; //!< devices on the stack
+  int* at;        //!< [P], the item that a device stands at, or behind the last
+  int* stack;     //!< [P], devices that may go on
+  bool* queued;   //!< [P], devices on the stack
+  int depth = 0;  //!< devices on the stack
 };
 
 //! @brief Puts every device at the start of its program.
@@ -188,4 +188,4 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   return count;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! @brief The most messages of one group. NCCL cuts very large groups into several launches, each
 //! rank at another place.
@@ -242,4 +242,4 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
   return {};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -24,7 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Who used a slot: the item that wrote what is in it, those that read it, and what that is. Of
 //! readers that know of each other the last stands for all.
@@ -326,4 +326,4 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   return {};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -18,7 +18,7 @@
 #include <pipe/plan/prove/steps.hpp>
 #include <pipe/timetable/static_timetable.hpp>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The verdict on a plan, some devices or items per constant.
 //! @tparam Planned a type whose member `view` is the plan.
@@ -148,4 +148,4 @@ struct static_proof {
   static constexpr proof value = with_passes(judge(), work);
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

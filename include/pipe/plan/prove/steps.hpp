@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The subjects of steps that run beside passes.
 inline constexpr subject other_steps[] = {subject::tied_gradient,
@@ -159,4 +159,4 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
   return find_missing_other(work, ran);
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

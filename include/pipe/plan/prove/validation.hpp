@@ -14,7 +14,7 @@
 
 #include <cstddef>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Before a device validates it runs forward passes alone that can run again, and waits for no
 //! message that its sender would not send where the iteration begins again.
@@ -43,4 +43,4 @@ constexpr proof check_validation(plan_view const& work) noexcept {
   return {};
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Consecutive tokens of a sequence.
 struct sequence_piece {
@@ -132,4 +132,4 @@ peak_tokens(timetable_view table, int device, std::span<packed_microbatch const>
   });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

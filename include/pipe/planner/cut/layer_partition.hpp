@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Times of one layer.
 struct layer_cost {
@@ -140,7 +140,7 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
 struct layer_cut {
   std::vector<int> layers_per_stage;                         //!< [S]
   double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
-  bool exact = false; //!< all cuts were tried
+  bool exact = false;                                        //!< all cuts were tried
 };
 
 namespace detail {
@@ -246,4 +246,4 @@ template <schedule Schedule>
   return best;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,8 +10,8 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/slot_class.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What one layer takes on a device of speed 1.
 struct layer_load {
@@ -235,4 +235,4 @@ private:
 
 static_assert(layered_model<layered_devices>);
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The stages of RoundPipe, in the order of its list, and what they take.
 struct round_stages {
@@ -127,4 +127,4 @@ namespace detail {
   return best;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

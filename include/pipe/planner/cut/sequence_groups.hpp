@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a sequence takes on a group of devices that share its tokens: `time(tokens, size)`,
 //! and `bytes(tokens, size)` on each of them.
@@ -301,4 +301,4 @@ best_sequence_groups(std::span<int const> lengths,
   return best;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -21,7 +21,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The time of a chunk: `time(kind, length, prefix)` of `length` tokens that follow `prefix`
 //! earlier ones, for the kinds forward, backward_input and backward_weight, on one stage.
@@ -288,4 +288,4 @@ template <chunk_time Time>
   return shares;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Slices of a sequence that one after the other pass `stages` stages, as in GPipe, in the
 //! least time: the least sum of all t plus (stages - 1) times the largest t. How many slices there
@@ -92,4 +92,4 @@ shortest_slices(int tokens, int stages, Time const& time, int alignment = 1) {
   return lengths;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

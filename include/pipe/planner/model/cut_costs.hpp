@@ -15,13 +15,13 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The times of a model that is cut into stages, its sequences into chunks.
 struct cut_costs {
-  int stages = 1;   //!< S, equal shares of the layers
-  int chunks = 1;   //!< C, equal shares of a sequence
-  cost_table times; //!< of that cut, in one unit; runners measure seconds
+  int stages = 1;                     //!< S, equal shares of the layers
+  int chunks = 1;                     //!< C, equal shares of a sequence
+  cost_table times;                   //!< of that cut, in one unit; runners measure seconds
   std::vector<measured_link> links{}; //!< where messages between devices were told apart
   double message_bytes = 0;           //!< of a message of one chunk, for `links`
 };
@@ -51,10 +51,9 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   cost_table result(extents, {0, 0, 0, measured.times.latency()});
   for (measured_link const& link : measured.links)
     if (link.from < extents.devices && link.to < extents.devices)
-      result.set_link(
-        link.from,
-        link.to,
-        link.seconds(measured.message_bytes * measured.chunks / extents.chunks));
+      result.set_link(link.from,
+                      link.to,
+                      link.seconds(measured.message_bytes * measured.chunks / extents.chunks));
   int const new_stages = stages(extents);
   auto const first = [](int piece, int old_pieces, int pieces) {
     return static_cast<int>(std::int64_t{piece} * old_pieces / pieces);
@@ -80,4 +79,4 @@ part_inside(std::int64_t piece, std::int64_t pieces, std::int64_t other, std::in
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,7 +10,7 @@
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The most bytes of activations that a device holds at once, as the flow says which pass
 //! takes and which gives back: in training from the start of a forward pass to the end of
@@ -91,4 +91,4 @@ template <class BytesOf>
   });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

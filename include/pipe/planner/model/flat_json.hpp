@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! The members of a JSON object whose values are numbers, booleans (0 or 1), words or lists of
 //! lists of numbers. Nested objects, other lists and null are skipped until somebody asks for them.
@@ -181,4 +181,4 @@ private:
   std::map<std::string, std::string> words_;
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The rates of one GPU. Bytes are decimal: 80 GB are 80e9.
 struct gpu {
@@ -109,4 +109,4 @@ constexpr void check_gpu(gpu const& rates) {
                               "'; the known ones are " + all);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -113,8 +113,8 @@ struct measured_link {
 //! with two numbers of chunks, or two sizes of microbatches, and give the samples of both.
 //! @return by sender, then by receiver; neither number is negative
 //! @complexity O(n log n + E B^2) for n samples, E edges and B different sizes
-//! @source the median of the slopes between sizes (Theil 1950, Sen 1968), of the median time of each
-//! size: late messages do not move it.
+//! @source the median of the slopes between sizes (Theil 1950, Sen 1968), of the median time of
+//! each size: late messages do not move it.
 [[nodiscard]] inline std::vector<measured_link> fit_links(std::span<message_sample const> samples) {
   struct size {
     double bytes;
@@ -144,4 +144,4 @@ struct measured_link {
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -21,7 +21,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The times of steps that ran as a cost model: of every kind, stage and chunk the median
 //! over microbatches and steps, of messages `message_seconds`.
@@ -84,4 +84,4 @@ template <cost_model Cost>
   return simulate({table.extents, table.passes, table.offsets, table.tables}, cost);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

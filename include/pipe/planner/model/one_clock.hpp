@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -89,4 +89,4 @@ namespace detail {
   return step;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How a model is trained, beside its pipeline.
 struct training_setup {
@@ -362,4 +362,4 @@ loading_seconds(gpu const& on, stage_bytes const& stage, pass_kind kind) noexcep
 //! published table of Seq1F1B on a 7B model: smaller products run at a lower rate.
 inline constexpr band chunk_tax_band{0.88, 0.93};
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

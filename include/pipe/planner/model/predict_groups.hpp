@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A model without a pipeline: groups of GPUs share the tokens of their sequences, and all
 //! GPUs share weights, gradients and the optimizer's state. A cost for `best_sequence_groups`.
@@ -85,4 +85,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages inside,
 //! a shard of the output layer per device.
@@ -31,8 +31,8 @@ namespace pipelining::inline v0_2 {
   return result;
 }
 
-//! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows of
-//! a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
+//! @brief Costs like those of `predict_costs`, with the passes of shards: a product with the rows
+//! of a shard in `logits`, two in `logits_gradient`; with one barrier it is the other way round. A
 //! look-up in the embedding takes no time, as in `predict_costs`. A datum for all shards is as
 //! many messages of its device, one behind the other, and so are those of all shards to one device.
 //! @param extents of `with_vocabulary` @param content as `shard_contents` gives it
@@ -47,7 +47,8 @@ namespace pipelining::inline v0_2 {
                                                std::span<int const> chunk_lengths,
                                                int barriers) {
   cost_table table = predict_costs(model, setup, on, reached, extents, content, chunk_lengths);
-  table.set_groups({(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
+  table.set_groups(
+    {(extents.devices - 1) * table.latency(), (extents.devices - 1) * table.latency()});
   token_range tokens{0, 0};
   for (int chunk = 0; chunk < extents.chunks; ++chunk) {
     tokens.prefix += tokens.length;
@@ -67,4 +68,4 @@ namespace pipelining::inline v0_2 {
   return table;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -19,7 +19,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! "model file, line 3: 'hidden' must be ...".
@@ -105,4 +105,4 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

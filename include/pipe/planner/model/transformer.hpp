@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Some tokens of each sequence: `length` of them behind `prefix` earlier ones.
 struct token_range {
@@ -333,4 +333,4 @@ inline constexpr named_transformer transformers[] = {
                               "'; the known ones are " + all);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 inline constexpr int most_block_legs = 6; //!< Legs of the longest blocks that are tried.
 
@@ -187,4 +187,4 @@ void for_each_block(int devices, block_options const& how, Visit visit) {
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,8 +9,8 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/search/bound_kinds.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! A pass of one microbatch.
@@ -245,4 +245,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,8 +9,8 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/search/bound_graph.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! Passes of a device with one head and one tail: nothing of it starts before, all of it is
@@ -234,4 +234,4 @@ gather_facts(pipeline const& over, Cost const& cost, bound_case const& of) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

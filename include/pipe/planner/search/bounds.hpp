@@ -14,8 +14,8 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/search/bound_paths.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What orders do with activations between forward and backward passes, of what their flow
 //! lets them do.
@@ -230,4 +230,4 @@ least_times(shape const& extents, Cost const& cost, bound_options const& options
   return least_times(pipeline{extents}, cost, options);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Times of passes and messages in steps of a grid, the same on every device.
 struct grid_times {
@@ -380,4 +380,4 @@ plan_continuous_block(int devices, grid_times const& times, int interval) {
   return detail::block_planner(devices, times, interval).plan();
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -8,9 +8,9 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/search/exact_search.hpp>
 #include <pipe/planner/search/exact_state.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -24,7 +24,7 @@
 #include <tuple>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What an exact search may use.
 struct exact_options {
@@ -199,8 +199,8 @@ world_of(shape const& extents, Cost const& cost, exact_options const& options, t
 //! @throws std::invalid_argument for a pipeline that is too large, times that are no multiples, or
 //! a memory limit under which nothing runs.
 //! @complexity exponential, bounded by `most_states`. Mostly milliseconds without copies; with them
-//! up to half a minute for 4 devices and 5 microbatches, where the limit is above one activation and
-//! below what the pipeline wants.
+//! up to half a minute for 4 devices and 5 microbatches, where the limit is above one activation
+//! and below what the pipeline wants.
 //! @source own derivation (docs/explanation/exact_search.md): branch and bound over events with all
 //! ways of the copies side by side and memory of what states have proven (iterative deepening on
 //! the makespan), active schedules, chains, work and rooms as bounds.
@@ -283,4 +283,4 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <array>
 #include <cstddef>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! Earliest starts of the next pass of each kind on each stage, and earliest ends of the last.
@@ -287,4 +287,4 @@ stands_again(exact_world const& world, exact_state const& at, int stage, int lab
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

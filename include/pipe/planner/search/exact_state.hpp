@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The kinds of steps that the exact search orders: passes, and what adapters add to them.
 enum class exact_kind : std::uint8_t {
@@ -191,4 +191,4 @@ gradients_come(exact_world const& world, exact_state const& at, int stage) noexc
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! A step that a search has decided on.
@@ -220,4 +220,4 @@ inline void advance_ways(std::vector<exact_way>& ways, int time) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

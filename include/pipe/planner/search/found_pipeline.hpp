@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a search over cuts, placements and orders may use.
 struct pipeline_search_options {
@@ -33,15 +33,15 @@ struct pipeline_search_progress {
 struct found_pipeline {
   dynamic_timetable table; //!< verified; as early as its order allows
   arrangement how;         //!< its layers and devices
-  std::size_t start = 0;  //!< of the orders given, the one that it comes from
-  bool own_order = false; //!< whether its order was searched, not given
-  double makespan = 0;    //!< of the table
-  double best_given = 0;  //!< the least makespan of a given order with the best cut tried for it
-  double excess = 0;      //!< bytes beyond the memory of a device; above 0 where nothing fits
-  double bound = 0;       //!< no cut, placement and order takes less
-  double order_bound = 0; //!< no order of this cut and placement takes less
-  bool all_cuts = false;  //!< whether every cut of every given order was tried
-  std::int64_t looks = 0; //!< pipelines that were looked at
+  std::size_t start = 0;   //!< of the orders given, the one that it comes from
+  bool own_order = false;  //!< whether its order was searched, not given
+  double makespan = 0;     //!< of the table
+  double best_given = 0;   //!< the least makespan of a given order with the best cut tried for it
+  double excess = 0;       //!< bytes beyond the memory of a device; above 0 where nothing fits
+  double bound = 0;        //!< no cut, placement and order takes less
+  double order_bound = 0;  //!< no order of this cut and placement takes less
+  bool all_cuts = false;   //!< whether every cut of every given order was tried
+  std::int64_t looks = 0;  //!< pipelines that were looked at
 
   //! Whether nothing that fits takes less.
   [[nodiscard]] bool proven() const noexcept {
@@ -49,4 +49,4 @@ struct found_pipeline {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief One thing to choose: how much memory it takes, and how much time.
 struct choice_point {
@@ -61,4 +61,4 @@ struct memory_choice {
   return result;
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

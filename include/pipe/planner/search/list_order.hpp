@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! What a device prefers among the passes that it could run. All but `wait` in mean times of a
 //! pass.
@@ -198,4 +198,4 @@ private:
   std::vector<double> liking_;     // by node: least is best
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

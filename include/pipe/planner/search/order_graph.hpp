@@ -24,7 +24,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! Numbers without a pattern, the same on every machine.
 struct random_numbers {
@@ -228,4 +228,4 @@ template <cost_model Cost>
   return result;
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

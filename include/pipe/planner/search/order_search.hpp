@@ -8,11 +8,11 @@
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/sort_stably.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/list_order.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a search makes least.
 enum class search_goal : std::uint8_t { makespan, span };
@@ -325,4 +325,4 @@ template <cost_model Cost>
   return search_order(starts, cost, options, [](order_search_progress const&) { return true; });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

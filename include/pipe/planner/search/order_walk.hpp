@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 class order_walk {
 public:
@@ -397,4 +397,4 @@ private:
   bool timed_ = false;
 };
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -6,8 +6,8 @@
 //! pipelining::search_pipeline.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/planner/search/found_pipeline.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/search/found_pipeline.hpp>
 #include <pipe/planner/search/pipeline_walk.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Searches for the cut of layers into stages, the places of devices and the order of passes
 //! that take the least time together and fit the memory of every device.
@@ -66,4 +66,4 @@ template <layered_model Model>
     model, starts, options, [](pipeline_search_progress const&) { return true; });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

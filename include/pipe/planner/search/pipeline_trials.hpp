@@ -8,9 +8,9 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/schedule.hpp>
-#include <pipe/planner/search/found_pipeline.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/search/found_pipeline.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
@@ -22,7 +22,7 @@
 #include <limits>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! One pipeline that was looked at.
@@ -117,4 +117,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

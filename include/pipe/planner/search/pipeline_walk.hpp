@@ -8,14 +8,14 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/schedule/schedule.hpp>
-#include <pipe/planner/search/bounds.hpp>
-#include <pipe/planner/search/found_pipeline.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
+#include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/found_pipeline.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/planner/search/pipeline_trials.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/metrics.hpp>
@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 template <layered_model Model, class Watch>
@@ -255,4 +255,4 @@ private:
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

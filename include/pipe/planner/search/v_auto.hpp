@@ -7,14 +7,14 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/timeline.hpp>
 #include <pipe/schedule/block/v_search.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/v_shape.hpp>
 
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The V shape with the smallest bubble that a limit on activations allows, for the costs at
 //! hand.
@@ -91,4 +91,4 @@ private:
 template <int MemoryLimit = dynamic, int Chunks = 1>
 using SweptVAuto = VAuto<MemoryLimit, Chunks, effort::sweeps>;
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

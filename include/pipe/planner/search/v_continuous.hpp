@@ -5,20 +5,20 @@
 //! @brief A V shape from a building block in real times. Header for pipelining::VContinuous.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/schedule/block/building_block.hpp>
-#include <pipe/schedule/block/repeat.hpp>
-#include <pipe/schedule/schedule.hpp>
-#include <pipe/schedule/block/timeline.hpp>
-#include <pipe/schedule/block/v_search.hpp>
 #include <pipe/planner/search/continuous_offsets.hpp>
 #include <pipe/planner/search/v_auto.hpp>
+#include <pipe/schedule/block/building_block.hpp>
+#include <pipe/schedule/block/repeat.hpp>
+#include <pipe/schedule/block/timeline.hpp>
+#include <pipe/schedule/block/v_search.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The largest times of any device, on a grid of at most `steps` steps per microbatch; exact where
@@ -104,4 +104,4 @@ private:
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief The structure of a building block: how far apart one microbatch's passes lie, in slots.
 //!
@@ -243,8 +243,8 @@ template <int Legs>
 struct strides {
   static constexpr int stages_per_device = Legs;
 
-  bool fused = false;        //!< backward passes in one piece, of two slots
-  int interval = 3 * Legs;   //!< slots from one unit to the next
+  bool fused = false;      //!< backward passes in one piece, of two slots
+  int interval = 3 * Legs; //!< slots from one unit to the next
   detail::array_of<int, 2 * Legs> stride =
     {}; //!< forward legs, then backward legs; 0: each pass as soon as it fits
   detail::array_of<int, 2 * Legs> gap =
@@ -371,4 +371,4 @@ struct fixed_block {
           .gap = {0, gap(plan.forward_turn), gap(plan.loss_turn), gap(plan.backward_turn)}};
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -6,8 +6,8 @@
 //! for pipelining::chunk_counts, equal_chunks, listed_chunks, fixed_chunks and chunk_walk.
 
 #include <pipe/flow/pass.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/walk.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Says how many chunks a microbatch has: `counts(microbatch)`, at least 1.
 template <class Counts>
@@ -137,4 +137,4 @@ private:
   int count_ = 0; // and how many it has
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

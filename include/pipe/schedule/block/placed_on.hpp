@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! The extents of a pipeline whose stages lie where a list says.
@@ -35,8 +35,8 @@ arrange_list(std::size_t length, int devices, int microbatches, int chunks, int 
 
 //! @brief A placement for `Repeat`: stage s on the device that stands s-th in the list.
 //!
-//! `Repeat<Block, placed_on<0, 1, 1, 0>>` is a V of two devices. A device that holds more stages than
-//! the block has legs needs an interval with slots for all of them.
+//! `Repeat<Block, placed_on<0, 1, 1, 0>>` is a V of two devices. A device that holds more stages
+//! than the block has legs needs an interval with slots for all of them.
 template <int... Device>
 struct placed_on {
   [[nodiscard]] static constexpr shape
@@ -67,4 +67,4 @@ struct placed_by_list {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,9 +9,9 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/timeline.hpp>
 #include <pipe/schedule/block/v_search.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <type_traits>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How a block becomes an order.
 enum class effort : std::uint8_t {
@@ -304,4 +304,4 @@ struct Repeat {
   using slices = detail::repeated_slices<Repeat, Devices, Microbatches, Cost>;
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace pipelining::inline v0_2::detail {
+namespace pipelining::inline v0_3::detail {
 
 //! How many entries the table of a schedule's own placement has, or of its own numbers of chunks.
 template <class Schedule>
@@ -49,4 +49,4 @@ constexpr void write_first_units(Schedule const& plan, shape const& extents, int
     }
 }
 
-} // namespace pipelining::inline v0_2::detail
+} // namespace pipelining::inline v0_3::detail

@@ -2,21 +2,21 @@
 #pragma once
 
 //! @file
-//! @brief Blocks of microbatches in slots of equal length, on stages that lie to and fro. Header for
-//! pipelining::slot_block and pipelining::write_by_slots.
+//! @brief Blocks of microbatches in slots of equal length, on stages that lie to and fro. Header
+//! for pipelining::slot_block and pipelining::write_by_slots.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
-//! @brief What a device has of a block of as many microbatches as there are devices, half of them of
-//! each direction where there are two.
+//! @brief What a device has of a block of as many microbatches as there are devices, half of them
+//! of each direction where there are two.
 //!
 //! In slots of equal length, the i-th microbatch of a direction runs forward on stage s in slot
-//! 2i + s and backward in slot 2i + 2S - 1 - s. No two passes of a device fall into one slot, not even
-//! where the next block begins 2S slots later: then all slots are taken.
+//! 2i + s and backward in slot 2i + 2S - 1 - s. No two passes of a device fall into one slot, not
+//! even where the next block begins 2S slots later: then all slots are taken.
 class slot_block {
 public:
   //! @pre the placement is a wave, or bidirectional with an even number of devices.
@@ -31,8 +31,8 @@ public:
   [[nodiscard]] constexpr int count() const noexcept {
     return (present(ways_ - 1) + in_block() - 1) / in_block();
   }
-  //! Writes the pass of block `number` that falls into a slot, if there is one. @return whether there
-  //! is; those of microbatches that do not exist are not written.
+  //! Writes the pass of block `number` that falls into a slot, if there is one. @return whether
+  //! there is; those of microbatches that do not exist are not written.
   constexpr bool push(int number, int slot, row_writer& out) const {
     int const devices = extents_.devices;
     for (int leg = 0; leg < extents_.stages_per_device; ++leg)
@@ -78,4 +78,4 @@ constexpr void write_by_slots(shape const& extents, int device, row_writer& out)
       block.push(slot / period - back, slot % period + back * period, out);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! A run of passes of one stage on a device, by entries of its row; others may stand in between.
@@ -149,4 +149,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

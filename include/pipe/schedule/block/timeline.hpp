@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! What a timeline is about.
@@ -435,4 +435,4 @@ constexpr void sweep_both(timeline& line, deadline keep) {
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

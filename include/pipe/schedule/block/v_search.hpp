@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief How much a search may do: passes placed, counted over all its attempts. A pass takes
 //! about 25 ns.
@@ -34,9 +34,9 @@ inline constexpr int forward_down = 0;  //!< forward of stage d
 inline constexpr int forward_up = 1;    //!< forward of stage 2P - 1 - d
 inline constexpr int backward_down = 2; //!< backward_input of stage 2P - 1 - d
 inline constexpr int backward_up = 3;   //!< backward_input of stage d
-inline constexpr int weight_down = 4; //!< weight gradient of the stage of `backward_down`
-inline constexpr int weight_up = 5;   //!< weight gradient of the stage of `backward_up`
-inline constexpr int count = 6;       //!< how many legs there are
+inline constexpr int weight_down = 4;   //!< weight gradient of the stage of `backward_down`
+inline constexpr int weight_up = 5;     //!< weight gradient of the stage of `backward_up`
+inline constexpr int count = 6;         //!< how many legs there are
 } // namespace leg
 
 namespace detail {
@@ -428,4 +428,4 @@ private:
 };
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Which way a walk goes: forward passes take stages and chunks first to last, backward
 //! passes last to first.
@@ -275,4 +275,4 @@ struct LoopedWalk {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -17,7 +17,7 @@
 #include <map>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief An activation of a device: who makes it, and when it is there without being used.
 struct idle_activation {
@@ -183,4 +183,4 @@ struct hidden_share {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

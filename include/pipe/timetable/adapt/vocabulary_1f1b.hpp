@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! A row of such an order. Passes of each kind go by microbatch; those behind the last are left
@@ -229,4 +229,4 @@ void write_vocabulary_1f1b(shape const& extents, Cost const& cost, int barriers,
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

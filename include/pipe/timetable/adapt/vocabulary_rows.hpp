@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 namespace detail {
 
 //! A cost model for the stages inside the shards, in which every pass takes some time, so that what
@@ -161,4 +161,4 @@ void write_vocabulary_rows(
 }
 
 } // namespace detail
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

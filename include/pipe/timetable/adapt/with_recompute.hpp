@@ -12,7 +12,7 @@
 
 #include <concepts>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Says which forward passes keep their input alone: `rule(extents, pass)`.
 template <class Rule>
@@ -156,4 +156,4 @@ struct with_recompute {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

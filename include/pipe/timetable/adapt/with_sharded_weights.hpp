@@ -11,15 +11,15 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/shard_weights.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/schedule/schedule.hpp>
 #include <pipe/schedule/block/stage_visits.hpp>
+#include <pipe/schedule/schedule.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <stdexcept>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Says what stays between two passes of a stage that others of the device stand between,
 //! and how many visits ahead the gather of weights may begin. `leaves(extents, stage)`, where the
@@ -171,4 +171,4 @@ struct with_sharded_weights {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A schedule whose stages read of those that the edges name, in place of the stage before.
 //!
@@ -64,4 +64,4 @@ struct with_stage_graph {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief In place of a number of barriers: on every device `logits` and their gradients stand
 //! together, so nothing hides the exchange of statistics between them, and all devices begin the
@@ -123,4 +123,4 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
   }
 };
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

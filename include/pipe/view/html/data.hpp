@@ -7,19 +7,19 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/describe.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>
 #include <pipe/view/html/links.hpp>
 #include <pipe/view/html/sliders.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/json.hpp>
-#include <pipe/flow/shades.hpp>
 #include <pipe/view/timetable_caption.hpp>
 #include <pipe/view/trace.hpp>
-#include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/describe.hpp>
-#include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -239,4 +239,4 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& p
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -3,7 +3,8 @@
 
 //! @file
 //! @brief What the entries of a timetable wait for, and from which entry to which memory is held,
-//! as the flow declares it: what stays when other costs move the times. Used by <pipe/view/html.hpp>.
+//! as the flow declares it: what stays when other costs move the times. Used by
+//! <pipe/view/html.hpp>.
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
@@ -16,7 +17,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -205,4 +206,4 @@ private:
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

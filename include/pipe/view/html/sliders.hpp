@@ -5,10 +5,10 @@
 //! @brief The sliders of an interactive page, and the times of passes by them. Used by
 //! <pipe/view/html.hpp>.
 
+#include <pipe/timetable/cost.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/times.hpp>
-#include <pipe/timetable/cost.hpp>
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -100,4 +100,4 @@ void append_sliders(Sink& out, std::span<html_timeline const> timelines, uniform
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

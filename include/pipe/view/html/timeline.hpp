@@ -8,12 +8,12 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/html/times.hpp>
-#include <pipe/view/timetable_caption.hpp>
-#include <pipe/view/trace.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/html/times.hpp>
+#include <pipe/view/timetable_caption.hpp>
+#include <pipe/view/trace.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -22,7 +22,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief A cost model whose passes take as much more than in `of` as they take more in `now` than
 //! in `mean`. What takes no time in `mean` keeps its own.
@@ -109,4 +109,4 @@ make_html_timeline(timetable_view table, timetable_caption const& about, Cost co
     });
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

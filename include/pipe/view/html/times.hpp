@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -123,4 +123,4 @@ private:
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

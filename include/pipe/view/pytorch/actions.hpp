@@ -28,7 +28,7 @@
 #include <system_error>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 namespace detail {
 
@@ -209,4 +209,4 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
 
 } // namespace detail
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

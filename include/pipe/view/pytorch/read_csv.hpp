@@ -7,15 +7,15 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/append.hpp>
-#include <pipe/view/pytorch/actions.hpp>
-#include <pipe/view/pytorch/messages.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/describe.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
+#include <pipe/view/append.hpp>
+#include <pipe/view/pytorch/actions.hpp>
+#include <pipe/view/pytorch/messages.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief What a file says.
 struct pytorch_schedule {
@@ -198,4 +198,4 @@ template <cost_model Cost = uniform_cost>
   detail::reject(verdict.device + 1, file.cells[entry], reason);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

@@ -10,8 +10,8 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/view/append.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/view/append.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace pipelining::inline v0_2 {
+namespace pipelining::inline v0_3 {
 
 //! @brief Whether a file has the messages between devices.
 enum class pytorch_content : std::uint8_t { passes, passes_and_messages };
@@ -281,4 +281,4 @@ void write_pytorch_csv(Sink& out,
   write_pytorch_csv(out, view, content, release);
 }
 
-} // namespace pipelining::inline v0_2
+} // namespace pipelining::inline v0_3

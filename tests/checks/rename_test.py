@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks that scripts/rename-from-0.2 finds a header of today for each of 0.2, and that running it twice changes nothing.
+
+usage: rename_test.py ROOT
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+# Headers of 0.2 without a successor; the changelog says what to use.
+GONE = set()
+
+
+def problems(root):
+    headers = (root / "tests/checks/headers_of_0.2.txt").read_text(encoding="utf-8").split()
+    program = [f"#include <pipe/{name}>\n" for name in headers]
+    with tempfile.TemporaryDirectory() as folder:
+        source = pathlib.Path(folder) / "source.cpp"
+        source.write_text("".join(program), encoding="utf-8")
+        command = [root / "scripts/rename-from-0.2", folder]
+        subprocess.run(command, check=True, capture_output=True)
+        text = source.read_text(encoding="utf-8")
+        if subprocess.run(command, check=True, capture_output=True).stdout or source.read_text(encoding="utf-8") != text:
+            yield "the second run changes what the first has changed"
+    found = [line.removeprefix("#include <pipe/").removesuffix(">") for line in text.splitlines()]
+    for name in found:
+        if name not in GONE and not (root / "include/pipe" / name).is_file():
+            yield f"rename-from-0.2 leads to pipe/{name}, which is not there"
+    for door in ("cluster.hpp", "planner.hpp", "view.hpp"):
+        if door not in found:
+            yield f"pipe.hpp of 0.2 had what {door} has, which is not included"
+    if len(headers) != 312:
+        yield f"version 0.2 had 312 headers; the list has {len(headers)}"
+
+
+if __name__ == "__main__":
+    found_problems = list(problems(pathlib.Path(sys.argv[1]).resolve()))
+    print(*found_problems, sep="\n")
+    sys.exit(1 if found_problems else 0)
