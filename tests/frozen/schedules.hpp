@@ -4,9 +4,9 @@
 //! @file
 //! @brief Everything that is frozen: each schedule that has a name, in each adapter.
 
-#include <pipe/schedule/with_recompute.hpp>
-#include <pipe/schedule/with_stage_graph.hpp>
-#include <pipe/search/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_stage_graph.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
 #include <stdexcept>
@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "examples/support/made_orders.hpp"
-#include "examples/support/named_schedules.hpp"
+#include "tools/support/made_orders.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace frozen {
 

@@ -6,9 +6,9 @@
 //! and the sizes of their buffers. All times are multiples of 1/8, so that sums of them are exact
 //! in any order.
 
-#include <pipe/core/pass.hpp>
-#include <pipe/core/pipeline.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/item.hpp>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include <tests/support/canonical_text.hpp>
 #include <vector>
 
-#include "examples/support/named_schedules.hpp"
+#include "tools/support/named_schedules.hpp"
 
 namespace frozen {
 

@@ -4,9 +4,9 @@
 //! @file
 //! @brief The canonical text of a plan: messages, memory and dependence. See canonical_text.hpp.
 
-#include <pipe/core/dependencies.hpp>
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

@@ -10,9 +10,9 @@
 //! keeps the texts. One walk serves two sinks: one writes the text, one hashes it and builds no
 //! string.
 
-#include <pipe/core/flow.hpp>
-#include <pipe/core/pass.hpp>
-#include <pipe/core/slot_class.hpp>
+#include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/slot_class.hpp>
 #include <pipe/timetable/pool_effect.hpp>
 #include <pipe/timetable/timetable.hpp>
 
