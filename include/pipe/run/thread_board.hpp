@@ -42,7 +42,7 @@ struct threads {
   //! Called once by the thread of each device, with the number of the device and how many there
   //! are, before anything else: the place to give it its cores (`pin_in_turn`), to name it, to set
   //! its rounding or its number of OpenMP threads. The thread touches its memory after that, so it
-  //! lies near the core.
+  //! lies near the cores.
   std::function<void(int device, int devices)> on_start{};
   //! How long a device looks for a message before it sleeps; waking up takes about as long. Where
   //! the process has fewer cores than the plan has devices, devices sleep at once.
