@@ -274,6 +274,7 @@ set(PIPELINING_HEADERS_RUN
   run/threads.hpp
   run/trace_of.hpp
   run/validate_step.hpp
+  run/watchdog.hpp
 )
 
 set(PIPELINING_CORE_HEADERS

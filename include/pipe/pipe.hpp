@@ -138,6 +138,7 @@
 #include <pipe/run/threads.hpp>
 #include <pipe/run/trace_of.hpp>
 #include <pipe/run/validate_step.hpp>
+#include <pipe/run/watchdog.hpp>
 #include <pipe/schedule/attention_exchange.hpp>
 #include <pipe/schedule/bit_pipe.hpp>
 #include <pipe/schedule/breadth_first.hpp>

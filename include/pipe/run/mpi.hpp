@@ -23,6 +23,7 @@
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/store.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <mpi.h>
@@ -43,8 +44,10 @@ namespace pipelining::inline v0_2 {
 
 //! @brief How MPI processes run a plan.
 struct mpi_ranks {
-  //! The longest that a rank waits for one message. After that, the step fails on all ranks and
-  //! says who waits for whom.
+  //! The longest that a rank waits for one message; then the step fails on all ranks and says who
+  //! waits for whom. A pass or a hook has as long: one that has not returned by then ends its
+  //! process with hung_status, since it runs on the caller's own thread. Time in which the process
+  //! was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! The types of the elements in messages, such as "bf16"; compared between ranks.
   std::string elements = {};
@@ -115,6 +118,11 @@ public:
                                     " ranks; start one process per device (mpirun -n " +
                                     std::to_string(devices_) + ")");
       take(std::move(work), 0, [&] { duplicate(world); });
+      watchdog_ = std::make_unique<detail::watchdog<Clock>>(
+        options_.deadline,
+        patience_.pulse,
+        [this] { answer_for_pass(); },
+        [this] { return "run: " + tell_of_hang(); });
     });
   }
   mpi_runner(mpi_runner const&) = delete;
@@ -124,6 +132,7 @@ public:
   ~mpi_runner() {
     int finalized = 0;
     (void)MPI_Finalized(&finalized);
+    watchdog_.reset();
     plans_.clear();
     if (failed_ == fine)
       tell_standing(patience_.line,
@@ -171,7 +180,10 @@ public:
     // Ranks before the last one get their rows from it; there what is carried is of no use.
     carried_.put(next.runs->slots());
     try {
-      execute(next.view, rank_, *next.runs);
+      {
+        typename detail::watchdog<Clock>::watch const watch(*watchdog_);
+        execute(next.view, rank_, *next.runs);
+      }
       carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::mpi_stop const& stop) {
       throw conclude({}, stop, next.runs->standing());
@@ -425,6 +437,30 @@ private:
     return {text, failed_};
   }
 
+  //! For the watchdog, while a pass lasts: once the run has failed, others want to know where this
+  //! rank is.
+  void answer_for_pass() {
+    (void)patience_.line.if_free([&] {
+      if (!answered_ && patience_.line.failure())
+        tell_standing(patience_.line,
+                      options_.name,
+                      rank_,
+                      {"is still in " + now_running_->runs->running(), {}, failure_cause::told});
+      answered_ = patience_.line.failure().has_value();
+    });
+  }
+  //! For the watchdog, when a pass has not returned. @return what it has told the other ranks.
+  std::string tell_of_hang() {
+    std::string const where = "is not back from " + now_running_->runs->running();
+    std::string const reason =
+      "no progress before the deadline: rank " + std::to_string(rank_) + ' ' + where;
+    (void)patience_.line.if_free([&] {
+      tell_standing(patience_.line, options_.name, rank_, {where, {}, failure_cause::own});
+      patience_.line.abort(reason);
+    });
+    return reason;
+  }
+
   //! To be called from a handler: the stage's exception gets nested.
   [[noreturn]] void fail_in_pass(char const* cause) {
     std::string const reason =
@@ -453,6 +489,8 @@ private:
   int taken_ = 0;                   // plans so far, those among them that are gone
   mpi_plan* now_running_ = nullptr; // the plan of the last step
   carried_totals carried_;
+  bool answered_ = false; // for a pass that lasts; of the watchdog
+  std::unique_ptr<detail::watchdog<Clock>> watchdog_;
 };
 
 } // namespace pipelining::inline v0_2

@@ -17,6 +17,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -123,7 +124,7 @@ public:
       guards_ = slot_guards(slots());
     step_start_ = Clock::now();
     std::fill(completed_.begin(), completed_.end(), nothing);
-    at_ = nothing;
+    at_.store(nothing, std::memory_order_relaxed);
     awaited_ = nothing;
     again_ = false;
   }
@@ -142,7 +143,7 @@ public:
   void run(int index, item const& step) {
     auto const start = Clock::now();
     patience_->look(start);
-    at_ = index;
+    at_.store(index, std::memory_order_relaxed);
     again_ = !run_guarded(*stages_, slots(), guards_, step) || again_;
     note_times(index, 1, start);
   }
@@ -151,7 +152,7 @@ public:
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
     auto const start = Clock::now();
     patience_->look(start);
-    at_ = first;
+    at_.store(first, std::memory_order_relaxed);
     if (!run_guarded(*stages_, slots(), guards_, pair))
       return false;
     note_times(first, pair.size(), start);
@@ -175,7 +176,7 @@ public:
   //! Starts the messages of one group.
   void post(int first, std::span<item const> group) {
     patience_->look(Clock::now());
-    at_ = first;
+    at_.store(first, std::memory_order_relaxed);
     if (relays(group.front()))
       complete_lane(group.front().lane, first - 1);
     // Receives first: a message that finds its receive needs no buffer in between.
@@ -190,20 +191,21 @@ public:
     for (int lane = 0; lane < work_.lanes[device_]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
     guards_.check_all();
-    at_ = static_cast<int>(steps().size());
+    at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
   }
 
   //! @brief Where this rank was when its step ended early: item, last pass, and whom it waited for.
   [[nodiscard]] rank_standing standing() const {
     std::string text = "was at ";
     std::vector<int> waits_for;
-    if (at_ == nothing)
+    int const at = at_.load(std::memory_order_relaxed);
+    if (at == nothing)
       text += "the start of its program";
-    else if (static_cast<std::size_t>(at_) >= steps().size())
+    else if (static_cast<std::size_t>(at) >= steps().size())
       text += "the end of its program";
     else
-      text += position(at_);
-    int last = std::min(at_, static_cast<int>(steps().size()) - 1);
+      text += position(at);
+    int last = std::min(at, static_cast<int>(steps().size()) - 1);
     while (last >= 0 && steps()[static_cast<std::size_t>(last)].what != operation::run)
       --last;
     text += last < 0 ? ", before its first pass" : ", its last pass was " + pass_at(last);
@@ -215,8 +217,13 @@ public:
     return {text, waits_for};
   }
 
-  //! @brief The pass that was running when a stage threw, with its position.
-  [[nodiscard]] std::string running() const { return pass_at(at_) + " (" + position(at_) + ")"; }
+  //! @brief The pass that is running, with its position. Any thread may ask.
+  [[nodiscard]] std::string running() const {
+    int const at = at_.load(std::memory_order_relaxed);
+    if (at == nothing || static_cast<std::size_t>(at) >= steps().size())
+      return at == nothing ? "the start of its program" : "the end of its program";
+    return pass_at(at) + " (" + position(at) + ")";
+  }
 
 private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
@@ -326,7 +333,7 @@ private:
   std::vector<MPI_Request> requests_; // [items]
   std::vector<int> completed_;        // [lanes], items of a lane known to be complete
   bool again_ = false;                // the iteration must begin again
-  int at_ = nothing;                  // the item that was started last
+  std::atomic<int> at_ = nothing;     // the item that was started last
   int awaited_ = nothing;             // the message that is waited for
 };
 
