@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace pipelining::inline v0_3 {
@@ -28,15 +28,17 @@ inline constexpr int hung_status = 86;
 
 namespace detail {
 
+//! What the watched thread does. A step that is spoken of does not end: its plan stays.
+enum class watched_state { away, in_step, spoken_of };
+
 //! What the watching and the watched thread share.
 template <class Clock>
 struct watch_post {
   std::chrono::nanoseconds deadline{};
   std::function<void()> still{};     // called once in a slice of a call that lasts
   std::function<std::string()> hung; // tells others, and gives the sentence for stderr
-  std::mutex turn{};
-  bool in_step = false;   // under turn
-  bool dismissed = false; // under turn
+  std::atomic<watched_state> state = watched_state::away;
+  std::atomic<bool> dismissed = false;
   typename Clock::doorbell bell{};
 };
 
@@ -44,16 +46,23 @@ struct watch_post {
 template <class Clock>
 class watchdog {
 public:
-  //! While it lives, the step is watched. Costs two locks that nobody else wants.
+  //! While it lives, the step is watched.
   class watch {
   public:
-    explicit watch(watchdog& by) : by_(by) { by_.set_in_step(true); }
+    explicit watch(watchdog& by) : state_(by.post_->state) {
+      state_.store(watched_state::in_step, std::memory_order_release);
+    }
     watch(watch const&) = delete;
     watch& operator=(watch const&) = delete;
-    ~watch() { by_.set_in_step(false); }
+    ~watch() {
+      for (auto was = watched_state::in_step; !state_.compare_exchange_weak(
+             was, watched_state::away, std::memory_order_acq_rel, std::memory_order_relaxed);
+           was = watched_state::in_step)
+        std::this_thread::yield();
+    }
 
   private:
-    watchdog& by_;
+    std::atomic<watched_state>& state_;
   };
 
   //! @param pulse changes while the watched thread is in the library; outlives this.
@@ -75,29 +84,23 @@ public:
   watchdog(watchdog const&) = delete;
   watchdog& operator=(watchdog const&) = delete;
   ~watchdog() {
-    {
-      std::lock_guard const held(post_->turn);
-      post_->dismissed = true;
-    }
+    post_->dismissed.store(true, std::memory_order_relaxed);
     post_->bell.ring();
     thread_.join();
   }
 
 private:
-  void set_in_step(bool now) {
-    std::lock_guard const held(post_->turn);
-    post_->in_step = now;
-  }
-
   static void serve(watch_post<Clock>& post, std::atomic<unsigned> const& pulse) {
     countdown<Clock> left(post.deadline);
     for (unsigned seen = pulse.load(std::memory_order_relaxed);;) {
       post.bell.wait_until(Clock::now() + left.slice());
-      std::lock_guard const held(post.turn); // the step cannot end while it is spoken of
-      if (post.dismissed)
+      if (post.dismissed.load(std::memory_order_relaxed))
         return;
       unsigned const now = pulse.load(std::memory_order_relaxed);
-      if (!post.in_step || now != std::exchange(seen, now)) {
+      auto was = watched_state::in_step;
+      if (now != std::exchange(seen, now) ||
+          !post.state.compare_exchange_strong(
+            was, watched_state::spoken_of, std::memory_order_acquire, std::memory_order_relaxed)) {
         left = countdown<Clock>(post.deadline);
         continue;
       }
@@ -111,6 +114,7 @@ private:
         std::_Exit(hung_status);
       }
       post.still();
+      post.state.store(watched_state::in_step, std::memory_order_release);
     }
   }
 

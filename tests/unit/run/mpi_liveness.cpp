@@ -2,9 +2,9 @@
 // Ranks that liveness_test.py stops, or that hang. Usage: mpi_liveness MILLISECONDS [RANK CALL], a
 // deadline and the call of that rank that never returns. Says "begun", its rank and its process,
 // and "ended".
+#include <pipe/plan/lower.hpp>
 #include <pipe/mpi/mpi.hpp>
 #include <pipe/mpi/store.hpp>
-#include <pipe/plan/lower.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
