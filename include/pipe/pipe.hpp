@@ -24,7 +24,6 @@
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/post_validated.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/static_plan.hpp>
 #include <pipe/run/affinity.hpp>
 #include <pipe/run/check.hpp>
 #include <pipe/run/error.hpp>

@@ -5,7 +5,6 @@
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/prove.hpp>
-#include <pipe/plan/static_plan.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -33,9 +32,6 @@ using pp::subject;
 namespace {
 
 constexpr pp::uniform_sizes both{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
-struct both_as_type {
-  static constexpr pp::uniform_sizes value = both;
-};
 
 //! Everything of a device that is not about passes, a line each.
 std::vector<std::string> hooks_of(pp::plan const& work, int device) {
@@ -155,21 +151,6 @@ TEST_CASE("a plan without hooks is as it was, and one with hooks has another fin
     changed.items[i].number += 1;
     CHECK(pp::summarise(changed) != pp::summarise(sound));
   }
-}
-
-TEST_CASE("the compiler makes and proves the same plan") {
-  constexpr auto work =
-    pp::lower_static<pp::communicator_per_pair, both_as_type>(pp::timetable<pp::OneFOneB, 3, 4>);
-  static_assert(pp::prove(work));
-  constexpr auto v =
-    pp::lower_static<pp::communicator_per_edge, both_as_type>(pp::timetable<pp::VHalf, 2, 3>);
-  static_assert(pp::prove(v));
-  CHECK(pp::summarise(work) ==
-        pp::summarise(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), both)));
-  CHECK(pp::summarise(v) == pp::summarise(pp::lower<pp::communicator_per_edge>(
-                              pp::make_timetable<pp::VHalf>({2, 3}), both)));
-  CHECK(pp::summarise(pp::to_plan(work)) == pp::summarise(work));
-  CHECK(pp::prove(pp::to_plan(work)));
 }
 
 TEST_CASE("tables show what follows the gradients") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/static_plan.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -249,47 +248,6 @@ TEST_CASE("a broken timetable is not lowered") {
   auto table = pp::make_timetable<pp::OneFOneB>({2, 3});
   std::swap(table.passes[0], table.passes[1]);
   CHECK_THROWS_AS(pp::lower(table), std::invalid_argument);
-}
-
-namespace {
-
-struct ragged_sizes {
-  struct by_stage {
-    static constexpr std::int64_t bytes(pp::slot_class, pp::pass const& what) {
-      return 100 * (what.stage + 1);
-    }
-  };
-  static constexpr by_stage value{};
-};
-
-void check_same(pp::plan const& made, pp::plan_view constant) {
-  pp::plan const copy = pp::to_plan(constant);
-  CHECK(made.items == copy.items);
-  CHECK(made.offsets == copy.offsets);
-  CHECK(made.waits == copy.waits);
-  CHECK(made.lanes == copy.lanes);
-  CHECK(made.layouts == copy.layouts);
-  CHECK(made.arena_bytes == copy.arena_bytes);
-  CHECK(std::string(made.policy) == copy.policy);
-}
-
-} // namespace
-
-TEST_CASE("the compiler and the program make the same plans") {
-  constexpr auto one = pp::lower_static(pp::timetable<pp::OneFOneB, 3, 5>);
-  static_assert(pp::prove(one));
-  static_assert(one.slots(0, pp::slot_class::activation) == 3);
-  check_same(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 5})), one);
-  constexpr auto sequence =
-    pp::lower_static<pp::communicator_per_edge, ragged_sizes>(pp::timetable<pp::Seq1F1B<2>, 3, 4>);
-  check_same(pp::lower<pp::communicator_per_edge>(pp::make_timetable<pp::Seq1F1B<2>>({3, 4}),
-                                                  ragged_sizes::value),
-             sequence);
-  constexpr auto pairs =
-    pp::lower_static<pp::one_communicator>(pp::timetable<pp::DualPipe<>, 4, 8>);
-  check_same(pp::lower<pp::one_communicator>(pp::make_timetable<pp::DualPipe<>>({4, 8})), pairs);
-  constexpr auto alone = pp::lower_static(pp::timetable<pp::OneFOneB, 1, 2>);
-  check_same(pp::lower(pp::make_timetable<pp::OneFOneB>({1, 2})), alone);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What stages hold at run time, counted by the stages, against the constants of the plan.
 #include <pipe/plan/lower.hpp>
-#include <pipe/plan/static_plan.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/gpipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -80,12 +79,6 @@ TEST_CASE("what is held at run time peaks at the plan's constants") {
       check_peaks(pp::lower<pp::one_communicator>(pp::make_timetable<pp::Seq1F1B<2>>(size)));
       check_peaks(pp::lower(pp::make_timetable<pp::ZeroBubbleH1>(size)));
     }
-}
-
-TEST_CASE("a plan of the compiler runs") {
-  constexpr auto work = pp::lower_static(pp::timetable<pp::ZeroBubbleH1, 3, 5>);
-  static_assert(work.slots(0, pp::slot_class::activation) == 3);
-  check_peaks(pp::to_plan(work));
 }
 
 TEST_CASE("an evaluation runs the forward passes and nothing else") {
