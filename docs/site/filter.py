@@ -42,7 +42,6 @@ CONTRACTS = [
     (r"bool fused\(\)", "Whether its backward passes are fused."),
     (r"effort how = ", "How much is searched."),
     (r"walk steps\(\) const", "The walk that orders a device."),
-    (r"using slices = ", "The same in several constant evaluations, which compilers limit one by one."),
     (r"(int|parameter<.*>) chunks( = |\{\})", "Chunks of a sequence."),
     (r"(int|parameter<.*>) stages_per_device( = |\{\})", "Stages of a device."),
     (r"(int|parameter<.*>) group( = |\{\})", "Microbatches that pass a stage together; 0 leaves it to the schedule."),

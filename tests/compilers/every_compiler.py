@@ -142,7 +142,7 @@ class Compilers:
         check = ["-fsyntax-only"] if "++-" in str(command[0]) else ["-c", "-o", self.folder / "object.o"]
         common = [*command, "-std=c++20", *warnings, "-I", self.root / "include"]
         sources = [self.every, *sorted(self.root.glob("tests/static/*/moderate.static.cpp")),
-                   self.root / "tests/static/schedule/v_shape.static.cpp", self.root / "tests/headers/slices.cpp"]
+                   self.root / "tests/static/schedule/v_shape.static.cpp", self.root / "tests/headers/generated.cpp"]
         if name == "nvcc with clang++":
             sources = [self.every]  # nvcc takes less for a constant when its host is clang
         for source in sources:

@@ -199,17 +199,6 @@ concept generated_schedule = arranges<Schedule> &&
   schedule.generate(extents, detail::no_cost{}, rows);
 };
 
-//! @brief A generated schedule that the compiler makes in several constant evaluations, whose steps
-//! compilers limit one by one: `slices<P, M, Cost>` has a `state`, `start()`, `go_on(state, step)`
-//! for `count` steps, and `write_row(state, device, row_writer&)`. It gives the same rows as
-//! `generate`.
-template <class Schedule, int Devices, int Microbatches, class Cost>
-concept sliced_schedule = generated_schedule<Schedule> &&
-  requires(typename Schedule::template slices<Devices, Microbatches, Cost>::state state,
-           row_writer out) {
-  Schedule::template slices<Devices, Microbatches, Cost>::write_row(state, 0, out);
-};
-
 //! @brief The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
 [[nodiscard]] constexpr flow const& flow_of() noexcept {

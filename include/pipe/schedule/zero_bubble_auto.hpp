@@ -5,7 +5,6 @@
 //! @brief Zero bubble under a memory limit, with the times of every stage. Header for
 //! pipelining::ZeroBubbleAuto.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
@@ -374,49 +373,6 @@ struct ZeroBubbleAuto {
     detail::zero_bubble_run run(problem);
     run(detail::zero_bubble_policies[choice.best], detail::no_limit_on_span, rows);
   }
-
-  //! @brief The same in several constant evaluations: one per list schedule, and one that writes.
-  //! @tparam Self the schedule, left as it is: a name that depends on a parameter is complete where
-  //! `extents` is needed, while the name of the enclosing class is not.
-  template <int Devices, int Microbatches, class Cost, class Self = ZeroBubbleAuto>
-  struct slices {
-    static constexpr shape extents = Self{}.arrange(Devices, Microbatches); //!< Of the pipeline.
-    //! Constant evaluations.
-    static constexpr int count = detail::zero_bubble_choice::policies + 1;
-
-    //! What one evaluation hands to the next.
-    struct state {
-      detail::zero_bubble_choice choice; //!< the best policy so far
-      //! device after device
-      detail::array_of<pass, Devices * row_capacity(extents)> passes;
-      detail::array_of<int, Devices> counts; //!< passes of each device
-    };
-    //! Before the first evaluation.
-    [[nodiscard]] static constexpr state start() { return {}; }
-    //! One evaluation.
-    [[nodiscard]] static constexpr state go_on(state own, int step) {
-      ZeroBubbleAuto const plan;
-      detail::owned<double> const times(3 * std::size_t{Devices});
-      detail::zero_bubble_problem const problem = plan.problem_on(times, extents, Cost::value);
-      if (step < detail::zero_bubble_choice::policies) {
-        own.choice.consider(problem, step);
-        return own;
-      }
-      detail::array_of<row_writer, Devices> rows{};
-      for (int device = 0; device < Devices; ++device)
-        rows[device] = {own.passes + device * row_capacity(extents), row_capacity(extents)};
-      detail::zero_bubble_run run(problem);
-      run(detail::zero_bubble_policies[own.choice.best], detail::no_limit_on_span, rows);
-      for (int device = 0; device < Devices; ++device)
-        own.counts[device] = rows[device].count;
-      return own;
-    }
-    //! Writes the order of one device, after the last evaluation.
-    static constexpr void write_row(state const& own, int device, row_writer& out) {
-      for (int i = 0; i < own.counts[device]; ++i)
-        out.push(own.passes[device * row_capacity(extents) + i]);
-    }
-  };
 
 private:
   template <cost_model Cost>

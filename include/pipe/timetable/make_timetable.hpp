@@ -76,45 +76,51 @@ template <class Schedule>
   return orders;
 }
 
-// From here on the same for all schedules, so that it is compiled once.
+//! Memory for the rows of a program. No template, so that it is compiled once.
+struct growing_room {
+  device_orders& orders;
 
-//! Room for one more row, after those that have ended.
-[[nodiscard]] inline row_writer begin_row(device_orders& orders) {
-  int const capacity = row_capacity(orders.over());
-  auto const begin = static_cast<std::size_t>(orders.offsets.back());
-  orders.passes.resize(std::max(orders.passes.size(), begin + static_cast<std::size_t>(capacity)));
-  return {orders.passes.data() + begin, capacity};
-}
-
-inline void end_row(device_orders& orders, int count) {
-  orders.offsets.push_back(orders.offsets.back() + count);
-}
-
-//! Leaves the rows that nothing was written to empty.
-inline void end_rows(device_orders& orders) {
-  orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
-  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over())) + 1,
-                        orders.offsets.back());
-}
-
-//! Room for all rows, of a schedule that writes them together.
-struct all_rows {
-  std::vector<pass> storage;
-  std::vector<row_writer> rows;
-
-  explicit all_rows(pipeline const& over) : rows(static_cast<std::size_t>(row_count(over))) {
-    auto const capacity = static_cast<std::size_t>(row_capacity(over));
-    storage.resize(rows.size() * capacity);
-    for (std::size_t row = 0; row < rows.size(); ++row)
-      rows[row] = {storage.data() + row * capacity, static_cast<int>(capacity)};
-  }
-  void append_to(device_orders& orders) const {
-    for (row_writer const& row : rows) {
-      orders.passes.insert(orders.passes.end(), row.passes, row.passes + row.count);
-      orders.offsets.push_back(static_cast<int>(orders.passes.size()));
-    }
+  [[nodiscard]] pass* operator()(int begin) const {
+    auto const first = static_cast<std::size_t>(begin);
+    auto const capacity = static_cast<std::size_t>(row_capacity(orders.over()));
+    orders.passes.resize(std::max(orders.passes.size(), first + capacity));
+    return orders.passes.data() + first;
   }
 };
+
+//! Orders the passes of every row, in the program and in the compiler.
+//! @param offsets [rows + 1], to write
+//! @param room gives memory for `row_capacity` passes, from that entry on
+template <class Schedule, cost_model Cost, class Room>
+constexpr void
+order_rows(Schedule const& plan, pipeline const& over, Cost const& cost, int* offsets, Room room) {
+  int const capacity = row_capacity(over);
+  int const rows = row_count(over);
+  offsets[0] = 0;
+  if constexpr (closed_form_schedule<Schedule>) {
+    for (int row = 0; row < rows; ++row) {
+      offsets[row + 1] = offsets[row];
+      if (row >= over.extents.devices) // further engines have no passes
+        continue;
+      row_writer out{room(offsets[row]), capacity};
+      plan.order(over.extents, row, out);
+      offsets[row + 1] += out.count;
+    }
+  } else {
+    owned<pass> const storage(static_cast<std::size_t>(rows) * static_cast<std::size_t>(capacity));
+    owned<row_writer> const writers(static_cast<std::size_t>(rows));
+    for (int row = 0; row < rows; ++row)
+      writers.of[row] = {storage.of + static_cast<std::ptrdiff_t>(row) * capacity, capacity};
+    plan.generate(over.extents, cost, writers.of);
+    for (int row = 0; row < rows; ++row) {
+      row_writer const& made = writers.of[row];
+      pass* const out = room(offsets[row]);
+      for (int i = 0; i < made.count; ++i)
+        out[i] = made.passes[i];
+      offsets[row + 1] = offsets[row] + made.count;
+    }
+  }
+}
 
 } // namespace detail
 
@@ -127,18 +133,10 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders = detail::without_passes(plan, size);
   check_cost(orders.over(), cost);
-  if constexpr (closed_form_schedule<Schedule>) {
-    for (int device = 0; device < size.devices; ++device) {
-      row_writer row = detail::begin_row(orders);
-      plan.order(orders.extents, device, row);
-      detail::end_row(orders, row.count);
-    }
-    detail::end_rows(orders);
-  } else {
-    detail::all_rows written(orders.over());
-    plan.generate(orders.extents, cost, written.rows.data());
-    written.append_to(orders);
-  }
+  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over())) + 1);
+  detail::order_rows(
+    plan, orders.over(), cost, orders.offsets.data(), detail::growing_room{orders});
+  orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
   return orders;
 }
 
@@ -154,7 +152,8 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost);
   detail::entered_rows const entered = detail::enter(table);
-  detail::run(table, entered, cost);
+  if (entered.found().first) // else a pass may name what the pipeline does not have
+    detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
   return table;

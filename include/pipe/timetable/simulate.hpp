@@ -6,6 +6,7 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/simulation.hpp>
@@ -15,11 +16,17 @@
 #include <cstddef>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 
 namespace detail {
+
+//! What a cost model says of messages. @throws as `checked_links` does.
+template <cost_model Cost>
+[[nodiscard]] constexpr message_times messages_of(Cost const& cost, int devices) {
+  std::span<double const> const links = checked_links(cost, devices);
+  return {cost.latency(), groups_of(cost), links.empty() ? nullptr : links.data()};
+}
 
 //! An order in the arrays of a timetable with the times of messages of this cost, in which nothing
 //! has run.
@@ -35,8 +42,8 @@ template <cost_model Cost>
                            std::move(orders.tables),
                            groups_of(cost),
                            {links.begin(), links.end()}};
-  result.starts.assign(result.passes.size(), never);
-  result.ends.assign(result.passes.size(), never);
+  result.starts.resize(result.passes.size());
+  result.ends.resize(result.passes.size());
   return result;
 }
 
@@ -46,33 +53,50 @@ template <cost_model Cost>
 }
 
 //! Times a whole timetable.
+//! @param starts, ends [offsets[rows]], to write
 template <cost_model Cost>
-void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
+constexpr void run(entered_rows const& rows,
+                   int const* offsets,
+                   double* starts,
+                   double* ends,
+                   message_times const& messages,
+                   Cost const& cost) {
   int const row_total = row_count(rows.map().over);
+  for (int entry = 0; entry < offsets[row_total]; ++entry)
+    starts[entry] = ends[entry] = never;
   auto const count = static_cast<std::size_t>(row_total);
-  whole_part<double> const part(
-    table.starts.data(), table.ends.data(), table.offsets.data(), row_total);
-  std::vector<entry_number> next(count);
-  std::vector<double> free_from(count);
-  std::vector<int> waits_for_row(count);
-  std::vector<entry_number> waits_for(count);
+  owned<entry_number> const next(count);
+  owned<entry_number> const waits_for(count);
+  owned<int> const waits_for_row(count);
+  owned<double> const free_from(count);
+  for (int row = 0; row < row_total; ++row) {
+    next.of[row] = waits_for.of[row] = 0;
+    waits_for_row.of[row] = 0;
+    free_from.of[row] = 0;
+  }
   simulation state{rows.map(),
                    rows.rows(),
-                   part.view(),
-                   part.starts(),
-                   part.ends(),
-                   next.data(),
-                   free_from.data(),
-                   waits_for_row.data(),
-                   waits_for.data(),
-                   table.latency,
-                   table.groups,
-                   no_entry,
-                   table.view().links};
-  if (is_plain(rows.map().over) && table.links.empty())
+                   offsets,
+                   starts,
+                   ends,
+                   next.of,
+                   free_from.of,
+                   waits_for_row.of,
+                   waits_for.of,
+                   messages};
+  if (is_plain(rows.map().over) && messages.links == nullptr)
     advance<true>(state, cost);
   else
     advance<false>(state, cost);
+}
+template <cost_model Cost>
+void run(dynamic_timetable& table, entered_rows const& rows, Cost const& cost) {
+  run(rows,
+      table.offsets.data(),
+      table.starts.data(),
+      table.ends.data(),
+      {table.latency, table.groups, table.view().links},
+      cost);
 }
 
 } // namespace detail

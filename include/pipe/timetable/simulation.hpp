@@ -16,76 +16,34 @@
 namespace pipelining::inline v0_3 {
 namespace detail {
 
-//! The times of some passes: those of every row from its entry `first` on. Those of entries
-//! before it are in the part `before`, which lets the compiler time large timetables in several
-//! constant evaluations, none of which copies what another has made.
-struct timed_part {
-  entry_number const* first;   //!< [rows]
-  double const* const* starts; //!< [rows]
-  double const* const* ends;   //!< [rows]
-  timed_part const* before = nullptr;
+//! The times between devices that a timetable says it has.
+struct message_times {
+  double latency;
+  group_times groups{};
+  double const* links = nullptr; //!< [P x P]; null: all take `latency`
 
-  //! The end of a pass that has been timed.
-  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
-    timed_part const* part = this;
-    while (entry < part->first[row])
-      part = part->before;
-    return part->ends[row][entry - part->first[row]];
+  //! The time of a message between two devices.
+  [[nodiscard]] constexpr double between(int devices, int from, int to) const noexcept {
+    return message_time(links, devices, latency, from, to);
   }
-};
-
-//! One part that is a whole timetable, on flat arrays of the caller.
-//! @tparam Time double, or double const for times that are only looked at.
-template <class Time>
-class whole_part {
-public:
-  constexpr whole_part(Time* starts, Time* ends, int const* offsets, int rows) {
-    auto const count = static_cast<std::size_t>(rows);
-    first_ = new entry_number[count]{};
-    starts_ = new Time*[count];
-    ends_ = new Time*[count];
-    for (int row = 0; row < rows; ++row) {
-      starts_[row] = starts + offsets[row];
-      ends_[row] = ends + offsets[row];
-    }
-  }
-  constexpr ~whole_part() {
-    delete[] first_;
-    delete[] starts_;
-    delete[] ends_;
-  }
-  whole_part(whole_part const&) = delete;
-  whole_part& operator=(whole_part const&) = delete;
-
-  [[nodiscard]] constexpr timed_part view() const noexcept { return {first_, starts_, ends_}; }
-  [[nodiscard]] constexpr Time* const* starts() const noexcept { return starts_; }
-  [[nodiscard]] constexpr Time* const* ends() const noexcept { return ends_; }
-
-private:
-  entry_number* first_;
-  Time** starts_;
-  Time** ends_;
 };
 
 //! The state of a simulation, on arrays of the caller.
 struct simulation {
-  place_map map;
+  place_map const& map;
   place_row const* rows;   //!< [rows]
-  timed_part part;         //!< what is being written
-  double* const* starts;   //!< [rows], that of `part`
-  double* const* ends;     //!< [rows], that of `part`
+  int const* offsets;      //!< [rows + 1], where the times of each row begin
+  double* starts;          //!< [offsets[rows]]
+  double* ends;            //!< [offsets[rows]]
   entry_number* next;      //!< [rows], the entry that each row comes to next
   double* free_from;       //!< [rows], when each row has ended its last pass
   int* waits_for_row;      //!< [rows], a row can go on when this row
   entry_number* waits_for; //!< [rows], has come past this entry; `no_entry` is never
-  double latency;
-  group_times groups;
-  entry_number room;             //!< entries of each row in `part`
-  double const* links = nullptr; //!< as in the timetable
+  message_times messages;
 
-  //! The time of a message between two devices.
-  [[nodiscard]] constexpr double message(int from, int to) const noexcept {
-    return message_time(links, map.over.extents.devices, latency, from, to);
+  //! The end of a pass that has been timed.
+  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
+    return ends[offsets[row] + static_cast<int>(entry)];
   }
 };
 
@@ -99,13 +57,13 @@ ended_on(simulation& state, int row, entry_number entry, input_line line, int un
   int const source = static_cast<int>(at >> place_bits) * devices + holder;
   entry_number const wanted = (at & entry_mask) - 1;
   if (at != 0 && source == row && wanted < entry)
-    return state.part.end_of(source, wanted); // the row has come past it
+    return state.end_of(source, wanted); // the row has come past it
   if (at == 0 || wanted >= state.next[source]) {
     state.waits_for_row[row] = source;
     state.waits_for[row] = at == 0 ? no_entry : wanted;
     return never;
   }
-  return state.part.end_of(source, wanted);
+  return state.end_of(source, wanted);
 }
 
 //! When what an entry waits for on other engines of its device, and of several stages, is there, or
@@ -123,17 +81,18 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   for (int k = 0; k < inputs.count && latest != never; ++k) {
     input_line const line = inputs.line(k);
     double const ended = ended_on(state, row, behind, line, unit);
-    double const message = state.message(state.map.holders[line], row % over.extents.devices);
+    int const devices = over.extents.devices;
+    double const message = state.messages.between(devices, state.map.holders[line], row % devices);
     double const ready =
       ended == never
         ? never
-        : ended + transfer_time(over, state.groups, message, inputs.stage(k), what.stage);
+        : ended + transfer_time(over, state.messages.groups, message, inputs.stage(k), what.stage);
     latest = ready == never || ready > latest ? ready : latest;
   }
   return latest;
 }
 
-//! Runs a row until a pass has to wait or the part is full. Without inner calls but for the cost,
+//! Runs a row until a pass has to wait. Without inner calls but for the cost,
 //! since compilers take microseconds for each.
 //! @tparam Plain whether the pipeline is_plain, and all messages take the same time
 template <bool Plain, cost_model Cost>
@@ -141,17 +100,15 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
   place_row const row = state.rows[number];
   pass const* const passes = row.passes;
   int const chunks = state.map.over.extents.chunks;
-  entry_number const base = state.part.first[number];
   entry_number const first = state.next[number];
-  entry_number const last = row.count - base > state.room ? base + state.room : row.count;
-  double* const starts = state.starts[number];
-  double* const ends = state.ends[number];
+  double* const starts = state.starts + state.offsets[number];
+  double* const ends = state.ends + state.offsets[number];
   double free_from = state.free_from[number];
   double start = free_from;
   entry_number entry = first;
   state.waits_for_row[number] = number;
   state.waits_for[number] = no_entry;
-  for (; entry < last; ++entry) {
+  for (; entry < row.count; ++entry) {
     pass const what = passes[entry];
     bool const pair = what.overlapped && entry > first && !passes[entry - 1].overlapped;
     if (!pair) // else from the start of the other half on
@@ -174,14 +131,12 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
         state.waits_for[number] = wanted;
         break;
       }
-      timed_part const* part = &state.part;
-      while (wanted < part->first[source])
-        part = part->before;
-      double ready = part->ends[source][wanted - part->first[source]];
+      double ready = state.ends[state.offsets[source] + static_cast<int>(wanted)];
       if constexpr (Plain) // what stands before it in its own row is no input
-        ready += state.latency;
+        ready += state.messages.latency;
       else
-        ready += state.message(holder, number % state.map.over.extents.devices);
+        ready += state.messages.between(
+          state.map.over.extents.devices, holder, number % state.map.over.extents.devices);
       if (ready > start)
         start = ready;
     }
@@ -194,27 +149,26 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     }
     if (pair) {
       free_from = start + pair_duration(cost, passes[entry - 1], what);
-      starts[entry - 1 - base] = start;
-      ends[entry - 1 - base] = free_from;
+      starts[entry - 1] = start;
+      ends[entry - 1] = free_from;
     } else {
       free_from = start + cost.duration(what);
     }
-    starts[entry - base] = start;
-    ends[entry - base] = free_from;
+    starts[entry] = start;
+    ends[entry] = free_from;
   }
   // The halves of a pair run together: the first half waits with the second.
   if (entry > first && entry < row.count && row.passes[entry].overlapped &&
       !row.passes[entry - 1].overlapped) {
     --entry;
-    starts[entry - base] = ends[entry - base] = never;
-    free_from = entry > first ? ends[entry - 1 - base] : state.free_from[number];
+    starts[entry] = ends[entry] = never;
+    free_from = entry > first ? ends[entry - 1] : state.free_from[number];
   }
   state.next[number] = entry;
   state.free_from[number] = free_from;
 }
 
-//! Runs passes as early as order, dependencies and messages allow, until nothing more can run or
-//! the part is full.
+//! Runs passes as early as order, dependencies and messages allow, until nothing more can run.
 //!
 //! Goes down the rows and up again, as the passes of a unit do. A row that waits is asked again
 //! only when the pass that it waits for has run.

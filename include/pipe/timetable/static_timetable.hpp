@@ -4,15 +4,23 @@
 //! @file
 //! @brief Timetables that the compiler makes and checks. Header for pipelining::timetable.
 
+#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/pass.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
+#include <pipe/schedule/block/schedule_tables.hpp>
 #include <pipe/schedule/requirements.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/diagnosis.hpp>
+#include <pipe/timetable/entered_rows.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/static_order.hpp>
-#include <pipe/timetable/static_simulation.hpp>
+#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable_view.hpp>
+#include <pipe/timetable/verify.hpp>
 
+#include <cstdint>
 #include <type_traits>
 
 namespace pipelining::inline v0_3 {
@@ -25,32 +33,115 @@ struct unit_cost {
 
 namespace detail {
 
+//! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
+template <class Schedule>
+[[nodiscard]] constexpr shape arranged(int devices, int microbatches) {
+  check_extents({.devices = devices, .microbatches = microbatches});
+  shape const extents = Schedule{}.arrange(devices, microbatches);
+  check_extents(extents, flow_of<Schedule>().rows);
+  return extents;
+}
+
+//! True for a schedule that gives edges, or adapts one that does.
+template <class Schedule>
+[[nodiscard]] constexpr bool has_edges() noexcept {
+  if constexpr (joins_stages<Schedule>)
+    return true;
+  else if constexpr (adapts_schedule<Schedule>)
+    return has_edges<std::remove_cvref_t<decltype(Schedule::of)>>();
+  else
+    return false;
+}
+
+//! Makes a constant. Compilers print the arguments of calls whose evaluation they give up.
+template <class Make>
+[[nodiscard]] constexpr auto
+evaluate(Make make,
+         [[maybe_unused]] char const* advice =
+           "timetable: too large for one constant evaluation? Make it in the program with "
+           "make_timetable, or raise the limit: -fconstexpr-ops-limit of g++, -fconstexpr-steps of "
+           "clang") {
+  return make();
+}
+
+//! Order, times and verdict of a timetable, made by the functions that the program runs.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct timed {
-  using order = static_order<Schedule, Devices, Microbatches, Cost>;
-  using places = static_places<order>;
-  using arrays = static_arrays<order, Cost>;
-  static constexpr double const* link_times = static_simulation<order, Cost>::link_times;
-  static constexpr timetable_view view{order::extents,
-                                       Cost::value.latency(),
-                                       arrays::order.passes,
-                                       arrays::times.starts,
-                                       arrays::times.ends,
-                                       arrays::order.offsets,
-                                       order::over.declared,
-                                       order::over.holders,
-                                       order::over.first_units,
-                                       nullptr,
-                                       {},
-                                       link_times};
+  static_assert(
+    !has_edges<Schedule>(),
+    "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
+    "graph with make_timetable");
+  static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
+  static constexpr int holder_total = holder_count<Schedule>(extents);
+  static constexpr int unit_total = first_unit_count<Schedule>(extents);
 
-  //! The verdict, without a limit on memory.
-  static constexpr report verdict = [] {
-    if constexpr (places::value.first)
-      return static_simulation<order, Cost>::verdict();
-    else
-      return places::value.first;
+  struct own_tables {
+    array_of<std::uint16_t, holder_total + 1> holders;
+    array_of<int, unit_total + 1> first_units;
+  };
+  static constexpr own_tables tables = [] {
+    own_tables result{};
+    write_holders(Schedule{}, extents, result.holders);
+    write_first_units(Schedule{}, extents, result.first_units);
+    return result;
   }();
+  static constexpr pipeline over{extents,
+                                 flow_pointer<Schedule>,
+                                 holder_total > 0 ? tables.holders : nullptr,
+                                 unit_total > 0 ? tables.first_units : nullptr};
+  static constexpr int rows = row_count(over);
+
+  //! The order, in as much room as the rows could need. Not part of a program that uses the table.
+  struct ordered {
+    array_of<int, rows + 1> offsets;
+    array_of<pass, rows * row_capacity(over)> passes;
+  };
+  static constexpr ordered order = evaluate([] {
+    ordered result{};
+    check_cost(over, Cost::value);
+    order_rows(Schedule{}, over, Cost::value, result.offsets, [&](int begin) {
+      return result.passes + begin;
+    });
+    return result;
+  });
+  static constexpr int total = order.offsets[rows];
+
+  static constexpr message_times messages = messages_of(Cost::value, Devices);
+  struct arrays {
+    array_of<int, rows + 1> offsets;
+    array_of<pass, total> passes;
+    array_of<double, total> starts;
+    array_of<double, total> ends;
+    report verdict; //!< without a limit on memory
+
+    [[nodiscard]] constexpr timetable_view view() const noexcept {
+      return {extents,
+              messages.latency,
+              passes,
+              starts,
+              ends,
+              offsets,
+              over.declared,
+              over.holders,
+              over.first_units,
+              nullptr,
+              messages.groups,
+              messages.links};
+    }
+  };
+  static constexpr arrays value = evaluate([] {
+    arrays result{};
+    for (int row = 0; row <= rows; ++row)
+      result.offsets[row] = order.offsets[row];
+    for (int entry = 0; entry < total; ++entry)
+      result.passes[entry] = order.passes[entry];
+    entered_rows const entered(over, result.passes, result.offsets);
+    if (entered.found().first) // else a pass may name what the pipeline does not have
+      run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
+    result.verdict = verify_entered(result.view(), entered, unlimited);
+    return result;
+  });
+  static constexpr timetable_view view = value.view();
 };
 
 //! Whether a schedule takes this size, and the pipeline is one that passes can number.
@@ -89,14 +180,12 @@ struct refused_size : no_timetable {
 //! @tparam Cost a type whose member `value` is a cost model.
 template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 struct static_timetable
-    : private detail::diagnosis<detail::timed<Schedule, Devices, Microbatches, Cost>::verdict,
+    : private detail::diagnosis<detail::timed<Schedule, Devices, Microbatches, Cost>::value.verdict,
                                 Schedule,
                                 Devices,
                                 Microbatches> {
-  //! What the compiler made, for `lower_static`.
-  using timed = detail::timed<Schedule, Devices, Microbatches, Cost>;
-
-  static constexpr timetable_view view = timed::view;
+  //! What the compiler made.
+  static constexpr timetable_view view = detail::timed<Schedule, Devices, Microbatches, Cost>::view;
   constexpr operator timetable_view() const noexcept {
     return view;
   } // NOLINT(google-explicit-constructor)
@@ -118,42 +207,18 @@ requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microba
 template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
 inline constexpr static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
 
-namespace detail {
-
-//! The verdict on the memory that the order of a device takes.
-template <class Order, int MemoryLimit, int Device>
-inline constexpr report
-  over_limit = check_memory(effect_on(*Order::over.declared, slot_class::activation),
-                            Order::rows.of[Device]->passes,
-                            static_cast<entry_number>(Order::rows.of[Device]->count),
-                            Device,
-                            MemoryLimit);
-
-template <int MemoryLimit, class Timed>
-[[nodiscard]] constexpr report verdict_on() {
-  if constexpr (MemoryLimit != unlimited && Timed::verdict) {
-    static_assert(Timed::order::over.declared->engines == 1,
-                  "verify: where copies change what is held, ask verify(table, limit)");
-    return first_failing(each<Timed::order::extents.devices>(
-      [](auto device) { return over_limit<typename Timed::order, MemoryLimit, device.value>; }));
-  } else {
-    return Timed::verdict;
-  }
-}
-
-} // namespace detail
-
-//! @brief The verdict on a timetable of the compiler, itself a constant made in slices, so that
-//! large timetables stay
-//!        inside the default limits of compilers.
+//! @brief The verdict on a timetable of the compiler, itself a constant.
 //! @tparam MemoryLimit the most chunks of activations that a device may hold.
 template <int MemoryLimit = unlimited, class Schedule, int Devices, int Microbatches, class Cost>
 [[nodiscard]] constexpr report
 verify(static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>)
+  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>) {
     return {};
-  else
-    return detail::verdict_on<MemoryLimit, detail::timed<Schedule, Devices, Microbatches, Cost>>();
+  } else {
+    using made = detail::timed<Schedule, Devices, Microbatches, Cost>;
+    return made::value.verdict ? detail::check_memory(made::view, MemoryLimit)
+                               : made::value.verdict;
+  }
 }
 
 } // namespace pipelining::inline v0_3

@@ -25,18 +25,22 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The times between devices that a timetable says it has.
-struct message_times {
-  double latency;
-  group_times groups{};
-  double const* links = nullptr;
+//! The times of passes as rules look at them.
+struct pass_times {
+  int const* offsets;   //!< [rows + 1], where the times of each row begin
+  double const* starts; //!< [offsets[rows]]
+  double const* ends;   //!< [offsets[rows]]
+
+  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
+    return ends[offsets[row] + static_cast<int>(entry)];
+  }
 };
 
 //! True when what an entry waits for on a line is there when the entry starts; not for what nobody
 //! makes, or only a pass that stands behind it in its own row.
 //! @param transfer from the end of the pass that it waits for on
 [[nodiscard]] constexpr bool is_ready(place_map const& map,
-                                      timed_part const& part,
+                                      pass_times const& passed,
                                       double transfer,
                                       int number,
                                       entry_number entry,
@@ -49,7 +53,7 @@ struct message_times {
   entry_number const wanted = (at & entry_mask) - 1;
   if (at == 0 || (source == number && wanted >= entry))
     return false;
-  double const ended = part.end_of(source, wanted);
+  double const ended = passed.end_of(source, wanted);
   return ended >= 0 && start >= ended + transfer;
 }
 
@@ -57,7 +61,7 @@ struct message_times {
 //! entry starts; `nothing_before` where all are.
 [[nodiscard]] constexpr int find_late_beside(place_map const& map,
                                              place_row const& row,
-                                             timed_part const& part,
+                                             pass_times const& passed,
                                              message_times const& times,
                                              int number,
                                              entry_number entry,
@@ -69,15 +73,14 @@ struct message_times {
   for (int k = 0; k < inputs.count; ++k) {
     input_line const line = inputs.line(k);
     int const devices = map.over.extents.devices;
-    double const message =
-      message_time(times.links, devices, times.latency, map.holders[line], number % devices);
+    double const message = times.between(devices, map.holders[line], number % devices);
     double const transfer =
       transfer_time(map.over, times.groups, message, inputs.stage(k), what.stage);
-    if (!is_ready(map, part, transfer, number, behind, line, unit, start))
+    if (!is_ready(map, passed, transfer, number, behind, line, unit, start))
       return k;
   }
   bool const waits = row.others != nullptr && row.others[entry] != nothing_before;
-  return waits && !is_ready(map, part, 0, number, entry, row.others[entry], unit, start)
+  return waits && !is_ready(map, passed, 0, number, entry, row.others[entry], unit, start)
            ? inputs.count
            : nothing_before;
 }
@@ -114,35 +117,31 @@ struct message_times {
 
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
-//! Checks times and dependencies of one row, from the first entry of a part to `last`, which is not
-//! looked at.
+//! Checks times and dependencies of one row.
 //! @tparam Plain whether the pipeline is_plain, and all messages take the same time
-//! @param free_from when the entry before has ended
 template <bool Plain>
 constexpr report check_times(place_map const& map,
                              place_row const& row,
-                             timed_part const& part,
+                             pass_times const& passed,
                              message_times const& times,
-                             int number,
-                             entry_number last,
-                             double free_from) noexcept {
+                             int number) noexcept {
   int const devices = map.over.extents.devices;
   int const device = Plain ? number : number % devices;
   int const chunks = map.over.extents.chunks;
   int const* const holders = map.holders;
   pass const* const passes = row.passes;
   input_line const* const inputs = row.inputs;
-  entry_number const base = part.first[number];
-  double const* const starts = part.starts[number];
-  double const* const ends = part.ends[number];
-  for (entry_number i = base; i < last; ++i) {
+  double const* const starts = passed.starts + passed.offsets[number];
+  double const* const ends = passed.ends + passed.offsets[number];
+  double free_from = 0;
+  for (entry_number i = 0; i < row.count; ++i) {
     pass const what = passes[i];
-    double const start = starts[i - base];
-    double const end = ends[i - base];
+    double const start = starts[i];
+    double const end = ends[i];
     // Asked this way round so that no comparison with a NaN passes for a good one.
     if (!(start >= 0 && end >= start && end <= longest_time))
       return {rule::waits_for_ever, device, static_cast<int>(i), what, {}};
-    if (what.overlapped ? i == base || start != starts[i - 1 - base] || end != ends[i - 1 - base]
+    if (what.overlapped ? i == 0 || start != starts[i - 1] || end != ends[i - 1]
                         : start < free_from)
       return {rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
     free_from = end;
@@ -163,18 +162,15 @@ constexpr report check_times(place_map const& map,
       // other row on the device.
       if (at == 0 || (source == number && (Plain || wanted >= i)))
         return starts_too_early(map, row, number, i);
-      timed_part const* from = &part;
-      while (wanted < from->first[source])
-        from = from->before;
-      double const ended = from->ends[source][wanted - from->first[source]];
+      double const ended = passed.end_of(source, wanted);
       double message = times.latency;
       if constexpr (!Plain)
-        message = message_time(times.links, devices, times.latency, holder, device);
+        message = times.between(devices, holder, device);
       if (!(ended >= 0 && start >= ended + message))
         return starts_too_early(map, row, number, i);
     }
     if constexpr (!Plain)
-      if (int const late = find_late_beside(map, row, part, times, number, i, unit, start);
+      if (int const late = find_late_beside(map, row, passed, times, number, i, unit, start);
           late != nothing_before)
         return starts_too_early(map, row, number, i, late);
   }
@@ -274,30 +270,41 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
   return result;
 }
 
+//! Checks that no device holds more activations than the limit.
+[[nodiscard]] constexpr report check_memory(timetable_view const& table, int memory_limit) {
+  report result;
+  if (memory_limit == unlimited)
+    return result;
+  pool_effect const memory = effect_on(*table.declared, slot_class::activation);
+  for (int device = 0; device < table.extents.devices && result; ++device) {
+    if (table.declared->engines == 1) {
+      result = check_memory(memory,
+                            table.row(device).data(),
+                            static_cast<entry_number>(table.row_size(device)),
+                            device,
+                            memory_limit);
+    } else if (int const held =
+                 peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
+               held > memory_limit) {
+      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
+    }
+  }
+  return result;
+}
+
 //! `verify` for rows that have been entered.
 [[nodiscard]] constexpr report
 verify_entered(timetable_view const& table, entered_rows const& entered, int memory_limit) {
-  int const rows = table.rows();
-  whole_part<double const> const part(table.starts, table.ends, table.offsets, rows);
-  pool_effect const memory = effect_on(*table.declared, slot_class::activation);
   report result = check_order(entered.map(), entered.rows(), entered.found());
   bool const plain = is_plain(entered.map().over) && table.links == nullptr;
+  pass_times const passed{table.offsets, table.starts, table.ends};
   message_times const times{table.latency, table.groups, table.links};
-  for (int number = 0; number < rows && result; ++number) {
+  for (int number = 0; number < table.rows() && result; ++number) {
     place_row const& row = entered.rows()[number];
-    result = plain
-               ? check_times<true>(entered.map(), row, part.view(), times, number, row.count, 0)
-               : check_times<false>(entered.map(), row, part.view(), times, number, row.count, 0);
-    if (result && memory_limit != unlimited && table.declared->engines == 1)
-      result = check_memory(memory, row.passes, row.count, number, memory_limit);
+    result = plain ? check_times<true>(entered.map(), row, passed, times, number)
+                   : check_times<false>(entered.map(), row, passed, times, number);
   }
-  for (int device = 0; device < table.extents.devices && result && table.declared->engines > 1;
-       ++device)
-    if (int const held =
-          peak_of<int>(table, device, slot_class::activation, [](pass const&) { return 1; });
-        held > memory_limit)
-      result = {rule::over_memory, device, 0, table.passes[table.offsets[device]], {}, held};
-  return result;
+  return result ? check_memory(table, memory_limit) : result;
 }
 
 } // namespace detail

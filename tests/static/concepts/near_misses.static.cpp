@@ -62,11 +62,6 @@ static_assert(pp::generated_schedule<generated<0>> && pp::schedule<generated<0>>
 static_assert(!pp::closed_form_schedule<generated<0>>);
 static_assert(!pp::schedule<generated<1>> && !pp::schedule<generated<2>>);
 
-// The compiler makes it in parts where a schedule has slices with a state that can write rows.
-static_assert(pp::sliced_schedule<pp::VHalf, 2, 4, pp::uniform_cost>);
-static_assert(!pp::sliced_schedule<generated<0>, 2, 4, pp::uniform_cost>);
-static_assert(!pp::sliced_schedule<pp::OneFOneB, 2, 4, pp::uniform_cost>);
-
 // What a schedule may have beside its order.
 template <int Missing>
 struct with_parts : closed_form<0> {

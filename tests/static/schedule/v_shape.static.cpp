@@ -9,14 +9,14 @@
 namespace pp = pipelining;
 
 // bubble max(6P - 1 - 3m, 4P - 3m + 2 ceil(m / 2), 0) with unit costs, m activations
-constexpr auto half = pp::timetable<pp::VHalf, 16, 64>;
-static_assert(pp::verify<18>(half));
-static_assert(pp::peak_activations(half) == pp::ratio{18, 1});
-static_assert(pp::span_of(half) == 6 * 64 + 41);
+constexpr auto half = pp::timetable<pp::VHalf, 8, 16>;
+static_assert(pp::verify<10>(half));
+static_assert(pp::peak_activations(half) == pp::ratio{10, 1});
+static_assert(pp::span_of(half) == 6 * 16 + 17);
 
-constexpr auto least = pp::timetable<pp::VMin, 8, 32>;
+constexpr auto least = pp::timetable<pp::VMin, 8, 16>;
 static_assert(pp::verify<8>(least));
-static_assert(pp::span_of(least) == 6 * 32 + 23);
+static_assert(pp::span_of(least) == 6 * 16 + 23);
 
 constexpr auto zero = pp::timetable<pp::ZeroBubbleV, 8, 16>;
 static_assert(pp::verify<16>(zero));
@@ -27,8 +27,8 @@ constexpr auto limited = pp::timetable<pp::SweptVAuto<12>, 8, 16>;
 static_assert(pp::verify<12>(limited));
 static_assert(pp::span_of(limited) == 6 * 16 + 11);
 
-// Four chunks per sequence: less than half of V-Half's memory, a fifth of its bubble.
-constexpr auto chunked = pp::timetable<pp::VShape<pp::v_half_offsets, 4>, 8, 16>;
-static_assert(pp::verify<16>(chunked));
-static_assert(pp::peak_activations(chunked) == pp::ratio{4, 1});
-static_assert(pp::span_of(chunked) <= 4 * (6 * 16 + 4));
+// Four chunks per sequence: less memory than V-Half's, a fifth of its bubble.
+constexpr auto chunked = pp::timetable<pp::VShape<pp::v_half_offsets, 4>, 4, 8>;
+static_assert(pp::verify<12>(chunked));
+static_assert(pp::peak_activations(chunked) == pp::ratio{3, 1});
+static_assert(pp::span_of(chunked) <= 4 * (6 * 8 + 1));

@@ -67,8 +67,6 @@ struct VAuto {
     detail::wait_for_sequence(block);
     detail::repeat(block, line);
   }
-  template <int Devices, int Microbatches, class Cost>
-  using slices = detail::repeated_slices<VAuto, Devices, Microbatches, Cost>;
 
 private:
   //! The largest block of six slots within the limit, or the shortest longer one. With an even

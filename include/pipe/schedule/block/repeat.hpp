@@ -5,7 +5,6 @@
 //! @brief Building blocks, repeated: the way from costs to a timeline and from there to passes, in
 //! the program and in the compiler. Header for pipelining::Repeat.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/building_block.hpp>
@@ -135,77 +134,17 @@ constexpr void generate_repeated(Schedule const& schedule,
   advance_reorder(line, sweep, 0x7fffffff);
   if constexpr (Schedule::how == effort::search) {
     bool const unit = unit_costs(line);
-    if (!unit || Schedule::searches_unit_costs)
+    if (!unit || Schedule::searches_unit_costs) {
+      if (std::is_constant_evaluated())
+        throw std::invalid_argument(
+          "this schedule searches for its order at these costs, which takes a program; the "
+          "compiler makes the one of the same name with effort::sweeps");
       v_search(line, weights_for(line.problem)).run(block, !unit);
+    }
   }
   for (int device = 0; device < extents.devices; ++device)
     write(line, device, rows[device]);
 }
-
-//! The same in several constant evaluations, for extents that one evaluation has no steps for.
-template <repeated_schedule Schedule, int Devices, int Microbatches, class Cost>
-struct repeated_slices {
-  static constexpr timeline_problem problem{.extents = Schedule{}.arrange(Devices, Microbatches),
-                                            .fused = Schedule{}.fused()};
-  static constexpr int per_slice = 3072; // at most some 300 steps each
-  static constexpr int count = reorder_sweeps * problem.passes() / per_slice + 2;
-
-  struct state {
-    int limit;
-    std::int64_t latency;
-    std::int64_t span;
-    std::int64_t makespan;
-    int queue_size;
-    int sweep;
-    std::int64_t wide[wide_numbers(problem)];
-    int narrow[narrow_numbers(problem)];
-  };
-
-  [[nodiscard]] static constexpr timeline attach(state& own) {
-    timeline line;
-    auto const holder = [](int stage) { return holder_by(Schedule{}, problem.extents, stage); };
-    begin(line, problem, holder, own.wide, own.narrow);
-    line.problem.limit = own.limit;
-    line.problem.latency = own.latency;
-    line.queue_size = own.queue_size;
-    line.span = own.span;
-    line.makespan = own.makespan;
-    return line;
-  }
-  static constexpr void keep(timeline const& line, state& own) {
-    own.limit = line.problem.limit;
-    own.latency = line.problem.latency;
-    own.queue_size = line.queue_size;
-    own.span = line.span;
-    own.makespan = line.makespan;
-  }
-
-  [[nodiscard]] static constexpr state start() {
-    state own{};
-    own.sweep = -1;
-    timeline line = attach(own);
-    array_of<int, 3 * stages(problem.extents)> slots{};
-    building_block block{.extents = problem.extents, .slots = slots, .holders = table_of(line)};
-    enter(line, Cost::value);
-    if (Schedule::how == effort::search && (Schedule::searches_unit_costs || !unit_costs(line)))
-      throw std::invalid_argument(
-        "this schedule searches for its order at these costs, which takes a program; the "
-        "compiler makes the one of the same name with effort::sweeps");
-    Schedule{}.start(line, block);
-    keep(line, own);
-    return own;
-  }
-  [[nodiscard]] static constexpr state go_on(state own, int) {
-    timeline line = attach(own);
-    advance_reorder(line, own.sweep, per_slice);
-    keep(line, own);
-    return own;
-  }
-  static constexpr void write_row(state const& own, int device, row_writer& out) {
-    state copy = own;
-    write(attach(copy), device, out);
-  }
-};
 
 } // namespace detail
 
@@ -300,8 +239,6 @@ struct Repeat {
     if constexpr (requires { block.write(line); })
       block.write(line); // an order of its own
   }
-  template <int Devices, int Microbatches, class Cost>
-  using slices = detail::repeated_slices<Repeat, Devices, Microbatches, Cost>;
 };
 
 } // namespace pipelining::inline v0_3

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Searched schedules, whose orders the compiler makes in several constant evaluations.
+// Generated schedules, whose orders the compiler makes.
 #include <pipe/pipe.hpp>
 
 namespace pp = pipelining;
