@@ -384,8 +384,8 @@ private:
     require(!uses || frees || (reached & made_by_user) != 0,
             kind,
             freed,
-            "it frees what another kind of the unit may read later; let it read what that kind "
-            "makes");
+            "it frees what another kind of the unit may read later; let that kind make a datum "
+            "that lies nowhere, and this one read it");
   }
 
   flow const& flow_;

@@ -284,5 +284,5 @@ TEST_CASE(
                                                {{does::reads, 1}, {does::makes, 3}})});
         }) ==
         "kind 'back' and datum 'kept': it frees what another kind of the unit may read later; "
-        "let it read what that kind makes");
+        "let that kind make a datum that lies nowhere, and this one read it");
 }
