@@ -70,7 +70,7 @@ namespace detail {
 //! Turns the forward passes of a row that `rule` names into checkpointed ones, and puts a recompute
 //! before the backward of each.
 template <recompute_rule Rule>
-constexpr void add_recomputes(shape const& extents, Rule const& rule, row_writer& row) {
+constexpr void add_recomputes(shape const& extents, Rule rule, row_writer& row) {
   auto const recomputed = [&](pass const& what) {
     pass forward = what;
     forward.kind = pass_kind::forward;
