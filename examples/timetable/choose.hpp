@@ -19,17 +19,18 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "../support/made_orders.hpp"
 #include "../support/named_schedules.hpp"
+#include "options.hpp"
 
 namespace examples {
 
 //! What the user asked for.
 struct choose_command {
-  bool help = false;
   std::string model_name;
   pipelining::transformer model;
   std::string gpu_name;
@@ -53,9 +54,9 @@ struct choose_command {
   int devices = 0;
   int microbatches = 0;
   std::vector<int> lengths; //!< of the sequences of a step where they are unequal, else empty
-  double memory_gb = 0; //!< of the largest GPU
-  bool capped = false;  //!< --memory has given it, for all
-  double jitter = 0; //!< standard deviation of a pass over its time
+  double memory_gb = 0;     //!< of the largest GPU
+  bool capped = false;      //!< --memory has given it, for all
+  double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
   std::optional<pipelining::cut_costs> measured; //!< of --cost FILE, in place of predicted times
   bool all = false;                              //!< every row of the table
@@ -67,8 +68,8 @@ struct choose_command {
 };
 
 //! @throws usage_error
-[[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
-[[nodiscard]] std::string choose_help();
+[[nodiscard]] choose_command read_choose_command(verbs verb, std::span<char const* const> words);
+[[nodiscard]] std::string describe_choose_options(verbs one);
 
 struct packed_pipeline;
 
@@ -82,8 +83,8 @@ struct gpu_group {
 struct candidate {
   schedule_choice choice;
   std::string
-    label; //!< the name and the options, as the timetable tool takes them, and the adapter
-  std::string type;  //!< the C++ type; empty where it is known at run time alone
+    label;          //!< the name and the options, as the timetable tool takes them, and the adapter
+  std::string type; //!< the C++ type; empty where it is known at run time alone
   pipelining::shape extents;
   std::vector<int> layers;        //!< [S], of the stages between shards where there are some
   std::vector<int> chunk_lengths; //!< [C]
@@ -92,13 +93,13 @@ struct candidate {
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
-  double host_gigabytes = 0;      //!< of the device that has the most on the host
-  double latency = 0;             //!< of a message
+  double host_gigabytes = 0; //!< of the device that has the most on the host
+  double latency = 0;        //!< of a message
   //! Of sequences of unequal length: what each chunk has, and what its passes take.
   std::shared_ptr<packed_pipeline const> packed;
   //! [microbatches] in place of a pipeline; empty of all schedules
   std::vector<std::vector<gpu_group>> groups;
-  std::vector<int> places;        //!< [P] the device at each place; empty: as they are given
+  std::vector<int> places; //!< [P] the device at each place; empty: as they are given
   //! Of a pipeline that was searched: its order where no schedule has it, and the time that no cut,
   //! no placement and no order of the model on these devices can beat.
   std::shared_ptr<pipelining::dynamic_timetable const> own_order;
@@ -197,8 +198,8 @@ seconds_between(choose_command const& asked, int from, int to, std::int64_t toke
 //! The report in the format asked for.
 [[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);
 
-//! Follows the command line behind the word "choose".
+//! Follows the command line after the word "choose".
 //! @throws std::exception with one line for the user.
-void choose(int count, char const* const* words);
+void choose(std::span<char const* const> words);
 
 } // namespace examples

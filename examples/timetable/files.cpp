@@ -12,7 +12,7 @@
 #include <stdexcept>
 
 #include "../support/named_schedules.hpp"
-#include "command_line.hpp"
+#include "options.hpp"
 
 namespace pp = pipelining;
 

@@ -67,8 +67,8 @@ make_like(command const& asked, std::string const& name, pipelining::uniform_cos
 //! The options of a choice that another schedule has.
 [[nodiscard]] schedule_choice choice_for(schedule_choice const& choice, std::string const& name);
 
-//! How often the work of a device's share on a microbatch is cut: stages of a device, the mean, times
-//! the chunks.
+//! How often the work of a device's share on a microbatch is cut: stages of a device, the mean,
+//! times the chunks.
 [[nodiscard]] double pieces_of_share(pipelining::shape const& extents);
 
 } // namespace examples

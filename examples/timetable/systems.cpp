@@ -169,8 +169,8 @@ std::string row_of(choose_command const& asked, schedule_choice const& call, mad
 
 } // namespace
 
-void systems(int count, char const* const* words) {
-  choose_command const asked = read_choose_command(count, words);
+void systems(std::span<char const* const> words) {
+  choose_command const asked = read_choose_command(verbs::systems, words);
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;
