@@ -62,8 +62,9 @@ int main() {{
         for words, reason in ((("--legs", 7), "--legs wants a whole number from 1 to 6, not '7'"),
                               (("--devices", 0), "--devices wants a whole number"),
                               (("--chunks", "1,"), "--chunks wants a whole number"),
-                              (("--format", "html"), "the options are --devices"),
-                              (("--devices",), "the options are --devices")):
+                              (("--format", "html"), "--format wants text, svg or cpp, not 'html'"),
+                              (("--step", 2), "there is no option '--step'"),
+                              (("--devices",), "--devices needs a value")):
             result = run(*words)
             self.assertEqual((result.returncode, result.stdout), (2, ""), words)
             self.assertRegex(result.stderr, r"timetable: [^\n]+\n\Z")

@@ -147,6 +147,10 @@ class Systems(unittest.TestCase):
         made = subprocess.run([TOOL, "systems", "--modle", "gpt-7b"], capture_output=True, text=True)
         self.assertEqual(made.returncode, 2)
         self.assertIn("did you mean --model", made.stderr)
+        made = subprocess.run([TOOL, "systems", "--model", "gpt-7b"], capture_output=True, text=True)
+        self.assertEqual(made.stderr, "timetable: systems: --sequence is missing; see systems --help\n")
+        made = subprocess.run([TOOL, "systems", "--model", "gpt-7b", "--search"], capture_output=True, text=True)
+        self.assertEqual(made.stderr, "timetable: only choose has the option --search\n")
 
     def test_the_page_is_what_its_commands_print(self):
         text = PAGE.read_text(encoding="utf-8")

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "command_line.hpp"
+#include "options.hpp"
 #include "progress_line.hpp"
 #include "tools/support/chart.hpp"
 #include "tools/support/split_words.hpp"
@@ -30,47 +30,57 @@ struct blocks_command {
   pp::block_options how{.longest_interval = 2};
 };
 
-constexpr char const* usage =
-  "blocks: the options are --devices P, --legs 1...6, --chunks C[,C...] and --format text|svg|cpp";
-
 int read_whole(std::string_view option, std::string_view word, int most) {
   int value = 0;
   auto const [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > most)
-    throw usage_error("blocks: " + std::string(option) + " wants a whole number from 1 to " +
+    throw usage_error(std::string(option) + " wants a whole number from 1 to " +
                       std::to_string(most) + ", not '" + std::string(word) + "'");
   return value;
 }
 
-blocks_command read(int count, char const* const* words) {
-  std::vector<char const*> all{"blocks"};
-  all.insert(all.end(), words, words + count);
-  std::vector<std::string_view> const given = split_words(static_cast<int>(all.size()), all.data());
+constexpr option_reader<blocks_command> options[] = {
+  {"--devices",
+   "P",
+   verbs::blocks,
+   "devices of the pipeline; default 8",
+   [](blocks_command& c, std::string_view option, std::string_view word) {
+     c.devices = read_whole(option, word, 256);
+   }},
+  {"--legs",
+   "N",
+   verbs::blocks,
+   "the most walks over the devices that a block has, 1 to 6",
+   [](blocks_command& c, std::string_view option, std::string_view word) {
+     c.how.most_legs = read_whole(option, word, pp::most_block_legs);
+   }},
+  {"--chunks",
+   "C[,C...]",
+   verbs::blocks,
+   "chunks of a sequence, a table for each; default 1",
+   [](blocks_command& c, std::string_view option, std::string_view word) {
+     c.how.chunks.clear();
+     for (std::size_t comma = 0; comma != word.npos;) {
+       comma = word.find(',');
+       c.how.chunks.push_back(read_whole(option, word.substr(0, comma), 64));
+       word.remove_prefix(comma == word.npos ? 0 : comma + 1);
+     }
+     std::sort(c.how.chunks.begin(), c.how.chunks.end());
+   }},
+  {"--format",
+   "FORMAT",
+   verbs::blocks,
+   "text (default), svg, or cpp: the blocks as C++ types",
+   [](blocks_command& c, std::string_view option, std::string_view word) {
+     if (word != "text" && word != "svg" && word != "cpp")
+       throw usage_error(std::string(option) + " wants text, svg or cpp, not " + quoted(word));
+     c.format = std::string(word);
+   }},
+};
+
+blocks_command read(std::span<char const* const> words) {
   blocks_command asked;
-  for (std::size_t at = 0; at < given.size(); at += 2) {
-    std::string_view const option = given[at];
-    if (at + 1 == given.size())
-      throw usage_error(usage);
-    std::string_view value = given[at + 1];
-    if (option == "--devices")
-      asked.devices = read_whole(option, value, 256);
-    else if (option == "--legs")
-      asked.how.most_legs = read_whole(option, value, pp::most_block_legs);
-    else if (option == "--chunks") {
-      asked.how.chunks.clear();
-      for (;;) {
-        std::size_t const comma = value.find(',');
-        asked.how.chunks.push_back(read_whole(option, value.substr(0, comma), 64));
-        if (comma == value.npos)
-          break;
-        value.remove_prefix(comma + 1);
-      }
-      std::sort(asked.how.chunks.begin(), asked.how.chunks.end());
-    } else if (option == "--format" && (value == "text" || value == "svg" || value == "cpp"))
-      asked.format = std::string(value);
-    else
-      throw usage_error(usage);
-  }
+  no_names(verbs::blocks, read_options<blocks_command>(options, verbs::blocks, asked, words));
   return asked;
 }
 
@@ -240,8 +250,12 @@ std::string chart_of(blocks_command const& asked, std::vector<pp::block_choice> 
 
 } // namespace
 
-void blocks(int count, char const* const* words) {
-  blocks_command const asked = read(count, words);
+std::string describe_blocks_options() {
+  return describe_options<blocks_command>(options, verbs::blocks);
+}
+
+void blocks(std::span<char const* const> words) {
+  blocks_command const asked = read(words);
   constexpr double for_ever = 1e9;
   progress_line line(for_ever);
   std::vector<pp::block_choice> all;

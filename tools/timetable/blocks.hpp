@@ -4,11 +4,17 @@
 //! @file
 //! @brief `timetable blocks`: what building blocks of every length give for their memory.
 
+#include <span>
+#include <string>
+
 namespace examples {
 
-//! Follows the command line behind the word "blocks" and prints tables in Markdown, a picture, or
+//! Follows the command line after the word "blocks" and prints tables in Markdown, a picture, or
 //! the blocks as C++ types.
 //! @throws std::exception with one line for the user.
-void blocks(int count, char const* const* words);
+void blocks(std::span<char const* const> words);
+
+//! Its options, for --help.
+[[nodiscard]] std::string describe_blocks_options();
 
 } // namespace examples

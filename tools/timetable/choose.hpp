@@ -19,9 +19,11 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "options.hpp"
 #include "tools/support/made_orders.hpp"
 #include "tools/support/named_schedules.hpp"
 
@@ -29,7 +31,6 @@ namespace examples {
 
 //! What the user asked for.
 struct choose_command {
-  bool help = false;
   std::string model_name;
   pipelining::transformer model;
   std::string gpu_name;
@@ -67,8 +68,8 @@ struct choose_command {
 };
 
 //! @throws usage_error
-[[nodiscard]] choose_command read_choose_command(int count, char const* const* words);
-[[nodiscard]] std::string choose_help();
+[[nodiscard]] choose_command read_choose_command(verbs verb, std::span<char const* const> words);
+[[nodiscard]] std::string describe_choose_options(verbs one);
 
 struct packed_pipeline;
 
@@ -197,8 +198,8 @@ seconds_between(choose_command const& asked, int from, int to, std::int64_t toke
 //! The report in the format asked for.
 [[nodiscard]] std::string choose_report(choose_command const& asked, candidates const& found);
 
-//! Follows the command line behind the word "choose".
+//! Follows the command line after the word "choose".
 //! @throws std::exception with one line for the user.
-void choose(int count, char const* const* words);
+void choose(std::span<char const* const> words);
 
 } // namespace examples

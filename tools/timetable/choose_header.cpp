@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "command_line.hpp"
+#include "options.hpp"
 #include "search.hpp"
 
 namespace pp = pipelining;

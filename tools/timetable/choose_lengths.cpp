@@ -22,8 +22,8 @@
 
 #include "choose_groups.hpp"
 #include "choose_search.hpp"
-#include "command_line.hpp"
 #include "files.hpp"
+#include "options.hpp"
 #include "packed_model.hpp"
 #include "progress_line.hpp"
 

@@ -13,8 +13,8 @@
 
 #include "choose.hpp"
 #include "choose_lengths.hpp"
-#include "command_line.hpp"
 #include "files.hpp"
+#include "options.hpp"
 
 namespace pp = pipelining;
 
@@ -83,21 +83,23 @@ auto named_or_file(std::string_view option, std::string_view word, Find find, Re
   }
 }
 
-struct choose_option {
-  std::string_view name;
-  bool has_value;
-  void (*read)(choose_command&, std::string_view option, std::string_view word);
-};
+constexpr verbs modelled = verbs::choose | verbs::systems;
 
-constexpr choose_option options[] = {
+//! In the order of --help.
+constexpr option_reader<choose_command> options[] = {
   {"--model",
-   true,
+   "NAME|FILE",
+   modelled,
+   "a known model, or a config.json of a model hub",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.model_name = std::string(word);
      c.model = named_or_file(option, word, pp::find_transformer, pp::read_transformer);
    }},
   {"--gpu",
-   true,
+   "NAME|FILE[,...]",
+   modelled,
+   "a known GPU, or a JSON object with peak_tflops, memory_gb, link_gb_per_s, network_gb_per_s, "
+   "host_gb_per_s; for devices that differ, one for each",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.gpu_name = std::string(word);
      for (std::size_t comma = 0; comma != std::string_view::npos;) {
@@ -112,52 +114,73 @@ constexpr choose_option options[] = {
      }
    }},
   {"--sequence",
-   true,
+   "S",
+   modelled,
+   "tokens of a sequence",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.sequence = count_of(option, word, 1 << 24);
    }},
+  {"--devices",
+   "P",
+   modelled,
+   "devices of the pipeline",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.devices = count_of(option, word, 256);
+   }},
+  {"--microbatches",
+   "M",
+   modelled,
+   "microbatches of one step",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.microbatches = count_of(option, word, 4096);
+   }},
   {"--lengths",
-   true,
+   "L,LxN,...",
+   verbs::choose,
+   "in place of --sequence and --microbatches: the lengths of the sequences of one step, N of a "
+   "length, or a file with such words",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.lengths = read_lengths(option, word);
    }},
   {"--sequences",
-   true,
+   "B",
+   modelled,
+   "sequences of a microbatch; default 1",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.sequences = count_of(option, word, 1 << 12);
    }},
-  {"--devices",
-   true,
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.devices = count_of(option, word, 256);
-   }},
   {"--tensor",
-   true,
+   "T",
+   modelled,
+   "GPUs that share every layer; default 1",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.tensor = count_of(option, word, 1024);
    }},
   {"--data",
-   true,
+   "D",
+   modelled,
+   "replicas that share the optimizer's state; default 1",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.data = count_of(option, word);
    }},
   {"--expert",
-   true,
+   "E",
+   modelled,
+   "GPUs over which experts are spread; default 1",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.setup.expert = count_of(option, word, 1024);
    }},
-  {"--microbatches",
-   true,
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.microbatches = count_of(option, word, 4096);
-   }},
   {"--memory",
-   true,
+   "X",
+   modelled,
+   "of a GPU: 80GB, 80GiB; default: the GPU's",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.memory_gb = gigabytes(option, word);
    }},
   {"--efficiency",
-   true,
+   "L,A,V",
+   modelled,
+   "shares of the peak rate in layers, attention and the output layer; default 0.62,0.62,0.40",
    [](choose_command& c, std::string_view option, std::string_view word) {
      double* const parts[] = {&c.reached.linear, &c.reached.attention, &c.reached.vocabulary};
      std::string_view rest = word;
@@ -176,7 +199,10 @@ constexpr choose_option options[] = {
      }
    }},
   {"--cost",
-   true,
+   "FILE",
+   modelled,
+   "times that were measured, in seconds, in place of predicted ones; stages and chunks are then "
+   "cut evenly",
    [](choose_command& c, std::string_view option, std::string_view word) {
      if (!names_cost_file(word))
        throw usage_error(std::string(option) + " of choose wants a file of measured costs, not " +
@@ -185,159 +211,113 @@ constexpr choose_option options[] = {
      c.measured = read_cost_file(option, word);
    }},
   {"--jitter",
-   true,
+   "X",
+   verbs::choose,
+   "passes vary by this share of their time (standard deviation); ranks by the 95th percentile of "
+   "40 samples",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.jitter = number(option, word, 0, 1);
    }},
+  {"--search",
+   "",
+   verbs::choose,
+   "then searches cut of layers, places of GPUs that differ and order of passes together, from all "
+   "schedules",
+   [](choose_command& c, std::string_view, std::string_view) { c.search = true; }},
+  {"--seconds",
+   "X",
+   verbs::choose,
+   "of the search: how long; default 5",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seconds = number(option, word, 0, 86400);
+   }},
+  {"--rounds",
+   "N",
+   verbs::choose,
+   "of the search: N rounds in place of seconds: the same result on any machine",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.rounds = count_of(option, word);
+   }},
+  {"--seed",
+   "N",
+   verbs::choose,
+   "of the search",
+   [](choose_command& c, std::string_view option, std::string_view word) {
+     c.seed = static_cast<std::uint64_t>(count_of(option, word, 1 << 30));
+   }},
+  {"--all",
+   "",
+   verbs::choose,
+   "every row of the table",
+   [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
   {"--format",
-   true,
+   "FORMAT",
+   verbs::choose,
+   "text (default), json, svg (memory and time of all), or header (C++: the pick as a type, its "
+   "costs, timetable and plan; of schedules whose layers stay on a device)",
    [](choose_command& c, std::string_view option, std::string_view word) {
      if (word != "text" && word != "json" && word != "svg" && word != "header")
        throw usage_error(std::string(option) + " wants text, json, svg or header, not " +
                          quoted(word));
      c.format = std::string(word);
    }},
-  {"--search",
-   false,
-   [](choose_command& c, std::string_view, std::string_view) { c.search = true; }},
-  {"--seconds",
-   true,
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.seconds = number(option, word, 0, 86400);
-   }},
-  {"--rounds",
-   true,
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.rounds = count_of(option, word);
-   }},
-  {"--seed",
-   true,
-   [](choose_command& c, std::string_view option, std::string_view word) {
-     c.seed = static_cast<std::uint64_t>(count_of(option, word, 1 << 30));
-   }},
-  {"--all", false, [](choose_command& c, std::string_view, std::string_view) { c.all = true; }},
 };
 
 } // namespace
 
-choose_command read_choose_command(int count, char const* const* words) {
+std::string describe_choose_options(verbs one) {
+  return describe_options<choose_command>(options, one);
+}
+
+choose_command read_choose_command(verbs verb, std::span<char const* const> words) {
   choose_command result;
-  std::vector<std::string_view> given;
-  for (int i = 0; i < count; ++i) {
-    std::string_view const word = words[i];
-    if (word == "--help" || word == "-h") {
-      result.help = true;
-      return result;
-    }
-    std::size_t const equals = word.find('=');
-    std::string_view const name = word.substr(0, equals);
-    choose_option const* found = nullptr;
-    std::vector<std::string_view> names;
-    for (choose_option const& each : options) {
-      names.push_back(each.name);
-      found = each.name == name ? &each : found;
-    }
-    if (found == nullptr) {
-      std::string const near = near_names(name, names);
-      throw usage_error("choose has no option " + quoted(name) +
-                        (near.empty() ? "; see choose --help" : "; did you mean " + near + "?"));
-    }
-    for (std::string_view const before : given)
-      if (before == name)
-        throw usage_error(std::string(name) + " stands twice");
-    given.push_back(found->name);
-    if (found->has_value && equals == std::string_view::npos && i + 1 == count)
-      throw usage_error(std::string(name) + " needs a value");
-    if (!found->has_value && equals != std::string_view::npos)
-      throw usage_error(std::string(name) + " takes no value");
-    std::string_view value;
-    if (found->has_value)
-      value = equals == std::string_view::npos ? words[++i] : word.substr(equals + 1);
-    found->read(result, found->name, value);
-  }
-  auto const has = [&given](std::string_view name) {
-    return std::find(given.begin(), given.end(), name) != given.end();
-  };
+  read_words const read = read_options<choose_command>(options, verb, result, words);
+  no_names(verb, read);
+  auto const has = [&read](std::string_view name) { return read.has(name); };
+  std::string const who = std::string(name_of(verb)) + ": ";
   for (std::string_view const needed :
        {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
     if (!has(needed) &&
         (result.lengths.empty() || (needed != "--sequence" && needed != "--microbatches")))
-      throw usage_error("choose: " + std::string(needed) + " is missing; see choose --help");
+      throw usage_error(who + std::string(needed) + " is missing; see " +
+                        std::string(name_of(verb)) + " --help");
   if (!result.lengths.empty()) {
     for (std::string_view const other :
          {"--sequence", "--sequences", "--microbatches", "--cost", "--jitter"})
       if (has(other))
-        throw usage_error("choose: " + std::string(other) +
+        throw usage_error(who + std::string(other) +
                           " is for sequences of one length; leave it or --lengths out");
     result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
     result.microbatches = static_cast<int>(result.lengths.size());
   }
   if (has("--efficiency") && result.measured)
-    throw usage_error("choose: --efficiency is for predicted times, --cost has measured ones; "
-                      "leave one of them out");
+    throw usage_error(who + "--efficiency is for predicted times, --cost has measured ones; "
+                            "leave one of them out");
   if (has("--seconds") && has("--rounds"))
-    throw usage_error("choose: --rounds stands in place of --seconds; leave one of them out");
+    throw usage_error(who + "--rounds stands in place of --seconds; leave one of them out");
   for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
     if (has(name) && !result.search)
-      throw usage_error("choose: " + std::string(name) + " is of a search; give --search as well");
+      throw usage_error(who + std::string(name) + " is of a search; give --search as well");
   if (result.search && result.measured)
-    throw usage_error("choose: --search cuts layers anew, and --cost has times of stages alone; "
-                      "leave one of them out");
+    throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
+                            "leave one of them out");
   pp::check_setup(result.model, result.setup);
   if (result.devices > result.model.layers)
-    throw usage_error("choose: " + std::to_string(result.devices) +
+    throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
                       std::to_string(result.model.layers) + "; at most so many fit");
   if (result.gpus.size() != 1 && result.gpus.size() != static_cast<std::size_t>(result.devices))
-    throw usage_error("choose: --gpu names " + std::to_string(result.gpus.size()) +
+    throw usage_error(who + "--gpu names " + std::to_string(result.gpus.size()) +
                       " GPUs; give one for all, or one for each of the " +
                       std::to_string(result.devices) + " devices, in their order");
   if (result.gpus.size() > 1 && result.measured)
-    throw usage_error("choose: measured times are of devices as they are; with --cost, give one "
-                      "--gpu, whose links and memory count");
+    throw usage_error(who + "measured times are of devices as they are; with --cost, give one "
+                            "--gpu, whose links and memory count");
   result.capped = result.memory_gb > 0;
   for (pp::gpu const& each : result.gpus)
     if (!result.capped)
       result.memory_gb = std::max(result.memory_gb, each.memory_gb);
   return result;
-}
-
-std::string choose_help() {
-  return "usage: timetable choose --model NAME|FILE --gpu NAME|FILE --sequence S --devices P\n"
-         "                        --microbatches M [option ...]\n"
-         "\n"
-         "Simulates every schedule for a model and prints what fits, what it takes, and the pick.\n"
-         "\n"
-         "  --model NAME|FILE      a known model, or a config.json of a model hub\n"
-         "  --gpu NAME|FILE[,...]  a known GPU, or a JSON object with peak_tflops, memory_gb,\n"
-         "                         link_gb_per_s, network_gb_per_s, host_gb_per_s; for devices\n"
-         "                         that differ, one for each\n"
-         "  --sequence S           tokens of a sequence\n"
-         "  --devices P            devices of the pipeline\n"
-         "  --microbatches M       microbatches of one step\n"
-         "  --lengths L,LxN,...    in place of --sequence and --microbatches: the lengths of the\n"
-         "                         sequences of one step, N of a length, or a file with such "
-         "words\n"
-         "  --sequences B          sequences of a microbatch; default 1\n"
-         "  --tensor T             GPUs that share every layer; default 1\n"
-         "  --data D               replicas that share the optimizer's state; default 1\n"
-         "  --expert E             GPUs over which experts are spread; default 1\n"
-         "  --memory X             of a GPU: 80GB, 80GiB; default: the GPU's\n"
-         "  --efficiency L,A,V     shares of the peak rate in layers, attention and the output\n"
-         "                         layer; default 0.62,0.62,0.40\n"
-         "  --cost FILE            times that were measured, in seconds, in place of predicted\n"
-         "                         ones; stages and chunks are then cut evenly\n"
-         "  --jitter X             passes vary by this share of their time (standard deviation);\n"
-         "                         ranks by the 95th percentile of 40 samples\n"
-         "  --search               then searches cut of layers, places of GPUs that differ and\n"
-         "                         order of passes together, from all schedules\n"
-         "  --seconds X            how long; default 5\n"
-         "  --rounds N             N rounds in place of seconds: the same result on any machine\n"
-         "  --seed N               of the search\n"
-         "  --all                  every row of the table\n"
-         "  --format FORMAT        text (default), json, svg (memory and time of all), or header\n"
-         "                         (C++: the pick as a type, its costs, timetable and plan; of\n"
-         "                         schedules whose layers stay on a device)\n";
 }
 
 } // namespace examples

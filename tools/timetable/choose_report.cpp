@@ -12,7 +12,7 @@
 #include "choose.hpp"
 #include "choose_header.hpp"
 #include "choose_lengths.hpp"
-#include "command_line.hpp"
+#include "options.hpp"
 #include "tools/support/decimals.hpp"
 
 namespace pp = pipelining;
@@ -457,12 +457,10 @@ std::string choose_report(choose_command const& asked, candidates const& found) 
   return out;
 }
 
-void choose(int count, char const* const* words) {
-  choose_command const asked = read_choose_command(count, words);
+void choose(std::span<char const* const> words) {
+  choose_command const asked = read_choose_command(verbs::choose, words);
   std::string const text =
-    asked.help
-      ? choose_help()
-      : choose_report(asked, asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked));
+    choose_report(asked, asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked));
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "command_checks.hpp"
 
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "files.hpp"
 
@@ -13,16 +10,6 @@ namespace pp = pipelining;
 
 namespace examples {
 namespace {
-
-//! What a schedule from a file cannot be told, since the file says it.
-void check_file_options(std::vector<std::string_view> const& given) {
-  for (std::string_view const name : given)
-    if (name != "--cost" && name != "--pair-cost" && name != "--all-reduce" && name != "--format" &&
-        name != "--width" && name != "--iterations" && name != "--policy" && name != "--bytes" &&
-        name != "--torch")
-      throw usage_error("csv does not have the option " + std::string(name) +
-                        ": the file says all but the costs");
-}
 
 //! An option that only some formats have.
 struct format_option {
@@ -66,61 +53,27 @@ void check_measured(command& result) {
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
 
-//! What a search cannot be told.
-void check_search(command& result, std::vector<std::string_view> const& given) {
-  constexpr std::string_view known[] = {"--devices",
-                                        "--microbatches",
-                                        "--chunks",
-                                        "--stages-per-device",
-                                        "--cost",
-                                        "--format",
-                                        "--width",
-                                        "--iterations",
-                                        "--policy",
-                                        "--bytes",
-                                        "--torch",
-                                        "--memory",
-                                        "--seconds",
-                                        "--moves",
-                                        "--seed",
-                                        "--goal",
-                                        "--whole-backward",
-                                        "--like"};
-  for (std::string_view const name : given)
-    if (std::find(std::begin(known), std::end(known), name) == std::end(known))
-      throw usage_error("search does not have the option " + std::string(name));
-  if (result.search.memory == 0)
-    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
-                      "of the model; 1f1b holds as many as there are devices");
-}
-
 } // namespace
 
-void check(command& result, std::vector<std::string_view> const& given) {
-  auto const has_option = [&given](std::string_view name) {
-    return std::find(given.begin(), given.end(), name) != given.end();
-  };
+void check(command& result, read_words const& read) {
+  auto const has_option = [&read](std::string_view name) { return read.has(name); };
   for (format_option const& each : format_options)
     if (has_option(each.option) && !each.fits(result.format))
       throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
+  if (result.format == "header" && result.verb != verbs::search)
+    throw usage_error("only search has the format header; others have types of their own");
   check_measured(result);
-  if (result.choice.name == "csv")
-    return check_file_options(given);
+  if (result.verb == verbs::csv)
+    return;
   for (std::string_view const name : {"--devices", "--microbatches"})
     if (!has_option(name))
       throw usage_error(std::string(name) + " is missing; see --help");
-  bool const compares = result.what == command::task::compare;
-  bool const searches = result.what == command::task::search;
-  for (std::string_view const name :
-       {"--memory", "--seconds", "--moves", "--seed", "--goal", "--whole-backward", "--like"})
-    if (has_option(name) && !searches)
-      throw usage_error("only search has the option " + std::string(name));
-  if (searches)
-    return check_search(result, given);
-  if (result.format == "header")
-    throw usage_error("only search has the format header; others have types of their own");
-  if (compares && has_option("--with"))
-    throw usage_error("compare does not have the option --with");
+  if (result.verb == verbs::search && !has_option("--memory"))
+    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
+                      "of the model; 1f1b holds as many as there are devices");
+  if (result.verb == verbs::search || result.verb == verbs::gaps)
+    return;
+  bool const compares = result.verb == verbs::compare;
   bool const offloads = moves_activations(result.choice.adapted);
   if (has_option("--copy-cost") && !offloads)
     throw usage_error("--copy-cost is for --with offload, offload-half and offload-chunks only");
@@ -152,10 +105,6 @@ void check(command& result, std::vector<std::string_view> const& given) {
                       "the work is attention; chunks are of equal length");
   if (compares && result.format != "text" && result.format != "csv" && result.format != "json")
     throw usage_error("compare has the formats text, csv and json");
-  if (compares && has_option("--width"))
-    throw usage_error("compare does not have the option --width");
-  if (compares && has_option("--iterations"))
-    throw usage_error("compare does not have the option --iterations");
   if (!compares) {
     named_schedule const& schedule = find_schedule(result.choice.name);
     for (std::string_view const name : {"--tokens", "--attention-ratio", "--even"})

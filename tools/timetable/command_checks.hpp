@@ -4,16 +4,13 @@
 //! @file
 //! @brief Which options of a command line go together.
 
-#include <string_view>
-#include <vector>
-
 #include "command_line.hpp"
+#include "options.hpp"
 
 namespace examples {
 
 //! Checks what was read against each other, and completes costs by what else was given.
-//! @param given the names of the options that stand on the command line
 //! @throws usage_error
-void check(command& result, std::vector<std::string_view> const& given);
+void check(command& result, read_words const& read);
 
 } // namespace examples

@@ -165,89 +165,36 @@ std::vector<int> read_counts(std::string_view option, std::string_view word) {
   }
 }
 
-//! One option: its name, whether a value follows, and what it does.
-struct option_reader {
-  std::string_view name;
-  bool has_value;
-  void (*read)(command&, std::string_view option, std::string_view word);
-};
+//! Those that are told the size of a pipeline.
+constexpr verbs sized = verbs::timetable | verbs::compare | verbs::search | verbs::gaps;
+//! Those that make schedules by their names.
+constexpr verbs named = verbs::timetable | verbs::compare;
+//! Those that print one timetable.
+constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
-constexpr option_reader options[] = {
+//! In the order of --help.
+constexpr option_reader<command> options[] = {
   {"--devices",
-   true,
+   "P",
+   sized,
+   "devices of the pipeline",
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.devices = read_extent(option, word);
    }},
   {"--microbatches",
-   true,
+   "M",
+   sized,
+   "microbatches of one step",
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.microbatches = read_extent(option, word);
    }},
-  {"--chunks",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.chunks = read_extent(option, word);
-   }},
-  {"--stages-per-device",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.stages_per_device = read_extent(option, word);
-   }},
-  {"--group",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.group = read_extent(option, word);
-   }},
-  {"--forwards",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.forwards = read_extent(option, word);
-   }},
-  {"--forward-stages",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.forward_stages = read_extent(option, word);
-   }},
-  {"--backward-stages",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.backward_stages = read_extent(option, word);
-   }},
-  {"--chunk-counts",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.chunk_counts = read_counts(option, word);
-   }},
-  {"--keep",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.keep = read_extent(option, word);
-   }},
-  {"--memory-limit",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     double const limit = read_number<double>(option, word, "a number");
-     if (!(limit > 0) || limit > 1e9)
-       throw usage_error(std::string(option) + " must be above 0 and at most 1e9, not " +
-                         quoted(word));
-     c.choice.memory_limit = limit;
-   }},
-  {"--eager", false, [](command& c, std::string_view, std::string_view) { c.choice.eager = true; }},
-  {"--unfused",
-   false,
-   [](command& c, std::string_view, std::string_view) { c.choice.unfused = true; }},
-  {"--pair-cost",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.overlapped_pair = read_time(option, word);
-   }},
-  {"--all-reduce",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.all_reduce = read_time(option, word);
-   }},
   {"--cost",
-   true,
+   "F,I,W[,COMM]|FILE",
+   sized | verbs::csv,
+   "times of one forward, one backward for the input and one for the weights of one stage (of one "
+   "chunk where there are chunks), and of one message; a fused backward takes I + W; default "
+   "1,1,1,0. Or a file of times that were measured, of every stage and chunk: see "
+   "docs/how_to/measure_and_plan_again.md",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost_given = true;
      if (names_cost_file(word)) {
@@ -261,67 +208,27 @@ constexpr option_reader options[] = {
      c.cost.backward_weight = given.backward_weight;
      c.cost.communication = given.communication;
    }},
-  {"--with",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.adapted = read_adapter(option, word);
-   }},
-  {"--copy-cost",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.copy_out = c.cost.copy_in = read_time(option, word);
-   }},
-  {"--gather",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.gather = read_time(option, word);
-   }},
-  {"--scatter",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.scatter = read_time(option, word);
-   }},
-  {"--recompute-cost",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.cost.recompute = read_time(option, word);
-   }},
-  {"--offloaded-stages",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.choice.offloaded_stages = read_extent(option, word);
-   }},
-  {"--vocabulary-cost",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     read_vocabulary_cost(c.cost, option, word);
-   }},
-  {"--tokens",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     c.tokens = read_extent(option, word);
-   }},
-  {"--attention-ratio",
-   true,
-   [](command& c, std::string_view option, std::string_view word) {
-     double const ratio = read_number<double>(option, word, "a number");
-     if (!(ratio >= 0) || ratio > 1e6)
-       throw usage_error(std::string(option) + " must be between 0 and 1e6, not " + quoted(word));
-     c.attention_ratio = ratio;
-   }},
-  {"--even", false, [](command& c, std::string_view, std::string_view) { c.even = true; }},
   {"--format",
-   true,
+   "FORMAT",
+   named | verbs::csv | verbs::search,
+   "text (default), csv (one line per pass), json, svg, html (a page to zoom into, with sliders "
+   "for the times), trace (for ui.perfetto.dev and chrome://tracing), pytorch or pytorch-comms (a "
+   "FILE without and with messages), calls (of CUDA and NCCL), or memory (slots and where they "
+   "lie); compare has text, csv and json; search also has header, the order as a C++ type",
    [](command& c, std::string_view option, std::string_view word) {
      c.format = read_format(option, word);
    }},
   {"--against",
-   true,
+   "NAME",
+   verbs::timetable,
+   "of html: a second schedule below, with the same work",
    [](command& c, std::string_view, std::string_view word) {
      c.against = find_schedule(word).name;
    }},
   {"--torch",
-   true,
+   "VERSION",
+   printed,
+   "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
    [](command& c, std::string_view option, std::string_view word) {
      if (std::find(std::begin(torch_versions), std::end(torch_versions), word) ==
          std::end(torch_versions))
@@ -329,8 +236,84 @@ constexpr option_reader options[] = {
                          quoted(word));
      c.torch = word;
    }},
+  {"--policy",
+   "POLICY",
+   printed,
+   "of calls and memory: pipeline (one communicator), pair (default, one for each pair of "
+   "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
+   "exchange at once)",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.policy = read_policy(option, word);
+   }},
+  {"--bytes",
+   "M[,A,W,S,G,T,R]",
+   printed,
+   "of calls, memory and html: sizes of a message, an activation, what is kept for the weights, "
+   "the state of a sequence and its gradient, the gradient of a tied weight, a row of totals",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.sizes = read_sizes(option, word);
+     c.sizes_given = true;
+   }},
+  {"--with",
+   "WHAT",
+   verbs::timetable,
+   "the schedule in an adapter: recompute, recompute-first (only the first stage of every device), "
+   "offload, offload-half, offload-chunks (what hides in the passes of the next chunk), "
+   "vocabulary-1 or vocabulary-2 (embedding and output layer in a shard per device, one or two "
+   "barriers), vocabulary-interlaced (all devices do it at once), sharded-weights (gathered for "
+   "every visit of a stage), gathered-once, weights-on-host (of the last stage of every device), "
+   "or, of slimpipe, attention-exchange (devices take over attention of each other, with --tokens "
+   "and --attention-ratio)",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.adapted = read_adapter(option, word);
+   }},
+  {"--gather",
+   "T",
+   verbs::timetable,
+   "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
+   "default 0",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.gather = read_time(option, word);
+   }},
+  {"--scatter",
+   "T",
+   verbs::timetable,
+   "of the same: time of a scatter of a stage's gradients; default 0",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.scatter = read_time(option, word);
+   }},
+  {"--recompute-cost",
+   "T",
+   verbs::timetable,
+   "of recompute: time of a recompute; default: as a forward pass",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.recompute = read_time(option, word);
+   }},
+  {"--copy-cost",
+   "T",
+   verbs::timetable,
+   "of offload: time of a copy to the host, or back",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.copy_out = c.cost.copy_in = read_time(option, word);
+   }},
+  {"--offloaded-stages",
+   "K",
+   verbs::timetable,
+   "of offload: only activations of the first K stages of a device",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.offloaded_stages = read_extent(option, word);
+   }},
+  {"--vocabulary-cost",
+   "E,S,T,G[,BROADCAST,REDUCE]",
+   verbs::timetable,
+   "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
+   [](command& c, std::string_view option, std::string_view word) {
+     read_vocabulary_cost(c.cost, option, word);
+   }},
   {"--limit-seconds",
-   true,
+   "N",
+   named,
+   "give a search up after this time",
    [](command& c, std::string_view option, std::string_view word) {
      double const seconds = read_number<double>(option, word, "a number");
      if (!(seconds > 0) || seconds > 1e6)
@@ -338,19 +321,27 @@ constexpr option_reader options[] = {
                          quoted(word));
      c.limit_seconds = seconds;
    }},
-  {"--policy",
-   true,
+  {"--width",
+   "N",
+   printed,
+   "columns of text; default: those of the terminal, else 100",
    [](command& c, std::string_view option, std::string_view word) {
-     c.policy = read_policy(option, word);
+     c.width = read_extent(option, word);
+     if (c.width > 10000)
+       throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
    }},
-  {"--bytes",
-   true,
+  {"--iterations",
+   "N",
+   printed,
+   "say how long N iterations take in a row, with a barrier at the optimizer's step and with its "
+   "validation in the next iteration",
    [](command& c, std::string_view option, std::string_view word) {
-     c.sizes = read_sizes(option, word);
-     c.sizes_given = true;
+     c.iterations = read_extent(option, word);
    }},
   {"--memory",
-   true,
+   "X",
+   verbs::search,
+   "what a device may hold, in microbatches of its share of the model",
    [](command& c, std::string_view option, std::string_view word) {
      c.search.memory = read_number<double>(option, word, "a number");
      if (!(c.search.memory > 0) || c.search.memory > 1e6)
@@ -358,7 +349,9 @@ constexpr option_reader options[] = {
                          quoted(word));
    }},
   {"--seconds",
-   true,
+   "N",
+   verbs::search,
+   "the time it may take; default 10",
    [](command& c, std::string_view option, std::string_view word) {
      c.search.seconds = read_number<double>(option, word, "a number");
      if (!(c.search.seconds > 0) || c.search.seconds > 1e6)
@@ -366,19 +359,25 @@ constexpr option_reader options[] = {
                          quoted(word));
    }},
   {"--moves",
-   true,
+   "N",
+   verbs::search,
+   "the changes that it may try, for the same result on any machine",
    [](command& c, std::string_view option, std::string_view word) {
      c.search.moves = read_number<std::int64_t>(option, word, "a whole number");
      if (c.search.moves < 1)
        throw usage_error(std::string(option) + " must be at least 1, not " + quoted(word));
    }},
   {"--seed",
-   true,
+   "N",
+   verbs::search,
+   "other numbers give other orders; default 1",
    [](command& c, std::string_view option, std::string_view word) {
      c.search.seed = read_number<std::uint64_t>(option, word, "a whole number");
    }},
   {"--goal",
-   true,
+   "GOAL",
+   verbs::search,
+   "makespan (default) or span, the papers' denominator",
    [](command& c, std::string_view option, std::string_view word) {
      if (word != "makespan" && word != "span")
        throw usage_error(std::string(option) + " wants makespan or span, not " + quoted(word));
@@ -386,89 +385,161 @@ constexpr option_reader options[] = {
        word == "span" ? pipelining::search_goal::span : pipelining::search_goal::makespan;
    }},
   {"--whole-backward",
-   false,
+   "",
+   verbs::search,
+   "backward passes in one piece",
    [](command& c, std::string_view, std::string_view) { c.search.split_backward = false; }},
   {"--like",
-   true,
+   "NAME",
+   verbs::search,
+   "only on the placement of this schedule",
    [](command& c, std::string_view, std::string_view word) {
      c.search.like = find_schedule(word).name;
    }},
-  {"--width",
-   true,
+  {"--chunks",
+   "C",
+   verbs::timetable | verbs::compare | verbs::search,
+   "chunks of a sequence",
    [](command& c, std::string_view option, std::string_view word) {
-     c.width = read_extent(option, word);
-     if (c.width > 10000)
-       throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
+     c.choice.chunks = read_extent(option, word);
    }},
-  {"--iterations",
-   true,
+  {"--tokens",
+   "S",
+   named,
+   "tokens of a sequence; chunks get equal work, --cost is the mean over them (by default 1 for a "
+   "forward pass, and what the work takes for the others), and their lengths are printed",
    [](command& c, std::string_view option, std::string_view word) {
-     c.iterations = read_extent(option, word);
+     c.tokens = read_extent(option, word);
+   }},
+  {"--attention-ratio",
+   "A",
+   named,
+   "with --tokens: forward work of attention over that of all else, for S tokens",
+   [](command& c, std::string_view option, std::string_view word) {
+     double const ratio = read_number<double>(option, word, "a number");
+     if (!(ratio >= 0) || ratio > 1e6)
+       throw usage_error(std::string(option) + " must be between 0 and 1e6, not " + quoted(word));
+     c.attention_ratio = ratio;
+   }},
+  {"--even",
+   "",
+   named,
+   "with --tokens: chunks of equal length instead",
+   [](command& c, std::string_view, std::string_view) { c.even = true; }},
+  {"--stages-per-device",
+   "V",
+   verbs::timetable | verbs::compare | verbs::search,
+   "stages of the model on each device",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.stages_per_device = read_extent(option, word);
+   }},
+  {"--group",
+   "N",
+   named,
+   "microbatches that travel together",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.group = read_extent(option, word);
+   }},
+  {"--forwards",
+   "N",
+   named,
+   "forward passes of a device before its first backward pass, at most",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forwards = read_extent(option, word);
+   }},
+  {"--forward-stages",
+   "N",
+   named,
+   "stages that go forward, in equal shares all layers but the last",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.forward_stages = read_extent(option, word);
+   }},
+  {"--backward-stages",
+   "N",
+   named,
+   "stages that go back, of a layer each, whose time --cost is",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.backward_stages = read_extent(option, word);
+   }},
+  {"--chunk-counts",
+   "C,C,...",
+   named,
+   "chunks of the microbatches in turn; after the last, from the first again",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.chunk_counts = read_counts(option, word);
+   }},
+  {"--keep",
+   "K",
+   named,
+   "chunks of a microbatch whose activations are kept, at most",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.keep = read_extent(option, word);
+   }},
+  {"--memory-limit",
+   "X",
+   named,
+   "activations of a device, in microbatches of one stage",
+   [](command& c, std::string_view option, std::string_view word) {
+     double const limit = read_number<double>(option, word, "a number");
+     if (!(limit > 0) || limit > 1e9)
+       throw usage_error(std::string(option) + " must be above 0 and at most 1e9, not " +
+                         quoted(word));
+     c.choice.memory_limit = limit;
+   }},
+  {"--eager",
+   "",
+   named,
+   "forward passes as early as possible, to hide messages",
+   [](command& c, std::string_view, std::string_view) { c.choice.eager = true; }},
+  {"--unfused",
+   "",
+   named,
+   "overlapped pairs as two passes",
+   [](command& c, std::string_view, std::string_view) { c.choice.unfused = true; }},
+  {"--pair-cost",
+   "T",
+   named | verbs::csv,
+   "time of an overlapped pair; default: the sum of both passes",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.overlapped_pair = read_time(option, word);
+   }},
+  {"--all-reduce",
+   "T",
+   named | verbs::csv,
+   "how long a forward pass or backward_input that runs by itself waits for its tensor parallel "
+   "group; hidden in a pair and in a whole backward",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.cost.all_reduce = read_time(option, word);
    }},
 };
 
-option_reader const& find_option(std::string_view word) {
-  std::vector<std::string_view> names;
-  for (option_reader const& each : options) {
-    if (each.name == word)
-      return each;
-    names.push_back(each.name);
-  }
-  std::string const near = near_names(word, names);
-  throw usage_error("there is no option " + quoted(word) +
-                    (near.empty() ? "; see --help" : "; did you mean " + near + "?"));
-}
-
 } // namespace
 
-command read_command_line(int count, char const* const* words) {
+std::string describe_command_options(verbs one) {
+  return describe_options<command>(options, one);
+}
+
+command read_command_line(verbs verb, std::span<char const* const> words) {
   command result;
-  std::vector<std::string_view> names;
-  std::vector<std::string_view> given;
-  for (int i = 1; i < count; ++i) {
-    std::string_view word = words[i];
-    if (word == "--help" || word == "-h" || word == "--list") {
-      if (count > 2)
-        throw usage_error(quoted(word) + " stands alone");
-      result.what = word == "--list" ? command::task::list : command::task::help;
-      return result;
-    }
-    if (word.empty() || word.front() != '-') {
-      names.push_back(word);
-      continue;
-    }
-    std::size_t const equals = word.find('=');
-    option_reader const& reader = find_option(word.substr(0, equals));
-    if (std::find(given.begin(), given.end(), reader.name) != given.end())
-      throw usage_error(std::string(reader.name) + " stands twice");
-    given.push_back(reader.name);
-    std::string_view value;
-    if (equals != std::string_view::npos) {
-      if (!reader.has_value)
-        throw usage_error(std::string(reader.name) + " takes no value");
-      value = word.substr(equals + 1);
-    } else if (reader.has_value) {
-      if (i + 1 == count || std::string_view(words[i + 1]).substr(0, 2) == "--")
-        throw usage_error(std::string(reader.name) + " needs a value");
-      value = words[++i];
-    }
-    reader.read(result, reader.name, value);
+  result.verb = verb;
+  read_words const read = read_options<command>(options, verb, result, words);
+  if (verb == verbs::timetable || verb == verbs::csv) {
+    if (read.names.empty())
+      throw usage_error(verb == verbs::csv
+                          ? "csv needs the name of a file"
+                          : "the name of a schedule is missing; --list shows all, --help the "
+                            "options");
+    if (read.names.size() > 1)
+      throw usage_error("more than the name of a " +
+                        std::string(verb == verbs::csv ? "file: " : "schedule: ") +
+                        quoted(read.names[1]));
+    (verb == verbs::csv ? result.file : result.choice.name) = std::string(read.names[0]);
+  } else {
+    no_names(verb, read);
   }
-  if (names.empty())
-    throw usage_error("the name of a schedule is missing; --list shows all, --help the options");
-  result.choice.name = std::string(names[0]);
-  if (names[0] == "compare")
-    result.what = command::task::compare;
-  if (names[0] == "search")
-    result.what = command::task::search;
-  std::size_t const wanted = names[0] == "csv" ? 2 : 1;
-  if (names.size() < wanted)
-    throw usage_error("csv needs the name of a file");
-  if (names.size() > wanted)
-    throw usage_error("more than the name of a schedule: " + quoted(names[wanted]));
-  if (wanted == 2)
-    result.file = std::string(names[1]);
-  check(result, given);
+  if (verb != verbs::timetable)
+    result.choice.name = std::string(name_of(verb));
+  check(result, read);
   return result;
 }
 

@@ -11,9 +11,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
+#include <span>
 #include <string>
 
+#include "options.hpp"
 #include "tools/support/named_schedules.hpp"
 
 namespace examples {
@@ -31,8 +32,7 @@ struct search_command {
 
 //! What the user asked for.
 struct command {
-  enum class task { timetable, compare, search, help, list };
-  task what = task::timetable;
+  verbs verb = verbs::timetable;
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
   pipelining::uniform_cost cost;
@@ -55,18 +55,15 @@ struct command {
   int iterations = 0; //!< in a row, to be told how long they take; 0: nothing is said
 };
 
-//! A command line that cannot be followed: one line for the user.
-struct usage_error : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
+//! @param verb timetable, csv, compare, search or gaps
+//! @param words those after the verb
 //! @throws usage_error
-[[nodiscard]] command read_command_line(int count, char const* const* words);
+[[nodiscard]] command read_command_line(verbs verb, std::span<char const* const> words);
+
+//! The options of one of these verbs, for --help.
+[[nodiscard]] std::string describe_command_options(verbs one);
 
 //! The first line of a report on many schedules: the size of the pipeline and the costs.
 [[nodiscard]] std::string describe_setting(command const& asked);
-
-//! The text of --help.
-[[nodiscard]] std::string help_text();
 
 } // namespace examples

@@ -11,7 +11,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "command_line.hpp"
+#include "options.hpp"
 #include "tools/support/named_schedules.hpp"
 
 namespace pp = pipelining;

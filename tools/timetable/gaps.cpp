@@ -13,7 +13,6 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "command_line.hpp"
 #include "progress_line.hpp"
@@ -33,13 +32,6 @@ struct gap_row {
   double least = 0;    //!< the optimum, or a bound
   bool proven = false; //!< `least` is the makespan of an order
 };
-
-//! The devices of a small pipeline and its costs as the timetable tool reads them.
-command read(int count, char const* const* words) {
-  std::vector<char const*> all{"timetable", "gpipe"};
-  all.insert(all.end(), words, words + count);
-  return read_command_line(static_cast<int>(all.size()), all.data());
-}
 
 gap_row look_at(command const& asked, named_schedule const& schedule) {
   gap_row row;
@@ -76,8 +68,8 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
 
 } // namespace
 
-void gaps(int count, char const* const* words) {
-  command const asked = read(count, words);
+void gaps(std::span<char const* const> words) {
+  command const asked = read_command_line(verbs::gaps, words);
   if (asked.measured)
     throw usage_error("gaps: proofs need times in whole thousandths; give --cost F,I,W");
   if (asked.choice.devices > 4 || asked.choice.microbatches > 8)

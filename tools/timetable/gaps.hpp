@@ -4,10 +4,12 @@
 //! @file
 //! @brief `timetable gaps`: how far every schedule is from the best order of a small pipeline.
 
+#include <span>
+
 namespace examples {
 
-//! Follows the command line behind the word "gaps" and prints a table in Markdown.
+//! Follows the command line after the word "gaps" and prints a table in Markdown.
 //! @throws std::exception with one line for the user.
-void gaps(int count, char const* const* words);
+void gaps(std::span<char const* const> words);
 
 } // namespace examples

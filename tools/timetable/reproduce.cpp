@@ -34,8 +34,8 @@
 #include <string_view>
 #include <vector>
 
-#include "command_line.hpp"
 #include "markdown_table.hpp"
+#include "options.hpp"
 #include "progress_line.hpp"
 #include "published_forms.hpp"
 #include "published_vocabulary.hpp"
@@ -459,11 +459,18 @@ constexpr table_name tables[] = {{"zero-bubble", zero_bubble},
 
 } // namespace
 
-void reproduce(int count, char const* const* words) {
+std::string describe_tables() {
+  std::string text;
+  for (table_name const& each : tables)
+    text += "  " + std::string(each.name) + "\n";
+  return text;
+}
+
+void reproduce(std::span<char const* const> words) {
   std::string known;
   for (table_name const& each : tables) {
     known += (known.empty() ? "" : ", ") + std::string(each.name);
-    if (count == 1 && each.name == words[0]) {
+    if (words.size() == 1 && each.name == words[0]) {
       progress_line line(HUGE_VAL, "making the table " + std::string(each.name));
       std::string const text = each.make();
       line.end();

@@ -169,13 +169,8 @@ std::string row_of(choose_command const& asked, schedule_choice const& call, mad
 
 } // namespace
 
-void systems(int count, char const* const* words) {
-  choose_command const asked = read_choose_command(count, words);
-  if (asked.help) { // nothing else has been read
-    std::string const text = "systems takes the options of choose\n" + choose_help();
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    return;
-  }
+void systems(std::span<char const* const> words) {
+  choose_command const asked = read_choose_command(verbs::systems, words);
   std::string out = "| schedule | time s | bubble | device GB | host GB | messages | GB sent | "
                     "exchanges |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   std::string refused;

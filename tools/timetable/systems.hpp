@@ -4,11 +4,13 @@
 //! @file
 //! @brief `timetable systems`: every schedule for one model at one size, side by side.
 
+#include <span>
+
 namespace examples {
 
-//! Follows the command line behind the word "systems", which is that of `timetable choose`, and
+//! Follows the command line after the word "systems", which is that of `timetable choose`, and
 //! prints a table in Markdown.
 //! @throws std::exception with one line for the user.
-void systems(int count, char const* const* words);
+void systems(std::span<char const* const> words);
 
 } // namespace examples

@@ -8,6 +8,7 @@
 #include <pipe/timetable/iterations.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
+#include <pipe/version.hpp>
 #include <pipe/view/csv.hpp>
 #include <pipe/view/html.hpp>
 #include <pipe/view/html/timeline.hpp>
@@ -26,7 +27,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
-#include <stdexcept>
+#include <span>
 #include <string>
 #include <string_view>
 #include <sys/ioctl.h>
@@ -39,6 +40,7 @@
 #include "compare.hpp"
 #include "gaps.hpp"
 #include "make.hpp"
+#include "options.hpp"
 #include "progress_line.hpp"
 #include "reproduce.hpp"
 #include "search.hpp"
@@ -192,29 +194,14 @@ void write_list() {
   }
 }
 
-void follow(examples::command const& asked) {
-  if (asked.what == examples::command::task::help) {
-    standard_output().append(examples::help_text());
-    return;
-  }
-  if (asked.what == examples::command::task::list) {
-    write_list();
-    return;
-  }
-  if (asked.what == examples::command::task::compare) {
-    standard_output().append(examples::compare(asked));
-    return;
-  }
-  if (asked.what == examples::command::task::search) {
-    examples::searched const found = examples::search(asked);
-    if (asked.format == "header")
-      standard_output().append(examples::search_header(found));
-    else if (asked.format == "text")
-      standard_output().append(found.report);
-    if (asked.format != "header")
-      write(asked, found.made);
-    return;
-  }
+void print(std::string const& text) {
+  standard_output().append(text);
+}
+
+//! A schedule by its name, or from a file.
+template <examples::verbs Verb>
+void print_timetable(std::span<char const* const> words) {
+  examples::command const asked = examples::read_command_line(Verb, words);
   examples::progress_line line(HUGE_VAL,
                                "making " + asked.choice.name + "; --limit-seconds N bounds it");
   examples::made_table const made = examples::make(asked);
@@ -223,6 +210,161 @@ void follow(examples::command const& asked) {
   else
     line.say("writing " + made.name + " as " + asked.format);
   write(asked, made);
+}
+
+void compare(std::span<char const* const> words) {
+  print(examples::compare(examples::read_command_line(examples::verbs::compare, words)));
+}
+
+void search(std::span<char const* const> words) {
+  examples::command const asked = examples::read_command_line(examples::verbs::search, words);
+  examples::searched const found = examples::search(asked);
+  if (asked.format == "header") {
+    print(examples::search_header(found));
+    return;
+  }
+  if (asked.format == "text")
+    print(found.report);
+  write(asked, found.made);
+}
+
+//! What the tool can be asked to do.
+struct verb {
+  examples::verbs which;
+  std::string_view wants; //!< the words after it, of the usage
+  std::string_view does;
+  std::string (*options)(examples::verbs);
+  void (*follow)(std::span<char const* const> words);
+};
+
+using examples::verbs;
+
+constexpr verb all_verbs[] = {
+  {verbs::timetable,
+   "NAME --devices P --microbatches M [option ...]",
+   "Prints the timetable of a pipeline schedule: which device runs which pass when. --list says "
+   "which options each schedule has.",
+   examples::describe_command_options,
+   print_timetable<verbs::timetable>},
+  {verbs::csv,
+   "FILE [option ...]",
+   "Prints the timetable of a schedule in the format of torch.distributed.pipelining, with or "
+   "without messages.",
+   examples::describe_command_options,
+   print_timetable<verbs::csv>},
+  {verbs::compare,
+   "--devices P --microbatches M [option ...]",
+   "Prints one line of figures for every schedule. Costs, limits and peaks are those of a device's "
+   "share of the model for a whole microbatch, so that all do the same work.",
+   examples::describe_command_options,
+   compare},
+  {verbs::search,
+   "--devices P --microbatches M --memory X [option ...]",
+   "Makes a better order of its own. Costs and the limit are those of a device's share of the "
+   "model.",
+   examples::describe_command_options,
+   search},
+  {verbs::gaps,
+   "--devices P --microbatches M [option ...]",
+   "Prints how far every schedule is from the best order of a small pipeline.",
+   examples::describe_command_options,
+   examples::gaps},
+  {verbs::choose,
+   "--model NAME --gpu NAME --sequence S --devices P --microbatches M ...",
+   "Simulates every schedule for a model and prints what fits, what it takes, and the pick.",
+   examples::describe_choose_options,
+   examples::choose},
+  {verbs::systems,
+   "--model NAME --gpu NAME --sequence S --devices P --microbatches M ...",
+   "Prints a table of all schedules for one model: time, memory and messages.",
+   examples::describe_choose_options,
+   examples::systems},
+  {verbs::blocks,
+   "[option ...]",
+   "Prints the least bubble that building blocks give for their memory.",
+   [](verbs) { return examples::describe_blocks_options(); },
+   examples::blocks},
+  {verbs::reproduce,
+   "TABLE",
+   "Prints figures of papers beside those of this library.",
+   [](verbs) { return "TABLE is one of these:\n\n" + examples::describe_tables(); },
+   examples::reproduce},
+};
+
+//! The verb of a word, or null.
+verb const* find_verb(std::string_view word) {
+  for (verb const& each : all_verbs)
+    if (each.which != verbs::timetable && examples::name_of(each.which) == word)
+      return &each;
+  return nullptr;
+}
+
+std::string usage_of(verb const& one) {
+  std::string const name =
+    one.which == verbs::timetable ? "" : std::string(examples::name_of(one.which)) + " ";
+  return "timetable " + name + std::string(one.wants) + "\n";
+}
+
+//! The text of --help of a verb.
+std::string help_of(verb const& one) {
+  return "usage: " + usage_of(one) + "\n" + examples::wrapped(one.does) + "\n" +
+         one.options(one.which);
+}
+
+//! The text of --help of the tool: its verbs, and the options of a timetable.
+std::string help_of_all() {
+  std::string usage = "usage: ";
+  std::string does;
+  for (verb const& each : all_verbs) {
+    usage += (&each == all_verbs ? "" : "       ") + usage_of(each);
+    if (each.which != verbs::timetable)
+      does += examples::describe_option(examples::name_of(each.which), "", each.does);
+  }
+  usage += "       timetable [VERB] --help | --list | --version\n";
+  verb const& timetable = all_verbs[0];
+  return usage + "\n" + examples::wrapped(timetable.does) + "\nVerbs, each with a --help:\n\n" +
+         does + "\nOptions of a timetable:\n\n" + timetable.options(timetable.which);
+}
+
+//! `help`, `help VERB`, `help NAME`.
+std::string help_about(std::span<char const* const> words) {
+  if (words.empty())
+    return help_of_all();
+  if (words.size() > 1)
+    throw examples::usage_error("help wants one word, a verb or the name of a schedule");
+  if (verb const* const one = find_verb(words[0]))
+    return help_of(*one);
+  (void)examples::find_schedule(words[0]);
+  return help_of(all_verbs[0]);
+}
+
+std::string version() {
+  std::string text;
+  pp::append(text, "timetable of pipelining ", PIPELINING_VERSION_MAJOR, ".");
+  pp::append(text, PIPELINING_VERSION_MINOR, ".", PIPELINING_VERSION_PATCH, "\n");
+  return text;
+}
+
+void follow(std::span<char const* const> words) {
+  std::string_view const first = words.empty() ? std::string_view() : words[0];
+  verb const* const found = find_verb(first);
+  if (first == "help")
+    return print(help_about(words.subspan(1)));
+  for (std::string_view const word : words) {
+    if (word == "--help" || word == "-h")
+      return print(found != nullptr    ? help_of(*found)
+                   : words.size() == 1 ? help_of_all()
+                                       : help_of(all_verbs[0]));
+    if ((word == "--list" || word == "--version") && words.size() > 1)
+      throw examples::usage_error(std::string(word) + " stands by itself");
+  }
+  if (first == "--list")
+    return write_list();
+  if (first == "--version")
+    return print(version());
+  if (found != nullptr)
+    return found->follow(words.subspan(1));
+  all_verbs[0].follow(words);
 }
 
 //! Ends the program without waiting for searches that were given up.
@@ -236,18 +378,7 @@ void follow(examples::command const& asked) {
 
 int main(int count, char** words) {
   try {
-    if (count > 1 && std::string_view(words[1]) == "choose")
-      examples::choose(count - 2, words + 2);
-    else if (count > 1 && std::string_view(words[1]) == "blocks")
-      examples::blocks(count - 2, words + 2);
-    else if (count > 1 && std::string_view(words[1]) == "gaps")
-      examples::gaps(count - 2, words + 2);
-    else if (count > 1 && std::string_view(words[1]) == "systems")
-      examples::systems(count - 2, words + 2);
-    else if (count > 1 && std::string_view(words[1]) == "reproduce")
-      examples::reproduce(count - 2, words + 2);
-    else
-      follow(examples::read_command_line(count, words));
+    follow({words + std::min(count, 1), words + count});
   } catch (std::bad_alloc const&) {
     std::fprintf(stderr, "timetable: not enough memory for a timetable of this size\n");
     return 2;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "options.hpp"
+
+#include <iterator>
+
+namespace examples {
+namespace {
+
+struct verb_name {
+  verbs which;
+  std::string_view name;
+};
+constexpr verb_name verb_names[] = {{verbs::timetable, "timetable"},
+                                    {verbs::csv, "csv"},
+                                    {verbs::compare, "compare"},
+                                    {verbs::search, "search"},
+                                    {verbs::gaps, "gaps"},
+                                    {verbs::choose, "choose"},
+                                    {verbs::systems, "systems"},
+                                    {verbs::blocks, "blocks"},
+                                    {verbs::reproduce, "reproduce"}};
+
+constexpr std::size_t first_column = 25;
+constexpr std::size_t last_column = 90;
+
+//! Appends lines that begin in this column, where the first one is already.
+void append_wrapped(std::string& to, std::string_view text, std::size_t first) {
+  std::size_t column = first;
+  while (!text.empty()) {
+    std::size_t const size = std::min(text.find(' '), text.size());
+    bool const begins = column == first;
+    bool const fits = column + 1 + size <= last_column;
+    to += begins ? "" : fits ? " " : "\n" + std::string(first, ' ');
+    to += text.substr(0, size);
+    column = (begins ? column : fits ? column + 1 : first) + size;
+    text.remove_prefix(std::min(size + 1, text.size()));
+  }
+  to += '\n';
+}
+
+} // namespace
+
+std::string_view name_of(verbs one) {
+  return std::find_if(std::begin(verb_names),
+                      std::end(verb_names),
+                      [one](verb_name const& each) { return each.which == one; })
+    ->name;
+}
+
+std::string not_of(verbs one, verbs owners, std::string_view option) {
+  for (verb_name const& each : verb_names)
+    if (each.which == owners && owners != verbs::timetable)
+      return "only " + std::string(each.name) + " has the option " + std::string(option);
+  return std::string(name_of(one)) + " does not have the option " + std::string(option) +
+         (one == verbs::csv ? ": the file says all but the costs" : "");
+}
+
+std::string
+no_option(verbs one, std::string_view word, std::vector<std::string_view> const& names) {
+  std::string const near = near_names(word, names);
+  std::string const verb = one == verbs::timetable ? "" : std::string(name_of(one)) + " ";
+  return "there is no option " + quoted(word) +
+         (near.empty() ? "; see " + verb + "--help" : "; did you mean " + near + "?");
+}
+
+std::string wrapped(std::string_view text) {
+  std::string result;
+  append_wrapped(result, text, 0);
+  return result;
+}
+
+std::string describe_option(std::string_view name, std::string_view value, std::string_view help) {
+  std::string text = "  " + std::string(name);
+  if (!value.empty())
+    text += " " + std::string(value);
+  if (text.size() + 1 > first_column)
+    text += "\n" + std::string(first_column, ' ');
+  else
+    text.resize(first_column, ' ');
+  append_wrapped(text, help, first_column);
+  return text;
+}
+
+void no_names(verbs one, read_words const& read) {
+  if (!read.names.empty())
+    throw usage_error(std::string(name_of(one)) + " takes options and no word like " +
+                      quoted(read.names.front()) + "; see " + std::string(name_of(one)) +
+                      " --help");
+}
+
+} // namespace examples

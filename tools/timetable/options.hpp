@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Options of the verbs of the timetable tool: one list says how they are read, which verbs
+//! have them, and what --help says of them.
+
+#include <algorithm>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/support/named_schedules.hpp"
+
+namespace examples {
+
+//! Verbs as bits.
+enum class verbs : unsigned {
+  timetable = 1, //!< no word: the name of a schedule stands in its place
+  csv = 2,
+  compare = 4,
+  search = 8,
+  gaps = 16,
+  choose = 32,
+  systems = 64,
+  blocks = 128,
+  reproduce = 256
+};
+
+[[nodiscard]] constexpr verbs operator|(verbs a, verbs b) {
+  return static_cast<verbs>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+[[nodiscard]] constexpr bool has(verbs all, verbs one) {
+  return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0;
+}
+
+//! The word on the command line; "timetable" for none.
+[[nodiscard]] std::string_view name_of(verbs one);
+
+//! A command line that cannot be followed: one line for the user.
+struct usage_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+//! An option that is read into a Command.
+template <class Command>
+struct option_reader {
+  std::string_view name;
+  std::string_view value; //!< how --help calls the word that follows; empty: none follows
+  verbs of;
+  std::string_view help;
+  void (*read)(Command&, std::string_view option, std::string_view word);
+};
+
+//! A command line, after its options were read.
+struct read_words {
+  std::vector<std::string_view> names; //!< words that are no options
+  std::vector<std::string_view> given; //!< names of options
+
+  [[nodiscard]] bool has(std::string_view option) const {
+    return std::find(given.begin(), given.end(), option) != given.end();
+  }
+};
+
+//! Why a verb does not have an option that others have.
+//! @param owners the verbs that have it
+[[nodiscard]] std::string not_of(verbs one, verbs owners, std::string_view option);
+
+//! That nobody has an option, with those of the verb that are written nearly so.
+[[nodiscard]] std::string
+no_option(verbs one, std::string_view word, std::vector<std::string_view> const& names);
+
+//! A paragraph of --help.
+[[nodiscard]] std::string wrapped(std::string_view text);
+
+//! The two columns of --help for one option.
+[[nodiscard]] std::string
+describe_option(std::string_view name, std::string_view value, std::string_view help);
+
+//! The options of a verb as --help shows them.
+template <class Command>
+[[nodiscard]] std::string describe_options(std::span<option_reader<Command> const> all, verbs one) {
+  std::string text;
+  for (option_reader<Command> const& each : all)
+    if (has(each.of, one))
+      text += describe_option(each.name, each.value, each.help);
+  return text;
+}
+
+//! Reads the words of a verb, `--name=value` as `--name value`.
+//! @throws usage_error for what the verb does not have, twice the same, and a value that is missing
+template <class Command>
+[[nodiscard]] read_words read_options(std::span<option_reader<Command> const> all,
+                                      verbs one,
+                                      Command& into,
+                                      std::span<char const* const> words) {
+  read_words result;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string_view const word = words[i];
+    if (word.empty() || word.front() != '-') {
+      result.names.push_back(word);
+      continue;
+    }
+    std::size_t const equals = word.find('=');
+    std::string_view const name = word.substr(0, equals);
+    auto const found =
+      std::find_if(all.begin(), all.end(), [name](auto const& each) { return each.name == name; });
+    if (found == all.end()) {
+      std::vector<std::string_view> names;
+      for (option_reader<Command> const& each : all)
+        if (has(each.of, one))
+          names.push_back(each.name);
+      throw usage_error(no_option(one, name, names));
+    }
+    if (!has(found->of, one))
+      throw usage_error(not_of(one, found->of, name));
+    if (result.has(name))
+      throw usage_error(std::string(name) + " stands twice");
+    result.given.push_back(found->name);
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      if (found->value.empty())
+        throw usage_error(std::string(name) + " takes no value");
+      value = word.substr(equals + 1);
+    } else if (!found->value.empty()) {
+      if (i + 1 == words.size() || std::string_view(words[i + 1]).substr(0, 2) == "--")
+        throw usage_error(std::string(name) + " needs a value");
+      value = words[++i];
+    }
+    found->read(into, found->name, value);
+  }
+  return result;
+}
+
+//! Refuses words that are no options.
+//! @throws usage_error
+void no_names(verbs one, read_words const& read);
+
+} // namespace examples
