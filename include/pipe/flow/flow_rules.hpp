@@ -202,13 +202,12 @@ private:
   }
   constexpr void
   check_twice(kind_of_pass const& kind, effect const& one, effect const& other) const {
-    bool const works_in =
-      (brings(one) && other.what == does::frees) || (one.what == does::frees && brings(other));
+    bool const works_in = brings(one) && other.what == does::frees;
     require(one.of != other.of || one.stage != other.stage || works_in,
             kind,
             flow_.data[one.of],
             "two effects on one datum are only for memory to work in, which a kind makes or adds "
-            "to, and frees; leave one of them out");
+            "to, and then frees; leave one of them out, or change their order");
     require(one.stage == of_stage::own || other.stage == of_stage::own,
             kind,
             flow_.data[other.of],

@@ -166,11 +166,12 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
         "without tied_gradient and totals");
   CHECK(
     refusal([](small_flow& of) { of.data[1].arrives_in = 9; }).starts_with("datum 'kept' names"));
-  CHECK(refusal([](small_flow& of) {
-          of.add(0, {does::makes, 1});
-        }) ==
-        "kind 'ahead' and datum 'kept': two effects on one datum are only for memory to work in, "
-        "which a kind makes or adds to, and frees; leave one of them out");
+  CHECK(
+    refusal([](small_flow& of) {
+      of.add(0, {does::makes, 1});
+    }) ==
+    "kind 'ahead' and datum 'kept': two effects on one datum are only for memory to work in, "
+    "which a kind makes or adds to, and then frees; leave one of them out, or change their order");
   CHECK(refusal([](small_flow& of) {
           of.add(0, {does::makes, 7});
         }).starts_with("kind 'ahead' has an effect on a datum that does not exist"));

@@ -83,14 +83,19 @@ constexpr void size_pass(data_uses const& uses,
     to = bytes;
     grow(layouts[static_cast<int>(used.of)], bytes);
   };
+  // A copy is as large as its end on the device; what has none is sized by the host's slots.
+  bool on_host = runs_beside(step);
+  for (data_use const& use : uses[work])
+    on_host = on_host && uses.over.declared->data[use.of].lives != residence::device;
   for (data_use const& use : uses[work]) {
     datum const& of = uses.over.declared->data[use.of];
     auto const made_in = static_cast<slot_class>(use.pool);
     int const count = use.nowhere ? 0 : uses.count(use, work);
     if (runs_beside(step)) {
-      if (of.lives == residence::device && step.in.index != nothing)
+      bool const decides = of.lives == residence::device || (on_host && !use.nowhere);
+      if (decides && step.in.index != nothing)
         step.in_bytes = sizes.bytes(made_in, work);
-      if (of.lives == residence::device && step.out.index != nothing)
+      if (decides && step.out.index != nothing)
         step.out_bytes = sizes.bytes(made_in, work);
     } else if (use.stage != 0) {
       for (int number = 0; number < count; ++number) {
