@@ -83,8 +83,16 @@ public:
   constexpr explicit flow_rules(flow const& of) : flow_(of) {}
 
   constexpr void check_parts() const {
-    for (int of = 0; of < flow_.data_count; ++of)
-      check_datum(flow_.data[of]);
+    for (int of = 0; of < flow_.data_count; ++of) {
+      datum const& one = flow_.data[of];
+      check_datum(one);
+      for (int other = 0; other < of; ++other)
+        require(one.pool != flow_.data[other].pool || one.lives == flow_.data[other].lives ||
+                  !lies_in_slots(one) || !lies_in_slots(flow_.data[other]),
+                one,
+                "is on the host in a pool of the device, or the other way round; give it a pool of "
+                "its own");
+    }
     flow_set letters[8]{};
     for (kind_of_pass const& kind : flow_.kinds)
       if (kind.exists()) {
@@ -225,12 +233,17 @@ private:
     require(sent.lives == residence::device && sent.instance != per::microbatch,
             sent,
             "is read by other stages, so it lies on the device, once per unit or reader");
-    for (int other = 0; other < flow_.data_count && sent.instance == per::reader; ++other)
-      require(other == of || flow_.data[other].pool != sent.pool ||
+    for (int other = 0; other < flow_.data_count; ++other) {
+      datum const& beside_it = flow_.data[other];
+      require(beside_it.lives != residence::host || beside_it.pool != sent.arrives_in,
+              sent,
+              "arrives in a pool of the host; let it arrive in one of the device");
+      require(sent.instance != per::reader || other == of || beside_it.pool != sent.pool ||
                 !is_read_elsewhere(flow_, other),
               sent,
               "is there for each reader, in a pool with another datum that other stages read; give "
               "it a pool of its own");
+    }
     bool read[4]{};
     for (kind_of_pass const& kind : flow_.kinds)
       for (int i = 0; i < kind.effect_count; ++i)
@@ -320,6 +333,12 @@ private:
         continue;
       made += one.what == does::makes ? 1 : 0;
       freed += one.what == does::frees ? 1 : 0;
+      require(
+        kind.calls != stage_call::copy || one.what != does::frees || flow_.reader_step[one.of] == 0,
+        kind,
+        of,
+        "what is copied lies in a pool of what other stages read, so some stages have no slot "
+        "for it; give it a pool of its own");
       require((one.what == does::makes || one.what == does::frees) && made < 2 && freed < 2 &&
                 of.instance == per::unit && (one.what == does::makes || !is_made_by(kind, one.of)),
               kind,

@@ -173,6 +173,12 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
     "kind 'ahead' and datum 'kept': two effects on one datum are only for memory to work in, "
     "which a kind makes or adds to, and then frees; leave one of them out, or change their order");
   CHECK(refusal([](small_flow& of) {
+          of.data.push_back({.word = "away", .lives = pp::residence::host});
+          of.add(1, {does::makes, 3});
+        }) ==
+        "datum 'away' is on the host in a pool of the device, or the other way round; give it a "
+        "pool of its own");
+  CHECK(refusal([](small_flow& of) {
           of.add(0, {does::makes, 7});
         }).starts_with("kind 'ahead' has an effect on a datum that does not exist"));
   CHECK(refusal([](small_flow& of) { of.kind(0).effect_count = 11; }) ==
