@@ -6,6 +6,7 @@
 //! the program but main().
 
 #include <pipe/cuda/nccl.cuh>
+#include <pipe/cluster.hpp>
 #include <pipe/pipe.hpp>
 
 #include <cuda_bf16.h>

@@ -33,17 +33,31 @@ struct training_memory {
   training_model model{};
 
   //! Adds a stage; without numbers where `own` is false.
-  void add(support::trained const& numbers, int last_stage, bool own, bool early) {
-    training_kernel_stage stage{.last_stage = last_stage, .plants = early};
+  void add(support::trained const& numbers, int last_stage, bool own, training_case const& what) {
+    training_kernel_stage stage{.last_stage = last_stage, .plants = what.early};
     if (own) {
-      memories.emplace_back(static_cast<std::int64_t>(2 * sizeof numbers + sizeof(float)));
+      memories.emplace_back(static_cast<std::int64_t>(3 * sizeof numbers + sizeof(float)));
       stage.numbers = reinterpret_cast<support::trained*>(memories.back().data());
       stage.before = stage.numbers + 1;
-      stage.announced = reinterpret_cast<float*>(stage.numbers + 2);
+      stage.told = what.zeroed ? stage.numbers + 2 : nullptr;
+      stage.announced = reinterpret_cast<float*>(stage.numbers + 3);
       pp::cuda::check(cudaMemcpy(stage.numbers, &numbers, sizeof numbers, cudaMemcpyHostToDevice),
                       "cudaMemcpy");
     }
     model.push_back(stage);
+  }
+  //! What a program does between two steps.
+  void zero() const {
+    for (training_kernel_stage const& stage : model) {
+      if (stage.numbers == nullptr)
+        continue;
+      support::trained now;
+      pp::cuda::check(cudaMemcpy(&now, stage.numbers, sizeof now, cudaMemcpyDeviceToHost),
+                      "cudaMemcpy");
+      support::zero(now);
+      pp::cuda::check(cudaMemcpy(stage.numbers, &now, sizeof now, cudaMemcpyHostToDevice),
+                      "cudaMemcpy");
+    }
   }
   void read_into(training_result& result, int first) const {
     for (std::size_t s = 0; s < model.size(); ++s) {
@@ -91,15 +105,19 @@ pp::plan_number plan_for(training_case const& what, int step, Runner& runner) {
 
 //! Steps early, and validates; at once now and then.
 template <class Runner>
-long train_early(training_case const& what, Runner& runner) {
+long train_early(training_case const& what, training_memory const& memory, Runner& runner) {
   pp::post_validated_numbers const numbers{{0}, {1}, {2}};
   pp::post_validated_steps early(runner);
   (void)plan_for(what, 0, runner);
   for (int step = 0; step < what.steps; ++step) {
+    if (what.zeroed)
+      memory.zero();
     early.step(numbers);
     if (step % 5 == 3 || step + 1 == what.steps)
       early.finish();
   }
+  if (what.zeroed)
+    memory.zero();
   return early.repeated();
 }
 
@@ -151,10 +169,8 @@ void train_rank(training_case const& what,
   training_memory memory;
   auto const numbers = untrained(what);
   for (int s = 0; s < stages; ++s) {
-    memory.add(numbers[static_cast<std::size_t>(s)],
-               stages - 1,
-               pp::device_of(extents, s) == device,
-               what.early);
+    memory.add(
+      numbers[static_cast<std::size_t>(s)], stages - 1, pp::device_of(extents, s) == device, what);
     memory.model.back().first_microbatch = replica * extents.microbatches;
     memory.model.back().replicas = line ? &line->line() : nullptr;
   }
@@ -173,7 +189,7 @@ void train_rank(training_case const& what,
        .ranges = what.ranges,
        .checked = what.checked});
     if (what.early)
-      result.repeated = train_early(what, runner);
+      result.repeated = train_early(what, memory, runner);
     for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after) {
         store.barrier("freeze", extents.devices, std::chrono::seconds(1));
@@ -204,7 +220,7 @@ training_result train_on_streams(training_case const& what) {
     int const device = pp::device_of(extents, s);
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
-    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what.early);
+    memory.add(numbers[static_cast<std::size_t>(s)], stages - 1, true, what);
   }
   pp::cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   pp::cuda::stream_runner<training_model, standin::clock> runner(
@@ -213,7 +229,7 @@ training_result train_on_streams(training_case const& what) {
     {.gpus = what.gpus, .graph = what.graph, .warm_up = 1, .ranges = what.ranges});
   try {
     if (what.early)
-      result.repeated = train_early(what, runner);
+      result.repeated = train_early(what, memory, runner);
     for (int step = 0; step < what.steps && !what.early; ++step) {
       if (step == what.freeze_after)
         standin::freeze();

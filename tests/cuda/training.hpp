@@ -21,7 +21,8 @@ struct training_case {
   pipelining::plan work{};
   std::vector<given_plan> given{}; //!< further ones
   std::vector<int> turns{};        //!< the number of the plan of each step; empty: the first one
-  bool early = false; //!< plans 0, 1 and 2 step early and validate; `finish` now and then
+  bool early = false;  //!< plans 0, 1 and 2 step early and validate; `finish` now and then
+  bool zeroed = false; //!< by the program, before each early step and at the end
   bool graph = false;
   bool one_message_stream = false; //!< of ranks
   bool checked = false;            //!< of ranks

@@ -77,6 +77,14 @@ static __global__ void plant_kernel(trained* s, int stage, int stages, int step)
 static __global__ void step_kernel(trained* s, support::training_rows rows) {
   support::step_of(*s, rows);
 }
+static __global__ void copy_gradients_kernel(trained* s, trained const* from) {
+  s->gradient = from->gradient;
+  s->shared_gradient = from->shared_gradient;
+  s->loss = from->loss;
+}
+static __global__ void zero_kernel(trained* s) {
+  support::zero(*s);
+}
 
 } // namespace training_stage_detail
 
@@ -116,9 +124,11 @@ struct training_kernel_stage {
   int announcements = 0;
   bool plants = false;                //!< spoils its gradients now and then
   support::trained* before = nullptr; //!< on the device: its numbers before its last step
-  int rolled_back = 0;                //!< steps that were undone
-  int made_up = 0;                    //!< steps that came late, where there was nothing to undo
-  int pairs = 0;                      //!< composite passes that it was the first stage of
+  //! On the device, where the program zeroes gradients: its numbers when it told of them.
+  support::trained* told = nullptr;
+  int rolled_back = 0; //!< steps that were undone
+  int made_up = 0;     //!< steps that came late, where there was nothing to undo
+  int pairs = 0;       //!< composite passes that it was the first stage of
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
     note_pass();
@@ -201,6 +211,8 @@ struct training_kernel_stage {
     training_stage_detail::row_kernel<<<1, 1, 0, stream(where)>>>(
       numbers, reinterpret_cast<support::training_row*>(row.data), where.stage == 0);
     check_launch();
+    if (told != nullptr)
+      copy(told, numbers, stream(where));
   }
   void optimizer_step(pipelining::context const& where, pipelining::totals const& all) {
     if (replicas != nullptr)
@@ -209,6 +221,8 @@ struct training_kernel_stage {
     training_stage_detail::step_kernel<<<1, 1, 0, stream(where)>>>(
       numbers, support::training_rows{all.data, all.stride, all.rows});
     check_launch();
+    if (told != nullptr)
+      copy_gradients(before, stream(where));
   }
 
   [[nodiscard]] bool accepts(pipelining::context const&, pipelining::totals const& all) const {
@@ -218,10 +232,21 @@ struct training_kernel_stage {
     ++(stepped ? rolled_back : made_up);
     if (stepped)
       copy(numbers, before, stream(where));
+    if (told != nullptr)
+      copy_gradients(told, stream(where));
   }
-  void begin_iteration(pipelining::context const&) {} // the step has zeroed all
+  void begin_iteration(pipelining::context const& where) {
+    if (told == nullptr)
+      return; // the step has zeroed all
+    training_stage_detail::zero_kernel<<<1, 1, 0, stream(where)>>>(numbers);
+    check_launch();
+  }
 
 private:
+  void copy_gradients(support::trained const* from, cudaStream_t on) {
+    training_stage_detail::copy_gradients_kernel<<<1, 1, 0, on>>>(numbers, from);
+    check_launch();
+  }
   static void copy(support::trained* to, support::trained const* from, cudaStream_t on) {
     pipelining::cuda::check(cudaMemcpyAsync(to, from, sizeof *to, cudaMemcpyDeviceToDevice, on),
                             "cudaMemcpyAsync");

@@ -86,7 +86,7 @@ struct early_training_stage : training_stage {
 }
 
 //! What a program zeroes before every iteration that it begins.
-inline void zero(trained& numbers) {
+PIPELINING_HOST_DEVICE inline void zero(trained& numbers) {
   numbers.gradient = numbers.shared_gradient = numbers.loss = 0;
 }
 

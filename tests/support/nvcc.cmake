@@ -26,7 +26,7 @@ function(pipelining_nvcc_object out source)
   string(MAKE_C_IDENTIFIER "${ARGN}" variant)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/${name}${variant}.cu.o")
   add_custom_command(OUTPUT "${output}"
-    COMMAND "${PIPELINING_NVCC}" -std=c++20 $<IF:$<CONFIG:Release>,-O2,-O0> -gencode arch=compute_80,code=compute_80 --no-compress
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${PIPELINING_NVCC}" -std=c++20 $<IF:$<CONFIG:Release>,-O2,-O0> -gencode arch=compute_80,code=compute_80 --no-compress
       -ccbin "${CMAKE_CXX_COMPILER}" ${ARGN} -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
       ${pipelining_nccl_option} -MD -MF "${output}.d" -c -o "${output}" "${input}"
     DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
