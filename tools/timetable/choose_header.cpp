@@ -49,7 +49,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                       "them; give them as the text report says");
   int const stages = pp::stages(pick.extents);
   std::string out = "// The schedule that `timetable choose` picked: " + pick.label + ".\n";
-  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n\n";
+  out += "#pragma once\n\n#include <pipe/pipe.hpp>\n#include <pipe/planner.hpp>\n\n";
   out +=
     pick.own_order ? "#include <stdexcept>\n\nnamespace chosen {\n\n" : "namespace chosen {\n\n";
   if (pick.own_order) {
