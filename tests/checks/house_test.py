@@ -71,7 +71,7 @@ def problems(script, root):
 
     page.write_text(table({"gone": (7, 7)}), encoding="utf-8")
     status, said, _ = check(script, root)
-    if status != 1 or "no row 'headers of the spine'" not in said or "row 'gone' that nothing measures" not in said:
+    if status != 1 or "no budget for 'headers of the spine'" not in said or "row 'gone' that nothing measures" not in said:
         yield f"without rows: status {status}, {said}"
     status, said, rows = check(script, root, "--write")
     for name in sorted(EXPECTED.keys() | rows.keys()):
@@ -82,7 +82,8 @@ def problems(script, root):
     if status != 0 or not text.startswith("Before.\n\n| figure ") or not text.endswith("|\n\nAfter.\n"):
         yield f"--write: status {status}, {said}{text}"
 
-    page.write_text(table({name: (count + 1, count) for name, count in EXPECTED.items()}), encoding="utf-8")
+    higher = {name: (count + 1, count) for name, count in EXPECTED.items()}
+    page.write_text(table({**higher, "headers over 600 lines": ("-", 1)}), encoding="utf-8")
     status, said, rows = check(script, root, "--write")
     if status != 0 or rows != {name: (count, str(count)) for name, count in EXPECTED.items()}:
         yield f"--write does not lower to today's figures, or loses a goal: status {status}, {said}"
