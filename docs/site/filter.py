@@ -115,6 +115,9 @@ def is_page(path, target):
 
 def as_page(path, text):
     text = re.sub(r"<!-- (snippet|table|end).*?-->", "", text)
+    if path.name == "README.md" and (folder := path.resolve().parent) != ROOT:
+        # Doxygen knows the main page by its file name only, so other READMEs say that they are pages.
+        text = re.sub(r"\A# ", f"@page readme_{folder.name} ", text)
 
     def link(match):
         words, target = match[1], match[2]
