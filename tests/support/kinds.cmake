@@ -13,6 +13,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     <pipe/planner.hpp> <pipe/view.hpp>)
 endif()
 
+# The lanes of scripts/test build each unit test once: PLAIN ones under sanitizers, OPTIMISED ones, and those with the label
+# once or cuda, without.
+set(PIPELINING_UNIT_TESTS ALL CACHE STRING "Which unit tests are built: ALL, PLAIN or OPTIMISED")
+set_property(CACHE PIPELINING_UNIT_TESTS PROPERTY STRINGS ALL PLAIN OPTIMISED)
+
 # pipelining_unit_tests(AREA SOURCES name... [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds] [OPTIMISED])
 # One program per call (linking is slow, so an area is one program), one CTest test per name. Those of SLOW are left out
 # by the preset `quick`. OPTIMISED is for those that run longer than that takes.
@@ -21,6 +26,13 @@ function(pipelining_unit_tests area)
   cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "SUFFIX;TIMEOUT" "SOURCES;SLOW;LABELS;LINK")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "pipelining_unit_tests(${area}): wants SOURCES and knows nothing of '${arg_UNPARSED_ARGUMENTS}'")
+  endif()
+  set(kind PLAIN)
+  if(arg_OPTIMISED OR "once" IN_LIST arg_LABELS OR "cuda" IN_LIST arg_LABELS)
+    set(kind OPTIMISED)
+  endif()
+  if(NOT PIPELINING_UNIT_TESTS MATCHES "^(ALL|${kind})$")
+    return()
   endif()
   set(target pipelining.tests.unit.${area})
   if(arg_SUFFIX)
