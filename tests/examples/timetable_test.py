@@ -231,7 +231,7 @@ class RoundPipe(unittest.TestCase):
                              (["--forward-stages", 1, "--backward-stages", 2], "in all no fewer than devices"),
                              (["--with", "recompute"], "goes into sharded-weights and gathered-once alone"),
                              (["--chunks", 2], "round-pipe does not have the option --chunks"),
-                             (["--format", "pytorch"], "here each goes one way")):
+                             (["--format", "pytorch"], "gradients to the one before, which this flow does not")):
             result = run(*words, *more)
             self.assertEqual((result.returncode, result.stdout), (2, ""), more)
             self.assertIn(reason, result.stderr)
