@@ -35,7 +35,7 @@ def picture(tool, name, further=()):
 
 
 def main(tool, docs, write):
-    listed = subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.splitlines()
+    listed = subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.split("\n\n")[0].splitlines()
     names = [line.split()[0] for line in listed if line.split()[0] != "csv"]
     page = (docs / "schedules.md").read_text(encoding="utf-8")
     problems = [f"docs/schedules.md has no heading for {name}" for name in names if f"\n## {name}\n" not in page]

@@ -67,7 +67,7 @@ def row(tool, name):
 
 def main(tool, readme, write):
     names = [line.split()[0] for line in
-             subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.splitlines()]
+             subprocess.run([tool, "--list"], check=True, capture_output=True, text=True).stdout.split("\n\n")[0].splitlines()]
     names = [name for name in names if name not in SKIPPED]
     missing = [name for name in names if name not in TYPES]
     if missing or not names:

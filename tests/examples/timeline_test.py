@@ -27,7 +27,7 @@ def run(*words):
 
 
 def names():
-    return [line.split()[0] for line in run("--list").splitlines()]
+    return [line.split()[0] for line in run("--list").split("\n\n")[0].splitlines()]
 
 
 def words_of(name, devices, microbatches):

@@ -44,7 +44,7 @@ def strict_json(text):
 
 
 def names():
-    return [line.split()[0] for line in output("--list").splitlines()]
+    return [line.split()[0] for line in output("--list").split("\n\n")[0].splitlines()]
 
 
 def with_needed_options(name, *words):
@@ -231,7 +231,7 @@ class RoundPipe(unittest.TestCase):
                              (["--forward-stages", 1, "--backward-stages", 2], "in all no fewer than devices"),
                              (["--with", "recompute"], "goes into sharded-weights and gathered-once alone"),
                              (["--chunks", 2], "round-pipe does not have the option --chunks"),
-                             (["--format", "pytorch"], "here each goes one way")):
+                             (["--format", "pytorch"], "gradients to the one before, which this flow does not")):
             result = run(*words, *more)
             self.assertEqual((result.returncode, result.stdout), (2, ""), more)
             self.assertIn(reason, result.stderr)
@@ -411,13 +411,21 @@ class Timetables(unittest.TestCase):
                          output("1f1b", "--devices", 2, "--microbatches", 3, "--format", "csv"))
 
     def test_csv_has_the_passes_of_the_json(self):
-        words = ("seq1f1b", "--devices", 3, "--microbatches", 4, "--chunks", 2, "--cost", "0.1,0.2,0.3,0.05")
-        rows = list(csv.DictReader(io.StringIO(output(*words, "--format", "csv"))))
-        wanted = [{"device": device, **entry} for device, entry in entries(table(*words))]
-        self.assertEqual(len(rows), len(wanted))
-        for row, entry in zip(rows, wanted):
-            for key, value in entry.items():
-                self.assertEqual(row[key], value) if key == "kind" else self.assertEqual(float(row[key]), value)
+        plain = ("--devices", 3, "--microbatches", 4, "--cost", "0.1,0.2,0.3,0.05")
+        for words, more in ((("seq1f1b", *plain, "--chunks", 2), []),
+                            (("1f1b", *plain, "--with", "recompute"), []),
+                            (("1f1b", *plain, "--with", "offload", "--copy-cost", 0.1), ["copy_out", "copy_in"]),
+                            (("interleaved", *plain, "--with", "sharded-weights", "--gather", 0.1), ["network"])):
+            with self.subTest(words=words):
+                rows = list(csv.DictReader(io.StringIO(output(*words, "--format", "csv"))))
+                found = table(*words)
+                self.assertEqual([key for key in found if key in ("copy_out", "copy_in", "network")], more)
+                wanted = [{"device": device, **entry} for key in ["passes", *more]
+                          for device, row in enumerate(found[key]) for entry in row]
+                self.assertEqual(len(rows), len(wanted))
+                for row, entry in zip(rows, wanted):
+                    for key, value in entry.items():
+                        self.assertEqual(row[key], value) if key == "kind" else self.assertEqual(float(row[key]), value)
 
     def test_trace_has_the_passes_of_the_json(self):
         words = ("1f1b", "--devices", 3, "--microbatches", 4)
@@ -538,6 +546,42 @@ class Timetables(unittest.TestCase):
                         loaded = table("csv", file, "--cost", "3,2,1,0.5")
                         self.assertEqual(loaded, {**wanted, "schedule": "csv"})
 
+    # Embedding and output layer on one device, and the ends of a model of three stages.
+    ELSEWHERE = ("0F0,3F0,0F1,3B0,0B0,3F1,3B1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n", "0F0,2F0,2B0,0B0\n1F0,1B0\n")
+
+    def test_files_have_their_stages_anywhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "schedule.csv"
+            for text, makespan in zip(self.ELSEWHERE, (22, 9)):
+                file.write_text(text, encoding="utf-8")
+                found = table("csv", file)
+                self.assertEqual((found["makespan"], found["stages"]), (makespan, len(set(re.findall(r"(\d)F", text)))))
+                self.assertEqual(output("csv", file, "--format", "pytorch"), text)
+                copied = ["--with", "offload", "--copy-cost", 0.5]
+                for words in ([], ["--with", "recompute"], ["--with", "recompute-first"], copied, ["--with", "sharded-weights"]):
+                    for form in ("text", "svg", "html", "trace", "calls", "memory"):
+                        with self.subTest(text=text, words=words, form=form):
+                            self.assertTrue(output("csv", file, *words, "--format", form))
+                    self.assertEqual(output("csv", file, *words, "--format", "pytorch"), text)
+                again = pathlib.Path(folder) / "again.csv"
+                again.write_text(output("csv", file, "--format", "pytorch-comms"), encoding="utf-8")
+                self.assertEqual(table("csv", again), found)
+
+    def test_files_in_adapters_are_their_schedules_in_adapters(self):
+        adapters = (["recompute"], ["recompute", "--recompute-cost", 0.5], ["recompute-first"], ["offload", "--copy-cost", 0.5],
+                    ["offload-half", "--copy-cost", 0.5, "--offloaded-stages", 1], ["sharded-weights", "--gather", 1, "--scatter", 0.5],
+                    ["gathered-once", "--gather", 1], ["weights-on-host", "--gather", 1], ["vocabulary-1"],
+                    ["vocabulary-2", "--vocabulary-cost", "0.5,1,1,0.5"], ["vocabulary-interlaced"])
+        size = ("--devices", 4, "--microbatches", 8)
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "schedule.csv"
+            for name in ("gpipe", "zb-h1", "interleaved", "v-half"):
+                file.write_text(output(name, *size, "--format", "pytorch"), encoding="utf-8")
+                for words in adapters:
+                    with self.subTest(name=name, words=words):
+                        wanted = table(name, *size, "--with", *words)
+                        self.assertEqual(table("csv", file, "--with", *words), {**wanted, "schedule": f"csv with {words[0]}"})
+
     def test_schedules_in_adapters(self):
         for schedule in ("1f1b", "seq1f1b", "zb-h1", "v-half", "interleaved"):
             for words in (["recompute"], ["recompute-first"], ["offload", "--copy-cost", "0.25"],
@@ -603,8 +647,13 @@ class Timetables(unittest.TestCase):
         self.assertIn("--microbatches M", output("--help"))
         self.assertIn("--microbatches M", output("systems", "--help"))
         self.assertLessEqual({"gpipe", "1f1b", "seq1f1b"}, set(names()))
-        for line in output("--list").splitlines():
+        schedules, heading, adapters = output("--list").split("\n\n")
+        self.assertEqual(heading, "Adapters of a schedule, or of a FILE (--with NAME):")
+        for line in [*schedules.splitlines(), *adapters.splitlines()]:
             self.assertRegex(line, r"^\S+ +\S.{10,130}$")
+        refused = run("1f1b", "--with", "nothing").stderr
+        self.assertEqual({line.split()[0] for line in adapters.splitlines()},
+                         set(re.search(r"--with wants (.*), not", refused)[1].replace(" or ", ", ").split(", ")))
         self.assertRegex(output("--list"), r"\nseq1f1b +[^\n]*4 chunks \(--chunks, --eager\)\n")
 
 
@@ -838,6 +887,15 @@ class Mistakes(unittest.TestCase):
             file.write("0F0,0B0,0\x01X3\n")
             file.flush()
             self.refused("csv", file.name, reason="line 1, cell 3: '0?X3' is not an action")
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            file.write("0F0,2F0,2B0,0B0\n1F0,1B0\n")
+            file.flush()
+            for words, reason in ((["offload"], "--with offload needs --copy-cost"),
+                                  (["recompute", "--gather", 1], "--gather is for --with sharded-weights"),
+                                  (["vocabulary-1"], "a vocabulary in shards wants stages that go round the devices"),
+                                  (["offload-chunks", "--copy-cost", 1], "files have no chunks of sequences"),
+                                  (["attention-exchange"], "files have no chunks of sequences")):
+                self.refused("csv", file.name, "--with", *words, reason=reason)
 
     def test_full_disk(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

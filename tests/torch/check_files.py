@@ -34,7 +34,7 @@ def write_files(tool, names, folder):
     """Files of every schedule that the format has words for: [(name, path, how torch loads it)]."""
     files = []
     known = [line.split()[0] for line in subprocess.run([tool, "--list"], check=True, capture_output=True,
-                                                        text=True).stdout.splitlines()]
+                                                        text=True).stdout.split("\n\n")[0].splitlines()]
     for name in names or known:
         for content, loader in CONTENTS.items():
             command = [tool, name, "--devices", str(DEVICES), "--microbatches", str(MICROBATCHES), "--format", content]

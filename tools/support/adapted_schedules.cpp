@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Schedules in adapters, what their passes cost, and their timetables.
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/helix_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/slim_pipe_exchange.hpp>
@@ -17,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <type_traits>
@@ -38,34 +41,35 @@ plain_orders(schedule_choice const& choice, any_cost const& cost, made_orders* m
                          : made->get(choice, cost);
 }
 
-//! A schedule of any name as one type, so that adapters are compiled once.
-struct schedule_of_name {
-  schedule_choice const* choice = nullptr;
-  made_orders* made = nullptr;
+//! A schedule of any name, or of a file, as one type, so that adapters are compiled once.
+struct given_schedule {
+  pp::shape extents;
+  std::function<pp::device_orders(any_cost const&)> orders;
+  bool cuts_layers = false;
 
-  [[nodiscard]] pp::shape arrange(int, int) const {
-    return find_schedule(choice->name).arrange(*choice);
-  }
+  [[nodiscard]] pp::shape arrange(int, int) const { return extents; }
   template <pp::cost_model Cost>
   void generate(pp::shape const&, Cost const& cost, pp::row_writer* rows) const {
-    pp::device_orders const orders = plain_orders(*choice, cost, made);
-    for (int device = 0; device < choice->devices; ++device)
-      for (int i = orders.offsets[static_cast<std::size_t>(device)];
-           i < orders.offsets[static_cast<std::size_t>(device) + 1];
+    pp::device_orders const made = orders(cost);
+    for (int device = 0; device < extents.devices; ++device)
+      for (int i = made.offsets[static_cast<std::size_t>(device)];
+           i < made.offsets[static_cast<std::size_t>(device) + 1];
            ++i)
-        rows[device].push(orders.passes[static_cast<std::size_t>(i)]);
+        rows[device].push(made.passes[static_cast<std::size_t>(i)]);
   }
 };
 
 //! The same for schedules that place their stages themselves.
-struct placed_schedule_of_name : schedule_of_name {
-  [[nodiscard]] int device_of(pp::shape const& extents, int stage, int route) const {
-    return find_schedule(choice->name).device_of(*choice, extents, stage, route);
+struct placed_schedule : given_schedule {
+  std::function<int(pp::shape const&, int stage, int route)> holder; //!< none: it does not
+
+  [[nodiscard]] int device_of(pp::shape const& of, int stage, int route) const {
+    return holder(of, stage, route);
   }
 };
 
 //! And for those whose stages go one way.
-struct one_way_schedule_of_name : placed_schedule_of_name {
+struct one_way_schedule : placed_schedule {
   static constexpr pp::flow declared = pp::round_training;
 };
 
@@ -84,7 +88,7 @@ template <class Named, class Use>
 auto with_less_memory(Named const& named, schedule_choice const& choice, Use use) {
   switch (choice.adapted) {
   case adapter::recompute:
-    if (cuts_layers(find_schedule(choice.name))) // as in the paper
+    if (named.cuts_layers) // as in the paper
       return use(pp::with_recompute<Named, pp::recompute_around_attention>{named, {}});
     return use(pp::with_recompute<Named>{named, {}});
   case adapter::recompute_first:
@@ -103,23 +107,18 @@ auto with_less_memory(Named const& named, schedule_choice const& choice, Use use
   return use(pp::with_offload<Named>{named, rule});
 }
 
-//! Calls `use` with the schedule of a choice in its adapter.
-//! @pre there is one
+//! Calls `use` with a schedule in the adapter of a choice.
+//! @pre there is one, and it is not attention_exchange
 template <class Use>
-auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nullptr) {
-  if (choice.adapted == adapter::attention_exchange)
-    return use(slim_pipe_exchange{slim_pipe_of(choice), {}});
-  schedule_of_name const named{&choice, made};
-  if (find_schedule(choice.name).stages_go_one_way)
-    return with_shared_weights(one_way_schedule_of_name{{named}}, choice, use);
+auto with_adapter(placed_schedule const& given, schedule_choice const& choice, Use use) {
+  given_schedule const& unplaced = given;
   if (!has_shards(choice.adapted))
-    return find_schedule(choice.name).device_of == nullptr
-             ? with_less_memory(named, choice, use)
-             : with_less_memory(placed_schedule_of_name{named}, choice, use);
+    return given.holder ? with_less_memory(given, choice, use)
+                        : with_less_memory(unplaced, choice, use);
   auto const with_shards = [&]<int Barriers>(std::integral_constant<int, Barriers>) {
     return choice.name == "1f1b" // has an order of its own
              ? use(pp::with_vocabulary<pp::OneFOneB, Barriers>{})
-             : use(pp::with_vocabulary<schedule_of_name, Barriers>{named});
+             : use(pp::with_vocabulary<given_schedule, Barriers>{unplaced});
   };
   switch (choice.adapted) {
   case adapter::vocabulary_interlaced:
@@ -127,6 +126,36 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
   case adapter::vocabulary_1: return with_shards(std::integral_constant<int, 1>{});
   default: return with_shards(std::integral_constant<int, 2>{});
   }
+}
+
+//! Calls `use` with the schedule of a choice in its adapter.
+//! @pre there is one
+template <class Use>
+auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nullptr) {
+  if (choice.adapted == adapter::attention_exchange)
+    return use(slim_pipe_exchange{slim_pipe_of(choice), {}});
+  named_schedule const& schedule = find_schedule(choice.name);
+  placed_schedule given{
+    {schedule.arrange(choice),
+     [&choice, made](any_cost const& cost) { return plain_orders(choice, cost, made); },
+     cuts_layers(schedule)},
+    {}};
+  if (schedule.device_of != nullptr)
+    given.holder = [&](pp::shape const& extents, int stage, int route) {
+      return schedule.device_of(choice, extents, stage, route);
+    };
+  if (schedule.stages_go_one_way)
+    return with_shared_weights(one_way_schedule{given}, choice, use);
+  return with_adapter(given, choice, use);
+}
+
+//! The timetable of orders, verified.
+//! @throws std::invalid_argument with the rule that is broken
+pp::dynamic_timetable verified(pp::device_orders const& orders, any_cost const& cost) {
+  pp::dynamic_timetable table = pp::simulate(orders, cost);
+  if (pp::report const verdict = pp::verify(table); !verdict)
+    throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
+  return table;
 }
 
 pp::device_orders
@@ -263,10 +292,28 @@ pp::dynamic_timetable
 make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_orders* made) {
   (void)arrange(choice); // refuses what the schedule cannot have
   any_cost const cost = cost_in_adapter(choice, whole, whole);
-  pp::dynamic_timetable table = pp::simulate(orders_of(choice, cost, made), cost);
-  if (pp::report const verdict = pp::verify(table); !verdict)
-    throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
-  return table;
+  return verified(orders_of(choice, cost, made), cost);
+}
+
+pp::dynamic_timetable make_adapted_timetable(pp::device_orders const& read,
+                                             schedule_choice const& choice,
+                                             any_cost const& cost) {
+  bool const custom = read.extents.where == pp::placement::custom;
+  if (choice.adapted == adapter::attention_exchange || choice.adapted == adapter::offload_chunks)
+    throw std::invalid_argument("files have no chunks of sequences, which " +
+                                in_adapter("csv", choice.adapted) + " would need");
+  if (custom && has_shards(choice.adapted))
+    throw std::invalid_argument("a vocabulary in shards wants stages that go round the devices, "
+                                "or down and up; in this file they are elsewhere");
+  placed_schedule given{{read.extents, [&read](any_cost const&) { return read; }}, {}};
+  if (custom)
+    given.holder = [&read](pp::shape const&, int stage, int) {
+      return pp::device_of(read.over(), stage);
+    };
+  return with_adapter(given, choice, [&](auto const& schedule) {
+    return verified(
+      pp::make_orders(schedule, {read.extents.devices, read.extents.microbatches}, cost), cost);
+  });
 }
 
 } // namespace examples

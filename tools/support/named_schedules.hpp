@@ -272,4 +272,10 @@ class made_orders;
                                                                  any_cost const& cost,
                                                                  made_orders* made = nullptr);
 
+//! The verified timetable of an order that was read, in the adapter of a choice.
+//! @pre there is an adapter; the order is verified
+//! @throws std::invalid_argument where the order cannot be in that adapter
+[[nodiscard]] pipelining::dynamic_timetable make_adapted_timetable(
+  pipelining::device_orders const& read, schedule_choice const& choice, any_cost const& cost);
+
 } // namespace examples

@@ -53,27 +53,9 @@ void check_measured(command& result) {
   result.cost = mean_of(pp::costs_for(*result.measured, share), share);
 }
 
-} // namespace
-
-void check(command& result, read_words const& read) {
+//! What adapters need, and options that belong to others.
+void check_adapter(command const& result, read_words const& read) {
   auto const has_option = [&read](std::string_view name) { return read.has(name); };
-  for (format_option const& each : format_options)
-    if (has_option(each.option) && !each.fits(result.format))
-      throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
-  if (result.format == "header" && result.verb != verbs::search)
-    throw usage_error("only search has the format header; others have types of their own");
-  check_measured(result);
-  if (result.verb == verbs::csv)
-    return;
-  for (std::string_view const name : {"--devices", "--microbatches"})
-    if (!has_option(name))
-      throw usage_error(std::string(name) + " is missing; see --help");
-  if (result.verb == verbs::search && !has_option("--memory"))
-    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
-                      "of the model; 1f1b holds as many as there are devices");
-  if (result.verb == verbs::search || result.verb == verbs::gaps)
-    return;
-  bool const compares = result.verb == verbs::compare;
   bool const offloads = moves_activations(result.choice.adapted);
   if (has_option("--copy-cost") && !offloads)
     throw usage_error("--copy-cost is for --with offload, offload-half and offload-chunks only");
@@ -96,10 +78,34 @@ void check(command& result, read_words const& read) {
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");
-  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
   if (has_shards(result.choice.adapted) && (result.measured || result.tokens))
     throw usage_error("a vocabulary in shards wants --cost F,I,W and --vocabulary-cost, not costs "
                       "of a file or of tokens, which say nothing of shards");
+}
+
+} // namespace
+
+void check(command& result, read_words const& read) {
+  auto const has_option = [&read](std::string_view name) { return read.has(name); };
+  for (format_option const& each : format_options)
+    if (has_option(each.option) && !each.fits(result.format))
+      throw usage_error(std::string(each.option) + " is for the " + each.formats + " only");
+  if (result.format == "header" && result.verb != verbs::search)
+    throw usage_error("only search has the format header; others have types of their own");
+  check_measured(result);
+  if (result.verb == verbs::csv)
+    return check_adapter(result, read);
+  for (std::string_view const name : {"--devices", "--microbatches"})
+    if (!has_option(name))
+      throw usage_error(std::string(name) + " is missing; see --help");
+  if (result.verb == verbs::search && !has_option("--memory"))
+    throw usage_error("--memory is missing: what a device may hold, in microbatches of its share "
+                      "of the model; 1f1b holds as many as there are devices");
+  if (result.verb == verbs::search || result.verb == verbs::gaps)
+    return;
+  bool const compares = result.verb == verbs::compare;
+  check_adapter(result, read);
+  bool const exchanges = result.choice.adapted == adapter::attention_exchange;
   if (exchanges && (!has_option("--tokens") || !has_option("--attention-ratio")))
     throw usage_error("--with attention-exchange needs --tokens and --attention-ratio: how much of "
                       "the work is attention; chunks are of equal length");

@@ -169,6 +169,8 @@ std::vector<int> read_counts(std::string_view option, std::string_view word) {
 constexpr verbs sized = verbs::timetable | verbs::compare | verbs::search | verbs::gaps;
 //! Those that make schedules by their names.
 constexpr verbs named = verbs::timetable | verbs::compare;
+//! Those that put a schedule into an adapter.
+constexpr verbs adapting = verbs::timetable | verbs::csv;
 //! Those that print one timetable.
 constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
@@ -256,7 +258,7 @@ constexpr option_reader<command> options[] = {
    }},
   {"--with",
    "WHAT",
-   verbs::timetable,
+   adapting,
    "the schedule in an adapter: recompute, recompute-first (only the first stage of every device), "
    "offload, offload-half, offload-chunks (what hides in the passes of the next chunk), "
    "vocabulary-1 or vocabulary-2 (embedding and output layer in a shard per device, one or two "
@@ -269,7 +271,7 @@ constexpr option_reader<command> options[] = {
    }},
   {"--gather",
    "T",
-   verbs::timetable,
+   adapting,
    "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
    "default 0",
    [](command& c, std::string_view option, std::string_view word) {
@@ -277,35 +279,35 @@ constexpr option_reader<command> options[] = {
    }},
   {"--scatter",
    "T",
-   verbs::timetable,
+   adapting,
    "of the same: time of a scatter of a stage's gradients; default 0",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.scatter = read_time(option, word);
    }},
   {"--recompute-cost",
    "T",
-   verbs::timetable,
+   adapting,
    "of recompute: time of a recompute; default: as a forward pass",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.recompute = read_time(option, word);
    }},
   {"--copy-cost",
    "T",
-   verbs::timetable,
+   adapting,
    "of offload: time of a copy to the host, or back",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.copy_out = c.cost.copy_in = read_time(option, word);
    }},
   {"--offloaded-stages",
    "K",
-   verbs::timetable,
+   adapting,
    "of offload: only activations of the first K stages of a device",
    [](command& c, std::string_view option, std::string_view word) {
      c.choice.offloaded_stages = read_extent(option, word);
    }},
   {"--vocabulary-cost",
    "E,S,T,G[,BROADCAST,REDUCE]",
-   verbs::timetable,
+   adapting,
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
    [](command& c, std::string_view option, std::string_view word) {
      read_vocabulary_cost(c.cost, option, word);

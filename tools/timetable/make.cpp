@@ -250,12 +250,14 @@ made_table make(command const& asked) {
     return make_named(asked, asked.choice, asked.cost);
   pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
   check_size(file.orders.extents, asked.format);
-  made_table made{"csv", {}, asked.cost, asked.cost};
+  made_table made{in_adapter("csv", asked.choice.adapted), {}, asked.cost, asked.cost};
   if (asked.measured)
     take_measured(made, *asked.measured, file.orders.extents);
   else
     made.model_of = [](pp::uniform_cost const& now) { return now; };
   made.table = pp::make_timetable(file, made.model);
+  if (asked.choice.adapted != adapter::none)
+    made.table = make_adapted_timetable(file.orders, asked.choice, made.model);
   return made;
 }
 

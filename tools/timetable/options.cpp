@@ -52,7 +52,7 @@ std::string not_of(verbs one, verbs owners, std::string_view option) {
     if (each.which == owners && owners != verbs::timetable)
       return "only " + std::string(each.name) + " has the option " + std::string(option);
   return std::string(name_of(one)) + " does not have the option " + std::string(option) +
-         (one == verbs::csv ? ": the file says all but the costs" : "");
+         (one == verbs::csv ? ": the file says all but the costs and the adapter" : "");
 }
 
 std::string

@@ -181,17 +181,21 @@ void write(examples::command const& asked, examples::made_table const& made) {
     write_iterations(out, table, asked.iterations);
 }
 
+//! Every schedule with its options, and every adapter.
 void write_list() {
   standard_output out;
-  std::size_t longest = 0;
-  for (examples::named_schedule const& each : examples::named_schedules())
-    longest = each.name.size() > longest ? each.name.size() : longest;
+  auto const write_line = [&out](std::string_view name, auto const&... parts) {
+    constexpr std::size_t column = 24; // wider than every name
+    pp::append(out, name, std::string(column - std::min(name.size(), column - 1), ' '), parts...);
+    pp::append(out, "\n");
+  };
   for (examples::named_schedule const& each : examples::named_schedules()) {
-    std::string name(each.name);
-    name.resize(longest + 2, ' ');
     std::string const options = examples::option_names(each.takes);
-    pp::append(out, name, each.line, options.empty() ? "" : " (" + options + ")", "\n");
+    write_line(each.name, each.line, options.empty() ? "" : " (" + options + ")");
   }
+  pp::append(out, "\nAdapters of a schedule, or of a FILE (--with NAME):\n\n");
+  for (examples::named_adapter const& each : examples::named_adapters)
+    write_line(each.name, each.line);
 }
 
 void print(std::string const& text) {

@@ -11,6 +11,8 @@
 #include <pipe/view/figures.hpp>
 #include <pipe/view/timetable_caption.hpp>
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 
 namespace pipelining::inline v0_3 {
@@ -38,12 +40,12 @@ void append_quoted(Sink& out, std::string_view text) {
 namespace detail {
 
 template <text_sink Sink>
-void write_json_row(Sink& out, timetable_view table, int device) {
+void write_json_row(Sink& out, timetable_view table, int row) {
   append(out, "[");
-  for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
+  for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
     pass const& what = table.passes[i];
     char const kind[] = {letter(what.kind), '\0'};
-    append(out, i == table.offsets[device] ? "" : ",", "\n{\"kind\":\"", kind);
+    append(out, i == table.offsets[row] ? "" : ",", "\n{\"kind\":\"", kind);
     append(out, "\",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
     append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
     append(out, ",\"end\":", table.ends[i], "}");
@@ -51,12 +53,22 @@ void write_json_row(Sink& out, timetable_view table, int device) {
   append(out, "]");
 }
 
+//! The rows of one engine of all devices, [P].
+template <text_sink Sink>
+void write_json_rows(Sink& out, timetable_view table, int first) {
+  for (int device = 0; device < table.extents.devices; ++device) {
+    append(out, device == 0 ? "\n" : ",\n");
+    write_json_row(out, table, first + device);
+  }
+}
+
 } // namespace detail
 
 //! @brief Writes one object: `schedule`, the extents, `cost`, `chunk_shares`, `makespan`, `span`,
 //! `bubble_rate` on the span, `makespan_bubble_rate`, `least_makespan` and `least_span` where they
 //! are known, `peak_activations` and `peak_weight_inputs` per device in whole microbatches of one
-//! stage, and `passes` per device.
+//! stage, and `passes` per device. What engines beside the compute engine do stands behind them in
+//! the same form, where they do anything: `copy_out`, `copy_in` and `network`.
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_json(Sink& out, timetable_view table, timetable_caption const& about) {
@@ -88,9 +100,14 @@ void write_json(Sink& out, timetable_view table, timetable_caption const& about)
   for (int device = 0; device < extents.devices; ++device)
     append(out, device == 0 ? "" : ",", peak_weight_inputs(table, device, about));
   append(out, "],\n\"passes\":[");
-  for (int device = 0; device < extents.devices; ++device) {
-    append(out, device == 0 ? "\n" : ",\n");
-    detail::write_json_row(out, table, device);
+  detail::write_json_rows(out, table, 0);
+  for (int row = extents.devices; row < table.rows(); row += extents.devices) {
+    if (table.offsets[row] == table.offsets[row + extents.devices])
+      continue;
+    std::string name = detail::engine_row_name(table, row);
+    std::replace(name.begin(), name.end(), ' ', '_');
+    append(out, "],\n\"", name, "\":[");
+    detail::write_json_rows(out, table, row);
   }
   append(out, "]}\n");
 }

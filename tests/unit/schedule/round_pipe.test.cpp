@@ -265,7 +265,8 @@ TEST_CASE("what is for stages that go forward and back refuses those that go one
   std::string file;
   CHECK_THROWS_WITH_AS(
     pp::write_pytorch_csv(file, table),
-    "write_pytorch_csv: PyTorch's stages go forward and back; here each goes one way",
+    "write_pytorch_csv: PyTorch's stages go forward and back: they hand activations to the stage "
+    "after them and gradients to the one before, which this flow does not",
     std::invalid_argument);
   CHECK(file.empty());
 }

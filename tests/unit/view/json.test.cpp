@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
+#include <pipe/timetable/adapt/with_offload.hpp>
+#include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_sharded_weights.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/json.hpp>
 
@@ -37,6 +40,26 @@ TEST_CASE("unequal chunks weigh in peak activations") {
   CHECK(text.find("\"chunk_shares\":[0.75,0.25]") != text.npos);
   // Device 0 has 3 forward passes before its first backward: 0.75 + 0.25 + 0.75.
   CHECK(text.find("\"peak_activations\":[1.75,") != text.npos);
+}
+
+TEST_CASE("what stands beside the passes stands behind them") {
+  auto const text_of = [](pp::dynamic_timetable const& table) {
+    std::string text;
+    pp::write_json(text, table, {"any", {}, {}, {}});
+    return text.substr(text.find("\"passes\""));
+  };
+  using sharded = pp::with_sharded_weights<pp::OneFOneB>;
+  pp::uniform_cost const cost{.copy_out = 1, .copy_in = 1};
+  auto const copied = text_of(pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {3, 4}, cost));
+  auto const out = copied.find("]],\n\"copy_out\":[\n[\n{\"kind\":\"O\",\"stage\":0,");
+  CHECK(out != copied.npos);
+  CHECK(copied.find("]],\n\"copy_in\":[\n[\n{\"kind\":\"L\",", out) != copied.npos);
+  CHECK(copied.find("network") == copied.npos);
+  CHECK(text_of(pp::make_timetable(sharded{}, {1, 2})).find("]],\n\"network\":[\n[\n{") !=
+        copied.npos);
+  // Nothing is copied, though the flow has copies.
+  CHECK(text_of(pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {1, 2})).find("copy") ==
+        copied.npos);
 }
 
 TEST_CASE("names are quoted as JSON wants") {

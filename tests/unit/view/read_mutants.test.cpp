@@ -57,9 +57,7 @@ std::string text_of(grid const& lines) {
   return text;
 }
 
-template <class Schedule>
-void append_files(std::vector<grid>& files, Schedule const& schedule, int devices) {
-  auto const table = pp::make_timetable(schedule, {devices, 4});
+void append_files(std::vector<grid>& files, pp::dynamic_timetable const& table) {
   for (auto const& [content, release] :
        {std::pair{pp::pytorch_content::passes, pp::pytorch_release::v2_10},
         std::pair{pp::pytorch_content::passes_and_messages, pp::pytorch_release::v2_10},
@@ -70,6 +68,11 @@ void append_files(std::vector<grid>& files, Schedule const& schedule, int device
   }
 }
 
+template <class Schedule>
+void append_files(std::vector<grid>& files, Schedule const& schedule, int devices) {
+  append_files(files, pp::make_timetable(schedule, {devices, 4}));
+}
+
 std::vector<grid> valid_files() {
   std::vector<grid> files;
   append_files(files, pp::GPipe{}, 2);
@@ -77,6 +80,10 @@ std::vector<grid> valid_files() {
   append_files(files, pp::Interleaved<2>{}, 2);
   append_files(files, pp::ZeroBubbleH1{}, 2);
   append_files(files, pp::VHalf{}, 2);
+  append_files(files,
+               pp::make_timetable(pp::read_pytorch_csv("0F0,3F0,0F1,3B0,0B0,3F1,3B1,0B1\n"
+                                                       "1F0,1F1,1B0,1B1\n"
+                                                       "2F0,2F1,2B0,2B1\n")));
   return files;
 }
 

@@ -5,6 +5,7 @@
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/schedule/stp.hpp>
+#include <pipe/schedule/wei_pipe.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
 #include <pipe/timetable/adapt/with_sharded_weights.hpp>
@@ -82,6 +83,15 @@ TEST_CASE("what the format cannot say is refused") {
     "write_pytorch_csv: PyTorch's format has no action for kind backward; it has "
     "forward and backward passes alone",
     std::invalid_argument);
+  char const* const hands_on = "write_pytorch_csv: PyTorch's stages go forward and back: they hand "
+                               "activations to the stage after them and gradients to the one "
+                               "before, which this flow does not";
+  CHECK_THROWS_WITH_AS(written(pp::make_orders(pp::WeiPipe{}, {1, 2}), pp::pytorch_content::passes),
+                       hands_on,
+                       std::invalid_argument);
+  for (pp::pass_kind const kind : {pp::pass_kind::backward, pp::pass_kind::backward_input})
+    own.kinds[static_cast<std::size_t>(kind)].calls = pp::stage_call::copy; // nothing goes back
+  CHECK_THROWS_WITH_AS(pp::write_pytorch_csv(text, view), hands_on, std::invalid_argument);
   auto orders = pp::make_orders(pp::OneFOneB{}, {2, 1});
   std::swap(orders.passes[2], orders.passes[3]);
   CHECK_THROWS_WITH_AS(written(orders, pp::pytorch_content::passes_and_messages),

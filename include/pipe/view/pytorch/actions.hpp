@@ -191,7 +191,7 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
   while (!text.empty()) {
     std::string_view row = take_until(text, '\n');
     ++line_count;
-    std::size_t const before = actions.size();
+    auto const before = static_cast<std::ptrdiff_t>(actions.size());
     int cell = 0;
     while (!row.empty()) {
       std::string_view const content = trim(take_until(row, ','));
@@ -201,8 +201,9 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
       else if (!content.empty())
         actions.push_back(parse_action(content, line_count, cell));
     }
-    if (actions.size() == before)
-      reject(line_count, 1, "the line has no action; every line is one device");
+    if (std::none_of(actions.begin() + before, actions.end(), is_pass))
+      reject(
+        line_count, 1, "the line has no pass; every line is one device with one stage or more");
   }
   return actions;
 }

@@ -69,6 +69,8 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
 //! The placement with this device for every stage; custom where it has no name.
 [[nodiscard]] inline placement infer_placement(shape extents,
                                                std::vector<std::uint16_t> const& devices) {
+  if (extents.extra_stages > 0)
+    return placement::custom;
   for (placement const where : {placement::looped, placement::wave}) {
     extents.where = where;
     bool same = true;
@@ -107,6 +109,7 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
 }
 
 //! The extents of a file: lines, and the largest numbers of its passes.
+//! @pre every line has a pass
 [[nodiscard]] inline shape extents_of(std::vector<pytorch_action> const& actions, int line_count) {
   int last_stage = -1;
   int last_microbatch = -1;
@@ -116,16 +119,13 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
     last_stage = std::max<int>(last_stage, action.stage);
     last_microbatch = std::max<int>(last_microbatch, action.microbatch);
   }
-  if (last_stage < 0)
-    throw std::invalid_argument("PyTorch CSV: the file has no pass");
-  if ((last_stage + 1) % line_count != 0) {
-    std::string reason = "PyTorch CSV: the file has ";
-    append(reason, last_stage + 1, " stages on ", line_count, " devices (lines); the number of ");
-    throw std::invalid_argument(reason + "stages must be a multiple of the number of devices");
-  }
+  // With fewer stages than lines one stands on two of them, which `devices_of_stages` refuses.
+  int const stage_count = std::max(last_stage + 1, line_count);
   shape const extents{.devices = line_count,
                       .microbatches = last_microbatch + 1,
-                      .stages_per_device = (last_stage + 1) / line_count};
+                      .stages_per_device = stage_count / line_count,
+                      .where = placement::custom,
+                      .extra_stages = stage_count % line_count};
   check_extents(extents);
   return extents;
 }
@@ -135,11 +135,11 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
 //! @brief Reads a schedule from the text of a file, with or without messages.
 //!
 //! The number of lines is P; the largest stage and microbatch give S and M; the placement is
-//! inferred: looped, wave, else custom. Messages, where there are any, must be complete, stand on
-//! the right side of the passes they serve, and be exchangeable one by one in the order of the
-//! file, each with both of its ends at once. That order is proven, not kept: timetables have passes
-//! alone, and a plan places messages anew. Whether the passes are complete and their order works,
-//! `make_timetable` says.
+//! inferred: looped, wave, else custom, for any map of stages to devices. Messages, where there are
+//! any, must be complete, stand on the right side of the passes they serve, and be exchangeable one
+//! by one in the order of the file, each with both of its ends at once. That order is proven, not
+//! kept: timetables have passes alone, and a plan places messages anew. Whether the passes are
+//! complete and their order works, `make_timetable` says.
 //!
 //! @throws std::invalid_argument with line, cell and reason.
 //! @complexity O(n log n) for n actions.

@@ -13,6 +13,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -55,6 +56,22 @@ void append_cell(std::string& row, Part const&... parts) {
       "; it has forward and backward passes alone");
   default: return 0;
   }
+}
+
+//! True where forward passes read the stage before, and backward passes the stage after.
+[[nodiscard]] constexpr bool trains_as_torch(flow const& declared) noexcept {
+  bool goes_back = false;
+  for (int kind = 0; kind < most_kinds; ++kind) {
+    stage_call const calls = declared.kinds[kind].calls;
+    bool const back = calls == stage_call::backward || calls == stage_call::backward_input;
+    if (!declared.kinds[kind].exists() || (!back && calls != stage_call::forward))
+      continue;
+    kind_links const& links = declared.links[kind][1];
+    if (links.input == kind_links::none || links.input_step != (back ? 1 : -1))
+      return false;
+    goes_back = goes_back || back;
+  }
+  return goes_back;
 }
 
 [[nodiscard]] inline std::string action_text(flow const& declared, pass const& what) {
@@ -227,7 +244,7 @@ private:
 //! @param release the torch that reads the file; of no effect without messages.
 //! @throws std::invalid_argument where the format has no words: chunks of sequences, pairs of other
 //! passes, passes of a user's own kinds, microbatches from both ends or on other ways than others,
-//! stages that are no chain or go one way.
+//! stages that are no chain or hand on other things than in training, devices without a stage.
 //! @complexity O(n) for n passes; with messages O(n P) in the worst case.
 template <text_sink Sink>
 void write_pytorch_csv(Sink& out,
@@ -245,9 +262,11 @@ void write_pytorch_csv(Sink& out,
                                 "stage, but here it depends on the microbatch");
   if (order.edges != nullptr)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's stages are a chain");
-  if (stages_go_one_way(*order.declared))
+  if (!detail::trains_as_torch(*order.declared))
     throw std::invalid_argument(
-      "write_pytorch_csv: PyTorch's stages go forward and back; here each goes one way");
+      "write_pytorch_csv: PyTorch's stages go forward and back: they hand "
+      "activations to the stage after them and gradients to the one "
+      "before, which this flow does not");
   std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));
   if (content == pytorch_content::passes_and_messages) {
     rows = detail::pytorch_message_writer(order, release).write();
@@ -257,6 +276,10 @@ void write_pytorch_csv(Sink& out,
         i += detail::append_entry(
           rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
   }
+  auto const idle = std::find(rows.begin(), rows.end(), std::string());
+  if (idle != rows.end())
+    throw std::invalid_argument("write_pytorch_csv: device " + std::to_string(idle - rows.begin()) +
+                                " has no pass, and PyTorch's format no device without a stage");
   for (std::string const& row : rows)
     append(out, row, "\n");
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every schedule that has a name is written as a file of PyTorch's and read back, or the format has
+// no words for it.
+#include <pipe/flow/pass.hpp>
+#include <pipe/timetable/timetable.hpp>
+#include <pipe/view/pytorch/write_csv.hpp>
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tests/unit/view/round_trip.hpp>
+
+#include "tools/support/named_schedules.hpp"
+
+namespace pp = pipelining;
+
+namespace {
+
+//! True where the format has the words for a timetable.
+bool can_be_written(pp::dynamic_timetable const& table) {
+  std::string text;
+  try {
+    pp::write_pytorch_csv(text, table);
+    return true;
+  } catch (std::invalid_argument const&) {
+    return false;
+  }
+}
+
+} // namespace
+
+TEST_CASE("every schedule that PyTorch's format can carry comes back") {
+  std::set<std::string> refused;
+  std::set<std::string> read;
+  for (examples::named_schedule const& schedule : examples::named_schedules())
+    for (int devices : {1, 2, 4})
+      for (int microbatches : {1, 3, 4, 8})
+        for (int stages : {0, 2, 3}) {
+          bool const stacked = has(schedule.takes, examples::option::stages_per_device);
+          if (stacked != (stages > 0))
+            continue;
+          examples::schedule_choice one;
+          one.name = schedule.name;
+          one.devices = devices;
+          one.microbatches = microbatches;
+          if (stacked)
+            one.stages_per_device = stages;
+          if (has(schedule.needs, examples::option::memory_limit))
+            one.memory_limit = 2 * devices;
+          pp::dynamic_timetable table;
+          try {
+            table = examples::make_named_timetable(one, io_tests::times);
+          } catch (std::invalid_argument const&) {
+            continue; // a precondition of the schedule
+          }
+          CAPTURE(one.name);
+          CAPTURE(devices);
+          CAPTURE(microbatches);
+          bool const written = can_be_written(table);
+          (written ? read : refused).insert(one.name);
+          if (written)
+            static_cast<void>(io_tests::check_round_trip(table));
+        }
+  CHECK(read.size() >= 20);
+  std::set<std::string> const without_words{
+    "bitpipe", "chimera", "dualpipe", "helix", "round-pipe", "slimpipe", "stp", "wei-pipe"};
+  for (std::string const& name : refused) {
+    CAPTURE(name);
+    CHECK(
+      (examples::is_over_chunks(examples::find_schedule(name)) || without_words.count(name) > 0));
+  }
+}
