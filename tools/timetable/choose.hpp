@@ -167,17 +167,21 @@ void measure(choose_command const& asked,
              pipelining::cost_table const& cost,
              candidate& one);
 
-//! Times of every layer for a whole microbatch.
-//! @param output_layer whether the last has it
-//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
-[[nodiscard]] std::vector<pipelining::layer_cost> layer_times(choose_command const& asked,
-                                                              pipelining::gpu const& on,
-                                                              bool output_layer,
-                                                              bool exchanges = true);
+//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none.
+struct part_times {
+  std::vector<pipelining::layer_cost> layers;
+  pipelining::layer_cost output;
+};
 
-//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
-//! are of stages of equal numbers of layers.
+//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
+[[nodiscard]] part_times
+times_of_parts(choose_command const& asked, pipelining::gpu const& on, bool exchanges = true);
+
+//! Layers per stage such that no device is slow, whatever stages it has: the first has the
+//! embedding besides, the last the output layer, and any may have no layer. Measured times are of
+//! stages of equal numbers of layers.
 //! @param shards whether the output layer is in none of them
+//! @throws std::invalid_argument where measured times are of fewer layers than there are stages.
 [[nodiscard]] std::vector<int>
 cut_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
 
@@ -186,6 +190,10 @@ cut_layers(choose_command const& asked, pipelining::shape const& extents, bool s
 
 //! What the stages of a candidate hold, [S].
 [[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
+
+//! What the stages of a candidate hold, in the letters of Megatron-LM's layouts: E the embedding, t
+//! a layer, L the output layer, | between stages. Empty where layers do not stay whole on a device.
+[[nodiscard]] std::string layout_of(candidate const& one);
 
 //! The times of a candidate's passes.
 [[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);

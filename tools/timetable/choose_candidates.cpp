@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
@@ -222,8 +223,7 @@ std::string label_of(schedule_choice const& c) {
   return in_adapter(text, c.adapted);
 }
 
-std::vector<pp::layer_cost>
-layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, bool exchanges) {
+part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges) {
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -239,22 +239,27 @@ layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, b
                           time(pp::pass_kind::backward_weight)};
   };
   std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
-  if (output_layer)
-    layers.back() = cost({1, false, true});
-  return layers;
+  return {std::move(layers), cost({.layers = 0, .output = true})};
 }
 
 std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
+  int const stages = pp::stages(extents);
+  if (asked.measured && stages > asked.model.layers)
+    throw std::invalid_argument("it has more stages than the model has layers, and measured times "
+                                "do not say what a stage without a layer takes");
   if (asked.measured)
-    return pp::even_partition(asked.model.layers, pp::stages(extents));
+    return pp::even_partition(asked.model.layers, stages);
   std::vector<double> speeds;
-  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     speeds.push_back(HUGE_VAL);
     for (int const device : pp::holders_of({extents}, stage))
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
-  return pp::balanced_layers(
-    layer_times(asked, asked.gpu(0), !shards), pp::stages(extents), speeds);
+  part_times const parts = times_of_parts(asked, asked.gpu(0));
+  pp::layer_ends ends;
+  if (!shards)
+    ends.last = parts.output;
+  return pp::balanced_devices(parts.layers, {extents}, speeds, ends);
 }
 
 std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
@@ -371,8 +376,6 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
                                   "--stages-per-device must be twice the layers over the devices");
     one.layers.assign(static_cast<std::size_t>(pp::stages(inside)), 0); // but parts of them
   } else {
-    if (pp::stages(inside) > asked.model.layers)
-      throw std::invalid_argument("it has more stages than the model has layers");
     one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
   }
   one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
@@ -392,6 +395,20 @@ std::vector<pp::stage_content> content_of(candidate const& one) {
     return pp::parted_contents(pp::stages(one.extents) / 2);
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
                                         : pp::stage_contents(one.layers);
+}
+
+std::string layout_of(candidate const& one) {
+  if (is_apart(one.choice) || !one.groups.empty())
+    return {};
+  bool const whole = !has_shards(one.choice.adapted); // else every device has a part of both ends
+  std::string out = whole ? "E" : "";
+  for (std::size_t stage = 0; stage < one.layers.size(); ++stage) {
+    int const layers = one.layers[stage];
+    out += stage > 0 ? "|" : "";
+    out += layers > 2 ? "t*" + std::to_string(layers)
+                      : std::string(static_cast<std::size_t>(layers), 't');
+  }
+  return out + (whole ? "L" : "");
 }
 
 namespace {
@@ -572,7 +589,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     std::vector<int> values;
     for (int const count : {1, 2, 4})
       if ((count > 1 || schedule.name == "chimera") &&
-          std::int64_t{count} * asked.devices <= asked.model.layers)
+          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
         values.push_back(count);
     vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }

@@ -209,8 +209,6 @@ public:
     say(one.label);
     try {
       one.extents = arrange(choice);
-      if (pp::stages(one.extents) > asked_.model.layers)
-        throw std::invalid_argument("it has more stages than the model has layers");
       bool const given = !choice.chunk_counts.empty() || one.extents.chunks == 1;
       packing const cut = given ? whole : cut_microbatches(whole, one.extents.chunks);
       choose_command const sized = sized_for(asked_, cut);
