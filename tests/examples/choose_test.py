@@ -172,13 +172,89 @@ class Choice(unittest.TestCase):
             self.assertIn(f"pick: {least['schedule']},", tight)
             self.assertIn(f"with {after['schedule']}: ", tight)
 
+    def check_layouts(self, rows, layers):
+        for row in rows:
+            if is_apart(row):
+                self.assertNotIn("layout", row)
+                continue
+            plain = "vocabulary" not in row["schedule"]
+            parts = re.sub(r"t\*(\d+)", lambda match: "t" * int(match[1]), row["layout"]).split("|")
+            self.assertEqual([part.count("t") for part in parts], row["layers"])
+            self.assertEqual(sum(row["layers"]), layers)
+            self.assertEqual((parts[0].count("E"), parts[-1].count("L")), (plain, plain))
+            self.assertEqual("".join(parts), "E" * plain + "t" * layers + "L" * plain)
+
+    @staticmethod
+    def write_model(folder, layers, hidden, vocabulary, heads=8, ffn=None):
+        file = pathlib.Path(folder) / "model.json"
+        file.write_text(json.dumps({"model_type": "gpt_neox", "num_hidden_layers": layers, "hidden_size": hidden,
+                                    "num_attention_heads": heads, "intermediate_size": ffn or 4 * hidden,
+                                    "vocab_size": vocabulary}), encoding="utf-8")
+        return file
+
+    def test_a_large_output_layer_has_a_stage_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # The shape of gemma-2B, whose output layer is as much work as 7.4 of its layers.
+            model = pathlib.Path(folder) / "gemma.json"
+            model.write_text(json.dumps({"model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384,
+                                         "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1,
+                                         "head_dim": 256, "vocab_size": 256000, "hidden_act": "gelu"}), encoding="utf-8")
+            words = ("--model", model, "--sequence", 4096, "--gpu", "a100", "--devices", 8, "--microbatches", 32)
+            rows = json.loads(output(*words, "--format", "json"))["candidates"]
+            self.check_layouts(rows, 18)
+            row = next(row for row in rows if row["schedule"] == "1f1b")
+            self.assertEqual(row["layers"][-1], 0)
+            self.assertTrue(row["layout"].endswith("|L"), row)
+            self.assertLessEqual(row["seconds"], 3.502)
+            for row in rows:
+                self.assertLessEqual(row["bound"], row["seconds"] * (1 + 1e-9), row)
+
+    def test_the_slowest_device_is_as_fast_as_it_can_be(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # An output layer of 3 layers' work (12 h^2 s / 0.62 = v h s / 0.40 at v = 23.2 h), and little attention.
+            model = self.write_model(folder, 13, 1024, 23226)
+            words = ("--model", model, "--sequence", 64, "--gpu", "a100", "--devices", 4, "--microbatches", 16)
+            rows = json.loads(output(*words, "--format", "json"))["candidates"]
+            rows = {row["schedule"]: row for row in rows}
+            self.check_layouts(rows.values(), 13)
+            for name, device_of in (("interleaved --stages-per-device 2", lambda stage: stage % 4),
+                                    ("zb-v", lambda stage: min(stage, 7 - stage)),
+                                    ("v-half", lambda stage: min(stage, 7 - stage))):
+                work = [0] * 4
+                for stage, layers in enumerate(rows[name]["layers"]):
+                    work[device_of(stage)] += layers + (3 if stage == 7 else 0)
+                self.assertEqual(work, [4] * 4, rows[name])
+            model = self.write_model(folder, 6, 512, 1000)
+            rows = json.loads(output("--model", model, *SMALL[2:], "--format", "json"))["candidates"]
+            # 8 stages for 6 layers and two ends.
+            self.assertIn("interleaved --stages-per-device 4", {row["schedule"] for row in rows})
+
+    def test_more_devices_than_layers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = self.write_model(folder, 3, 512, 1000)
+            words = ("--model", model, "--sequence", 256, "--gpu", "a100", "--devices", 5, "--microbatches", 10)
+            found = json.loads(output(*words, "--format", "json"))
+            self.check_layouts(found["candidates"], 3)
+            self.assertLessEqual({"1f1b", "zb-v", "zb-auto --memory-limit 5"}, {row["schedule"] for row in found["candidates"]})
+            for row in found["candidates"]:
+                self.assertTrue(0 < row["bound"] <= row["seconds"] * (1 + 1e-9), row)
+            pick = found["candidates"][found["pick"]]
+            self.assertIn(f", as a layout {pick['layout']}", output(*words))
+            header = output(*words, "--format", "header")
+            self.assertIn(f'layout[] = "{pick["layout"]}";', header)
+            self.check_header(pick, *words)
+            searched = json.loads(output(*words, "--search", "--rounds", 1, "--format", "json"))["candidates"]
+            for row in searched:
+                self.assertLessEqual(row.get("any_bound", 0), row["seconds"] * (1 + 1e-9), row)
+
     def test_what_cannot_be_gets_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check_refusal((*SMALL[:-3], 99, *SMALL[-2:], "--cost", write_equal_costs(folder)), "leave --cost out")
         for words, wanted in (((*SMALL, "--memory", "1GB"), "the least is 2.9 GB, with round-pipe --forward-stages 9 "
                                                              "--backward-stages 10 with sharded-weights: take that much"),
                               (("--model", "gpt-7b"), "--sequence is missing"),
                               ((*SMALL, "--tensor", 3), "heads"),
                               (("--model", "gpt-9b"), "gpt-7b"),
-                              ((*SMALL[:-3], 99, *SMALL[-2:]), "layers"),
                               ((*SMALL, "--gpu", "a100"), "twice"),
                               ((*SMALL[:5], "a100,a100,h100", *SMALL[6:]), "names 3 GPUs"),
                               ((*SMALL, "--jittr", 1), "did you mean --jitter"),

@@ -12,6 +12,8 @@
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/planner/search/frontier.hpp>
 #include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstdint>
@@ -167,25 +169,71 @@ void measure(choose_command const& asked,
              pipelining::cost_table const& cost,
              candidate& one);
 
-//! Times of every layer for a whole microbatch.
-//! @param output_layer whether the last has it
-//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
-[[nodiscard]] std::vector<pipelining::layer_cost> layer_times(choose_command const& asked,
-                                                              pipelining::gpu const& on,
-                                                              bool output_layer,
-                                                              bool exchanges = true);
+//! Times of the parts of a model for a whole microbatch. The look-up in the embedding takes none.
+struct part_times {
+  std::vector<pipelining::layer_cost> layers;
+  pipelining::layer_cost output;
+};
 
-//! Layers per stage such that no stage is slow for its embedding or output layer. Measured times
-//! are of stages of equal numbers of layers.
-//! @param shards whether the output layer is in none of them
-[[nodiscard]] std::vector<int>
-cut_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
+//! @param exchanges whether those of a tensor parallel group take time, as in passes that run alone
+[[nodiscard]] part_times
+times_of_parts(choose_command const& asked, pipelining::gpu const& on, bool exchanges = true);
+
+//! Layers per stage such that no device is slow, whatever stages it has, and where that is another
+//! cut, such that no stage is slow. The first stage has the embedding besides, the last the output
+//! layer, and any may have no layer. Measured times are of stages of equal numbers of layers.
+//! @param shards whether the output layer is in no stage
+//! @return one cut or two that differ, the likely best first
+//! @throws std::invalid_argument where measured times are of fewer layers than there are stages.
+[[nodiscard]] std::vector<std::vector<int>>
+cuts_of_layers(choose_command const& asked, pipelining::shape const& extents, bool shards);
+
+//! Whether a cut of a candidate is better than another: what fits comes first, then what is faster
+//! by more than rounding; of what does not fit, the smaller one.
+[[nodiscard]] bool
+is_better_cut(choose_command const& asked, candidate const& one, candidate const& other);
+
+//! The best of some cuts of a candidate. Cuts after the first are made in full only where the order
+//! of the first is better with them.
+//! @param with_cut makes one with a cut. @param costs `costs(one)`. @param count `count(table,
+//! one)` fills in the memory.
+template <class WithCut, class Costs, class Count>
+[[nodiscard]] evaluated with_best_cut(choose_command const& asked,
+                                      std::span<std::vector<int> const> cuts,
+                                      WithCut const& with_cut,
+                                      Costs const& costs,
+                                      Count const& count) {
+  evaluated best = with_cut(cuts.front());
+  for (std::vector<int> const& cut : cuts.subspan(1)) {
+    candidate other = best.what;
+    other.layers = cut;
+    other.gigabytes = other.host_gigabytes = 0;
+    pipelining::dynamic_timetable const& made = best.table;
+    pipelining::dynamic_timetable const again = pipelining::simulate(
+      pipelining::device_orders{made.extents, made.passes, made.offsets, made.tables},
+      costs(other));
+    other.seconds = pipelining::makespan(again);
+    if (best.what.gigabytes <= asked.memory_gb && other.seconds >= best.what.seconds)
+      continue;
+    count(again, other);
+    if (!is_better_cut(asked, other, best.what))
+      continue;
+    evaluated anew = with_cut(cut);
+    if (is_better_cut(asked, anew.what, best.what))
+      best = std::move(anew);
+  }
+  return best;
+}
 
 //! Chunks of equal work, where a layer's attention grows with what lies before.
 [[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
 
 //! What the stages of a candidate hold, [S].
 [[nodiscard]] std::vector<pipelining::stage_content> content_of(candidate const& one);
+
+//! What the stages of a candidate hold, in the letters of Megatron-LM's layouts: E the embedding, t
+//! a layer, L the output layer, | between stages. Empty where layers do not stay whole on a device.
+[[nodiscard]] std::string layout_of(candidate const& one);
 
 //! The times of a candidate's passes.
 [[nodiscard]] pipelining::cost_table costs_of(choose_command const& asked, candidate const& one);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Which schedules `timetable choose` tries, and what each would take.
+#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
@@ -222,8 +223,7 @@ std::string label_of(schedule_choice const& c) {
   return in_adapter(text, c.adapted);
 }
 
-std::vector<pp::layer_cost>
-layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, bool exchanges) {
+part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges) {
   pp::token_range const all{asked.setup.sequence, 0};
   auto const cost = [&](pp::stage_content const& content) {
     auto const time = [&](pp::pass_kind kind) {
@@ -239,22 +239,41 @@ layer_times(choose_command const& asked, pp::gpu const& on, bool output_layer, b
                           time(pp::pass_kind::backward_weight)};
   };
   std::vector<pp::layer_cost> layers(static_cast<std::size_t>(asked.model.layers), cost({1}));
-  if (output_layer)
-    layers.back() = cost({1, false, true});
-  return layers;
+  return {std::move(layers), cost({.layers = 0, .output = true})};
 }
 
-std::vector<int> cut_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
+std::vector<std::vector<int>>
+cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shards) {
+  int const stages = pp::stages(extents);
+  if (asked.measured && stages > asked.model.layers)
+    throw std::invalid_argument("it has more stages than the model has layers, and measured times "
+                                "do not say what a stage without a layer takes");
   if (asked.measured)
-    return pp::even_partition(asked.model.layers, pp::stages(extents));
+    return {pp::even_partition(asked.model.layers, stages)};
   std::vector<double> speeds;
-  for (int stage = 0; stage < pp::stages(extents); ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     speeds.push_back(HUGE_VAL);
     for (int const device : pp::holders_of({extents}, stage))
       speeds.back() = std::min(speeds.back(), asked.gpu(device).peak_tflops);
   }
-  return pp::balanced_layers(
-    layer_times(asked, asked.gpu(0), !shards), pp::stages(extents), speeds);
+  part_times const parts = times_of_parts(asked, asked.gpu(0));
+  pp::layer_ends ends;
+  if (!shards)
+    ends.last = parts.output;
+  std::vector<std::vector<int>> cuts{pp::balanced_devices(parts.layers, {extents}, speeds, ends),
+                                     pp::balanced_layers(parts.layers, stages, speeds, ends)};
+  if (cuts.front() == cuts.back())
+    cuts.pop_back();
+  return cuts;
+}
+
+bool is_better_cut(choose_command const& asked, candidate const& one, candidate const& other) {
+  bool const fits = one.gigabytes <= asked.memory_gb;
+  if (fits != (other.gigabytes <= asked.memory_gb))
+    return fits;
+  constexpr double rounding = 1e-9;
+  return fits ? one.seconds < other.seconds * (1 - rounding)
+              : one.gigabytes < other.gigabytes * (1 - rounding);
 }
 
 std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
@@ -359,31 +378,38 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
   if (schedule.weights_travel || schedule.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
     return evaluate_apart(asked, choice);
-  candidate one;
-  one.choice = choice;
-  one.label = label_of(choice);
-  one.type = type_of(choice);
-  one.extents = arrange(choice);
+  candidate plain;
+  plain.choice = choice;
+  plain.label = label_of(choice);
+  plain.type = type_of(choice);
+  plain.extents = arrange(choice);
   pp::shape const inside = extents_inside(choice);
-  if (cuts_layers(schedule)) {
-    if (pp::stages(inside) != 2 * asked.model.layers + 1)
-      throw std::invalid_argument("a device has two stages for each of its layers, so "
-                                  "--stages-per-device must be twice the layers over the devices");
-    one.layers.assign(static_cast<std::size_t>(pp::stages(inside)), 0); // but parts of them
-  } else {
-    if (pp::stages(inside) > asked.model.layers)
-      throw std::invalid_argument("it has more stages than the model has layers");
-    one.layers = cut_layers(asked, inside, has_shards(choice.adapted));
-  }
-  one.chunk_lengths = cut_sequence(asked, one.extents.chunks);
-  pp::cost_table cost = costs_of(asked, one);
-  pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
-  if (choice.adapted == adapter::offload &&
-      table.offsets[static_cast<std::size_t>(asked.devices)] ==
-        table.offsets[static_cast<std::size_t>(asked.devices) + 1])
-    throw std::invalid_argument("no activation idles for as long as its copies take");
-  measure(asked, table, cost, one);
-  return {std::move(one), std::move(table)};
+  std::vector<std::vector<int>> cuts;
+  if (!cuts_layers(schedule))
+    cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
+  else if (pp::stages(inside) != 2 * asked.model.layers + 1)
+    throw std::invalid_argument("a device has two stages for each of its layers, so "
+                                "--stages-per-device must be twice the layers over the devices");
+  else
+    cuts.emplace_back(static_cast<std::size_t>(pp::stages(inside))); // has parts of layers
+  plain.chunk_lengths = cut_sequence(asked, plain.extents.chunks);
+  return with_best_cut(
+    asked,
+    cuts,
+    [&](std::vector<int> const& cut) {
+      candidate one = plain;
+      one.layers = cut;
+      pp::cost_table const cost = costs_of(asked, one);
+      pp::dynamic_timetable table = make_named_timetable(choice, cost, &made);
+      if (choice.adapted == adapter::offload &&
+          table.offsets[static_cast<std::size_t>(asked.devices)] ==
+            table.offsets[static_cast<std::size_t>(asked.devices) + 1])
+        throw std::invalid_argument("no activation idles for as long as its copies take");
+      measure(asked, table, cost, one);
+      return evaluated{std::move(one), std::move(table)};
+    },
+    [&](candidate const& one) { return costs_of(asked, one); },
+    [&](pp::timetable_view table, candidate& one) { count_memory(asked, table, one); });
 }
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
@@ -392,6 +418,20 @@ std::vector<pp::stage_content> content_of(candidate const& one) {
     return pp::parted_contents(pp::stages(one.extents) / 2);
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
                                         : pp::stage_contents(one.layers);
+}
+
+std::string layout_of(candidate const& one) {
+  if (is_apart(one.choice) || !one.groups.empty())
+    return {};
+  bool const whole = !has_shards(one.choice.adapted); // else every device has a part of both ends
+  std::string out = whole ? "E" : "";
+  for (std::size_t stage = 0; stage < one.layers.size(); ++stage) {
+    int const layers = one.layers[stage];
+    out += stage > 0 ? "|" : "";
+    out += layers > 2 ? "t*" + std::to_string(layers)
+                      : std::string(static_cast<std::size_t>(layers), 't');
+  }
+  return out + (whole ? "L" : "");
 }
 
 namespace {
@@ -572,7 +612,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     std::vector<int> values;
     for (int const count : {1, 2, 4})
       if ((count > 1 || schedule.name == "chimera") &&
-          std::int64_t{count} * asked.devices <= asked.model.layers)
+          std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
         values.push_back(count);
     vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }

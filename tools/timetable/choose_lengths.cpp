@@ -209,19 +209,28 @@ public:
     say(one.label);
     try {
       one.extents = arrange(choice);
-      if (pp::stages(one.extents) > asked_.model.layers)
-        throw std::invalid_argument("it has more stages than the model has layers");
       bool const given = !choice.chunk_counts.empty() || one.extents.chunks == 1;
       packing const cut = given ? whole : cut_microbatches(whole, one.extents.chunks);
       choose_command const sized = sized_for(asked_, cut);
-      one.layers = cut_layers(sized, one.extents, false);
       one.chunk_lengths.assign(static_cast<std::size_t>(one.extents.chunks), longest_of(cut));
-      packed_model const cost(sized, one, cut);
-      pp::dynamic_timetable table = make_named_timetable(choice, cost);
-      measure_packed(sized, cut, table, cost, one);
-      result_.all.push_back(std::move(one));
-      if (asked_.search && table.tables.declared == pp::training)
-        keep_start(std::move(table), whole);
+      evaluated best = with_best_cut(
+        sized,
+        cuts_of_layers(sized, one.extents, false),
+        [&](std::vector<int> const& layers) {
+          candidate made = one;
+          made.layers = layers;
+          packed_model const cost(sized, made, cut);
+          pp::dynamic_timetable table = make_named_timetable(choice, cost);
+          measure_packed(sized, cut, table, cost, made);
+          return evaluated{std::move(made), std::move(table)};
+        },
+        [&](candidate const& other) { return packed_model(sized, other, cut); },
+        [&](pp::timetable_view table, candidate& other) {
+          count_packed_memory(sized, cut, table, other);
+        });
+      result_.all.push_back(std::move(best.what));
+      if (asked_.search && best.table.tables.declared == pp::training)
+        keep_start(std::move(best.table), whole);
     } catch (std::invalid_argument const& error) {
       result_.refused.push_back(one.label + ": " + error.what());
     }

@@ -302,10 +302,12 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
     throw usage_error(who + "--search cuts layers anew, and --cost has times of stages alone; "
                             "leave one of them out");
   pp::check_setup(result.model, result.setup);
-  if (result.devices > result.model.layers)
+  if (result.measured && result.devices > result.model.layers)
     throw usage_error(who + std::to_string(result.devices) +
                       " devices are more than the model has layers, " +
-                      std::to_string(result.model.layers) + "; at most so many fit");
+                      std::to_string(result.model.layers) +
+                      "; leave --cost out, since measured times do not say what a stage without a "
+                      "layer takes");
   if (result.gpus.size() != 1 && result.gpus.size() != static_cast<std::size_t>(result.devices))
     throw usage_error(who + "--gpu names " + std::to_string(result.gpus.size()) +
                       " GPUs; give one for all, or one for each of the " +

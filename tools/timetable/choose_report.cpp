@@ -204,6 +204,8 @@ void append_layers(std::string& out, candidate const& pick) {
   pp::append(out, "layers of the stages:");
   for (int const layers : pick.layers)
     pp::append(out, " ", layers);
+  if (std::string const layout = layout_of(pick); !layout.empty())
+    pp::append(out, ", as a layout ", layout);
 }
 
 void append_reasons(std::string& out,
@@ -346,7 +348,11 @@ std::string json_of(choose_command const& asked,
     pp::append(out, ", \"memory_gb\": ", one.gigabytes, ", \"layers\": [");
     for (std::size_t s = 0; s < one.layers.size(); ++s)
       pp::append(out, s > 0 ? ", " : "", one.layers[s]);
-    out += "], \"chunk_lengths\": [";
+    if (std::string const layout = layout_of(one); !layout.empty())
+      pp::append(out, "], \"layout\": \"", layout, "\"");
+    else
+      out += "]";
+    out += ", \"chunk_lengths\": [";
     for (std::size_t c = 0; c < one.chunk_lengths.size(); ++c)
       pp::append(out, c > 0 ? ", " : "", one.chunk_lengths[c]);
     out += "]";

@@ -6,19 +6,25 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-//! Times of the layers on the first GPU, and how much faster each GPU is at best.
+//! Times of the layers and the output layer on the first GPU, and how much faster each GPU is at
+//! best.
 struct layer_speeds {
   std::vector<pp::layer_cost> layers;
   std::vector<double> speeds; // [P]
 };
 
 layer_speeds speeds_of(choose_command const& asked) {
-  layer_speeds result{layer_times(asked, asked.gpu(0), true, false), {}};
+  auto const parts_on = [&](pp::gpu const& on) {
+    part_times parts = times_of_parts(asked, on, false);
+    parts.layers.push_back(parts.output);
+    return parts.layers;
+  };
+  layer_speeds result{parts_on(asked.gpu(0)), {}};
   double const least = std::numeric_limits<double>::max();
   for (int device = 0; device < asked.devices; ++device) {
     double fastest = 1;
     if (asked.gpu(device) != asked.gpu(0)) {
-      std::vector<pp::layer_cost> const here = layer_times(asked, asked.gpu(device), true, false);
+      std::vector<pp::layer_cost> const here = parts_on(asked.gpu(device));
       fastest = 1 / least;
       for (std::size_t i = 0; i < here.size(); ++i)
         for (double pp::layer_cost::*const time : {&pp::layer_cost::forward,

@@ -51,7 +51,7 @@ public:
   }
   [[nodiscard]] std::vector<int> start(pipelining::pipeline const& over,
                                        std::vector<int> const& places) const {
-    return cut_layers(placed_gpus(asked_, places), over.extents, false);
+    return cuts_of_layers(placed_gpus(asked_, places), over.extents, false).front();
   }
   [[nodiscard]] auto costs(pipelining::pipeline const& over,
                            pipelining::arrangement const& how) const {

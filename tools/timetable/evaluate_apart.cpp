@@ -78,7 +78,8 @@ void take_times(choose_command const& asked,
 evaluated evaluate_travel(choose_command const& asked, schedule_choice const& choice) {
   candidate one = begin(asked, choice);
   one.extents = shown_extents(choice);
-  one.layers = pp::balanced_layers(layer_times(asked, asked.gpu(0), true), asked.devices);
+  part_times const parts = times_of_parts(asked, asked.gpu(0));
+  one.layers = pp::balanced_layers(parts.layers, asked.devices, {}, {.last = parts.output});
   contents const content = pp::stage_contents(one.layers);
   std::vector<pp::stage_bytes> const bytes = bytes_of(asked, content, one.chunk_lengths);
   pp::cost_table cost = pp::predict_costs(
@@ -123,7 +124,9 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
 
 //! Weights and gradients of a stage cross the link to the host, where all else is.
 evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) {
-  std::vector<pp::layer_cost> const layers = layer_times(asked, asked.gpu(0), true);
+  part_times parts = times_of_parts(asked, asked.gpu(0));
+  std::vector<pp::layer_cost>& layers = parts.layers;
+  layers.back() += parts.output; // its stages go back over the same layers, and one has both
   std::vector<double> sizes;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     pp::stage_bytes const of =

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
@@ -31,6 +33,25 @@ double slowest(std::vector<pp::layer_cost> const& layers, std::vector<int> const
   return most;
 }
 
+//! The most that a device does for one microbatch; a stage on two devices counts half on each.
+double slowest_device(std::vector<pp::layer_cost> const& layers,
+                      pp::pipeline const& over,
+                      std::vector<int> const& cut,
+                      pp::layer_ends const& ends) {
+  std::vector<double> work(static_cast<std::size_t>(over.extents.devices));
+  std::size_t layer = 0;
+  for (std::size_t stage = 0; stage < cut.size(); ++stage) {
+    double sum = stage == 0 ? ends.first.sum() : 0;
+    sum += stage + 1 == cut.size() ? ends.last.sum() : 0;
+    for (int i = 0; i < cut[stage]; ++i)
+      sum += layers[layer++].sum();
+    std::vector<int> const holders = pp::holders_of(over, static_cast<int>(stage));
+    for (int const device : holders)
+      work[static_cast<std::size_t>(device)] += sum / static_cast<double>(holders.size());
+  }
+  return *std::max_element(work.begin(), work.end());
+}
+
 //! All cuts, by recursion.
 void all_cuts(int layers, int stages, std::vector<int>& now, std::vector<std::vector<int>>& out) {
   if (stages == 1) {
@@ -39,7 +60,7 @@ void all_cuts(int layers, int stages, std::vector<int>& now, std::vector<std::ve
     now.pop_back();
     return;
   }
-  for (int first = 1; first <= layers - stages + 1; ++first) {
+  for (int first = 0; first <= layers; ++first) {
     now.push_back(first);
     all_cuts(layers - first, stages - 1, now, out);
     now.pop_back();
@@ -101,7 +122,7 @@ TEST_CASE("on devices of different speed the slowest stage is as fast as any cut
   for (int round = 0; round < 200; ++round) {
     int const stages = 1 + static_cast<int>(random() % 4);
     std::vector<pp::layer_cost> layers;
-    for (int i = 0; i < stages + static_cast<int>(random() % 6); ++i)
+    for (int i = 0; i < static_cast<int>(random() % 9); ++i)
       layers.push_back({1.0 + static_cast<double>(random() % 5), 1, 1});
     std::vector<double> speeds;
     for (int i = 0; i < stages; ++i)
@@ -117,8 +138,8 @@ TEST_CASE("on devices of different speed the slowest stage is as fast as any cut
       }
       return most;
     };
-    std::vector<int> cut(static_cast<std::size_t>(stages), 1);
-    cut.back() = static_cast<int>(layers.size()) - stages + 1;
+    std::vector<int> cut(static_cast<std::size_t>(stages));
+    cut.back() = static_cast<int>(layers.size());
     double least = slowest(cut);
     while (pp::detail::next_cut(cut))
       least = std::min(least, slowest(cut));
@@ -130,9 +151,73 @@ TEST_CASE("on devices of different speed the slowest stage is as fast as any cut
                     doctest::Contains("one speed above 0"));
 }
 
+TEST_CASE("a stage may have the output layer only, or nothing") {
+  std::vector<pp::layer_cost> const layers(61, {1, 0, 0});
+  pp::layer_ends const ends{{0.05, 0, 0}, {2.8, 0, 0}};
+  std::vector<int> const cut = pp::balanced_layers(layers, 32, {}, ends);
+  CHECK(std::accumulate(cut.begin(), cut.end(), 0) == 61);
+  CHECK(cut.back() == 0);
+  CHECK(*std::max_element(cut.begin(), cut.end()) == 2);
+  CHECK(cut.front() == 1); // the one that is not 2 has the embedding
+  CHECK(pp::balanced_layers(std::vector<pp::layer_cost>(2), 4).size() == 4);
+  CHECK(pp::balanced_layers({}, 2) == std::vector<int>{0, 0});
+  pp::layer_cut const best =
+    pp::best_layers(pp::OneFOneB{}, {3, 4}, std::vector<pp::layer_cost>(2));
+  CHECK(best.exact);
+  CHECK(best.makespan == 4 * 3 + 3); // as on two devices
+}
+
+TEST_CASE("no cut has a faster slowest device where layers are equal, whatever the placement") {
+  std::mt19937 random(5);
+  double worst = 1; // of unlike layers
+  for (int round = 0; round < 300; ++round) {
+    bool const equal = round % 2 == 0;
+    int const devices = 1 + static_cast<int>(random() % 3);
+    pp::placement const where = std::vector{
+      pp::placement::looped, pp::placement::wave, pp::placement::bidirectional}[random() % 3];
+    bool const both_ways = where == pp::placement::bidirectional;
+    pp::shape const extents{.devices = both_ways ? 2 * devices : devices,
+                            .microbatches = 4,
+                            .stages_per_device = both_ways ? 1 : 2,
+                            .where = where};
+    std::vector<pp::layer_cost> layers(random() % 9);
+    for (pp::layer_cost& layer : layers)
+      layer = {equal ? 1 : 1 + static_cast<double>(random() % 4), 1, 1};
+    pp::layer_ends const ends{{static_cast<double>(random() % 3), 0, 0},
+                              {static_cast<double>(random() % 90) / 10, 0, 0}};
+    std::vector<int> now;
+    std::vector<std::vector<int>> cuts;
+    all_cuts(static_cast<int>(layers.size()), pp::stages(extents), now, cuts);
+    double least = 1e300;
+    for (std::vector<int> const& cut : cuts)
+      least = std::min(least, slowest_device(layers, {extents}, cut, ends));
+    std::vector<int> const cut = pp::balanced_devices(layers, {extents}, {}, ends);
+    REQUIRE(std::find(cuts.begin(), cuts.end(), cut) != cuts.end());
+    double const found = slowest_device(layers, {extents}, cut, ends);
+    CAPTURE(round);
+    if (equal)
+      CHECK(found == doctest::Approx(least));
+    else
+      worst = std::max(worst, least > 0 ? found / least : 1);
+  }
+  CHECK(worst < 1.2);
+}
+
+TEST_CASE("of 61 layers and an output layer no device has more than four") {
+  std::vector<pp::layer_cost> const layers(61, {1, 1, 1});
+  pp::layer_ends const ends{{0, 0, 0}, {2.8, 2.8, 2.8}};
+  for (pp::placement const where : {pp::placement::looped, pp::placement::wave}) {
+    pp::shape const extents{
+      .devices = 16, .microbatches = 64, .stages_per_device = 2, .where = where};
+    std::vector<int> const cut = pp::balanced_devices(layers, {extents}, {}, ends);
+    CHECK(slowest_device(layers, {extents}, cut, ends) == doctest::Approx(3 * 4));
+    CHECK(cut.back() == 0); // beside the one layer of its device
+  }
+}
+
 TEST_CASE("layers that cannot be cut are refused") {
   std::vector<pp::layer_cost> layers(3);
-  CHECK_THROWS_WITH(pp::balanced_layers(layers, 4), doctest::Contains("every stage needs a layer"));
+  CHECK_THROWS_WITH(pp::balanced_layers(layers, 0), doctest::Contains("at least one stage"));
   CHECK_THROWS_WITH(pp::best_layers(pp::Seq1F1B<2>{}, {2, 2}, layers),
                     doctest::Contains("one chunk"));
   layers[1].forward = -1;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief Cuts layers of unequal cost into stages. Header for pipelining::layer_cost,
+//! @brief Cuts layers of unequal cost into stages. Header for pipelining::layer_cost, layer_ends,
 //! balanced_layers, layer_costs, layer_cut and best_layers.
 
 #include <pipe/flow/pass.hpp>
@@ -13,6 +13,7 @@
 #include <pipe/timetable/metrics.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -33,40 +34,63 @@ struct layer_cost {
   [[nodiscard]] constexpr double sum() const noexcept {
     return forward + backward_input + backward_weight;
   }
+  //! Adds the passes of another one.
+  constexpr layer_cost& operator+=(layer_cost const& other) noexcept {
+    forward += other.forward;
+    backward_input += other.backward_input;
+    backward_weight += other.backward_weight;
+    return *this;
+  }
+};
+
+//! @brief Times that the ends of a pipeline have besides layers.
+struct layer_ends {
+  layer_cost first{0, 0, 0}; //!< of the embedding, on the first stage
+  layer_cost last{0, 0, 0};  //!< of the output layer and the loss, on the last stage
 };
 
 namespace detail {
 
-inline void check_layers(std::span<layer_cost const> layers, int stages) {
-  if (stages < 1 || layers.size() < static_cast<std::size_t>(stages))
-    throw std::invalid_argument("layer partition: every stage needs a layer; there are " +
-                                std::to_string(layers.size()) + " layers for " +
-                                std::to_string(stages) + " stages");
+inline void check_layers(std::span<layer_cost const> layers) {
   for (layer_cost const& layer : layers)
     if (!(layer.forward >= 0 && layer.backward_input >= 0 && layer.backward_weight >= 0))
       throw std::invalid_argument(
         "layer partition: the time of a layer must be a number that is not negative");
 }
 
-} // namespace detail
-
-//! @brief The cut whose slowest stage is fastest; of those with the same slowest stage the one with
-//! the least sum of squares, which is the most even.
-//! @param speeds [stages] how fast the device of each stage is, in any unit; empty: all the same.
-//! @return [stages] layers of each stage, at least one each.
-//! @throws std::invalid_argument when there are fewer layers than stages, a bad time or speeds that
-//! are not one above 0 for each stage.
-//! @complexity O(stages L^2) for L layers.
-//! @source own derivation: dynamic programming over the end of each stage, twice.
-[[nodiscard]] inline std::vector<int> balanced_layers(std::span<layer_cost const> layers,
-                                                      int stages,
-                                                      std::span<double const> speeds = {}) {
-  detail::check_layers(layers, stages);
+inline void check_cut(std::span<layer_cost const> layers,
+                      int stages,
+                      std::span<double const> speeds,
+                      layer_ends const& ends) {
+  if (stages < 1)
+    throw std::invalid_argument("layer partition: there must be at least one stage, not " +
+                                std::to_string(stages));
+  check_layers(layers);
+  check_layers(std::array{ends.first, ends.last});
   if (!speeds.empty() && (speeds.size() != static_cast<std::size_t>(stages) ||
                           !std::all_of(speeds.begin(), speeds.end(), [](double speed) {
                             return speed > 0 && speed <= std::numeric_limits<double>::max();
                           })))
     throw std::invalid_argument("layer partition: give one speed above 0 for every stage");
+}
+
+} // namespace detail
+
+//! @brief The cut whose slowest stage is fastest; of those with the same slowest stage the one with
+//! the least sum of squares, which is the most even. A stage may have no layer: one that has the
+//! output layer only, or any where stages are more than layers.
+//! @param speeds [stages] how fast the device of each stage is, in any unit; empty: all the same.
+//! @param ends what the first and the last stage have besides layers.
+//! @return [stages] layers of each stage, 0 allowed.
+//! @throws std::invalid_argument without stages, for a bad time or speeds that are not one above 0
+//! for each stage.
+//! @complexity O(stages L^2) for L layers.
+//! @source own derivation: dynamic programming over the end of each stage, twice.
+[[nodiscard]] inline std::vector<int> balanced_layers(std::span<layer_cost const> layers,
+                                                      int stages,
+                                                      std::span<double const> speeds = {},
+                                                      layer_ends const& ends = {}) {
+  detail::check_cut(layers, stages, speeds, ends);
   std::size_t const count = layers.size();
   auto const width = static_cast<std::size_t>(stages) + 1;
   std::vector<double> before(count + 1);
@@ -78,10 +102,12 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
   for (bool const squares : {false, true}) {
     std::vector<double> best((count + 1) * width, none);
     best[0] = 0;
-    for (std::size_t end = 1; end <= count; ++end)
-      for (std::size_t begin = 0; begin < end; ++begin) {
-        double const work = before[end] - before[begin];
+    for (std::size_t end = 0; end <= count; ++end)
+      for (std::size_t begin = 0; begin <= end; ++begin) {
+        double const layers_alone = before[end] - before[begin];
         for (std::size_t used = 1; used < width; ++used) {
+          double const work = layers_alone + (used == 1 ? ends.first.sum() : 0) +
+                              (used + 1 == width ? ends.last.sum() : 0);
           double const stage = speeds.empty() ? work : work / speeds[used - 1];
           if (squares && stage > slowest * (1 + 1e-12))
             continue;
@@ -124,11 +150,8 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
   std::size_t layer = 0;
   for (int stage = 0; stage < stages(extents); ++stage) {
     layer_cost all{0, 0, 0};
-    for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer) {
-      all.forward += layers[layer].forward;
-      all.backward_input += layers[layer].backward_input;
-      all.backward_weight += layers[layer].backward_weight;
-    }
+    for (int i = 0; i < cut[static_cast<std::size_t>(stage)]; ++i, ++layer)
+      all += layers[layer];
     table.set(pass_kind::forward, stage, 0, all.forward);
     table.set(pass_kind::backward_input, stage, 0, all.backward_input);
     table.set(pass_kind::backward_weight, stage, 0, all.backward_weight);
@@ -138,19 +161,19 @@ inline void check_layers(std::span<layer_cost const> layers, int stages) {
 
 //! @brief A cut of layers into stages, and what a schedule takes with it.
 struct layer_cut {
-  std::vector<int> layers_per_stage;                         //!< [S]
+  std::vector<int> layers_per_stage;                         //!< [S], 0 allowed
   double makespan = std::numeric_limits<double>::infinity(); //!< of the schedule with this cut
   bool exact = false;                                        //!< all cuts were tried
 };
 
 namespace detail {
 
-//! The number of ways to cut `layers` into `stages`, at most `most`.
+//! The number of ways to cut `layers` into `stages`, some of them empty, at most `most`.
 [[nodiscard]] constexpr std::int64_t
 cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
   std::int64_t count = 1;
   for (std::int64_t i = 1; i < stages; ++i) {
-    count = count * (layers - i) / i; // binomial coefficients all the way
+    count = count * (layers + i) / i; // binomial coefficients all the way
     if (count > most)
       return most;
   }
@@ -163,13 +186,12 @@ inline bool next_cut(std::vector<int>& cut) {
     int behind = 0;
     for (std::size_t j = i + 1; j < cut.size(); ++j)
       behind += cut[j];
-    auto const least = static_cast<int>(cut.size() - i - 1);
-    if (behind == least)
+    if (behind == 0)
       continue;
     ++cut[i];
     for (std::size_t j = i + 1; j + 1 < cut.size(); ++j)
-      cut[j] = 1;
-    cut.back() = behind - 1 - (least - 1);
+      cut[j] = 0;
+    cut.back() = behind - 1;
     return true;
   }
   return false;
@@ -183,8 +205,8 @@ template <class LookAt, class Start>
 bool try_cuts(
   int layers, int stages, std::int64_t most_cuts, LookAt const& look_at, Start const& start) {
   if (cuts(layers, stages, most_cuts + 1) <= most_cuts) {
-    std::vector<int> cut(static_cast<std::size_t>(stages), 1);
-    cut.back() = layers - stages + 1;
+    std::vector<int> cut(static_cast<std::size_t>(stages));
+    cut.back() = layers;
     do
       look_at(cut);
     while (next_cut(cut));
@@ -200,7 +222,7 @@ bool try_cuts(
         std::vector<int> cut = from;
         cut[i] += move;
         cut[i + 1] -= move;
-        if (cut[i] >= 1 && cut[i + 1] >= 1 && look_at(cut)) {
+        if (cut[i] >= 0 && cut[i + 1] >= 0 && look_at(cut)) {
           best = cut;
           better = true;
         }
@@ -217,8 +239,7 @@ bool try_cuts(
 //! single layers between neighbouring stages as long as that helps. Every cut that it looks at is
 //! simulated.
 //!
-//! @throws std::invalid_argument when there are fewer layers than stages, or for a schedule with
-//! chunks.
+//! @throws std::invalid_argument for a bad time, or for a schedule with chunks.
 //! @complexity O(n) per cut for n passes.
 template <schedule Schedule>
 [[nodiscard]] layer_cut best_layers(Schedule const& plan,
@@ -229,7 +250,7 @@ template <schedule Schedule>
   shape const extents = plan.arrange(size.devices, size.microbatches);
   check_extents(extents);
   int const all = stages(extents);
-  detail::check_layers(layers, all);
+  detail::check_layers(layers);
   layer_cut best;
   auto const look_at = [&](std::vector<int> const& cut) {
     double const time =

@@ -3,13 +3,14 @@
 
 //! @file
 //! @brief A model as layers, and the devices that it may be cut onto. Header for
-//! pipelining::layer_load, device_power, arrangement, holders_of, layered_model, layered_devices
-//! and least_of_cuts.
+//! pipelining::layer_load, device_power, arrangement, layered_model, layered_devices and
+//! least_of_cuts.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/slot_class.hpp>
+#include <pipe/planner/cut/device_partition.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -45,20 +46,11 @@ struct device_power {
 
 //! @brief Which layers each stage has, and which device takes each place of the pipeline.
 struct arrangement {
-  std::vector<int> cut;    //!< [S] layers of each stage, at least one each
+  std::vector<int> cut;    //!< [S] layers of each stage, 0 allowed
   std::vector<int> places; //!< [P] the device at each place, a permutation
 
   friend bool operator==(arrangement const&, arrangement const&) = default;
 };
-
-//! @brief The devices that hold a stage: two where microbatches go both ways, else one.
-[[nodiscard]] inline std::vector<int> holders_of(pipeline const& over, int stage) {
-  std::vector<int> devices{device_of(over, stage, 0)};
-  if (int const other = device_of(over, stage, over.extents.microbatches - 1);
-      other != devices.front())
-    devices.push_back(other);
-  return devices;
-}
 
 //! @brief What a search over arrangements asks of a model on its devices.
 //!
@@ -78,8 +70,9 @@ concept layered_model =
 };
 
 //! @brief No cut, no placement and no order of these layers on these devices takes less: each
-//! device does its share of all work at best, and no device begins before the layers that come
-//! before it and one layer for each device before it are through.
+//! device that has layers does its share of all work at best, and none begins before the layers
+//! that come before it and one layer for each such device before it are through.
+//! @param layers at least one part that a stage has whole: an output layer is one of its own.
 //! @param speeds [P] above 0. @param latency of a message.
 //! @param over any placement; where sequences are chunked, nothing waits for whole layers.
 //! @complexity O(L + P log P)
@@ -92,29 +85,33 @@ concept layered_model =
   double work = 0;
   double path = 0;
   double largest = 0;
-  double power = 0;
   for (layer_cost const& each : layers) {
     work += each.sum();
     path += each.forward + each.backward_input;
     largest = std::max(largest, each.sum());
   }
-  for (double const speed : speeds)
-    power += speed;
   shape const& extents = over.extents;
   bool const whole = extents.chunks == 1;
+  double const times = extents.microbatches;
+  double power = 0;
   double waiting = 0; // what the devices could have done before their first pass
   double before = 0;  // the least time until the device that is reached next has its first input
   std::size_t const ways = extents.where == placement::bidirectional ? 2 : 1;
-  for (std::size_t place = 0; whole && place < speeds.size(); place += ways) {
-    for (std::size_t i = place; i < std::min(place + ways, speeds.size()); ++i)
-      waiting += speeds[i] * before;
+  double bound = std::numeric_limits<double>::infinity();
+  // The fastest devices have layers, as many of them as is best.
+  std::size_t const most = ways == 1 ? std::min(speeds.size(), layers.size()) : speeds.size();
+  for (std::size_t place = 0; place < most; place += ways) {
+    std::size_t const end = std::min(place + ways, speeds.size());
+    for (std::size_t i = place; i < end; ++i) {
+      power += speeds[i];
+      waiting += whole ? speeds[i] * before : 0;
+      bound = std::min(bound, (times * work + waiting) / power);
+    }
     // From both ends any layer may be the first of a device, so that only messages are sure.
     before += latency + (ways == 1 ? layers[place].forward / speeds.front() : 0);
   }
-  double const times = extents.microbatches;
   // A layer that two devices hold does half of its work on each.
-  double const bound = std::max((times * work + waiting) / power,
-                                times * largest / speeds.front() / static_cast<double>(ways));
+  bound = std::max(bound, times * largest / speeds.front() / static_cast<double>(ways));
   return whole
            ? std::max(bound,
                       path / speeds.front() + 2 * latency * static_cast<double>(speeds.size() - 1))
@@ -136,7 +133,9 @@ public:
         throw std::invalid_argument("layered_devices: the bytes of a layer must not be negative");
       times_.push_back(each.time);
     }
-    detail::check_layers(times_, 1);
+    if (loads_.empty() || devices_.empty())
+      throw std::invalid_argument("layered_devices: give at least one layer and one device");
+    detail::check_layers(times_);
     for (device_power const& each : devices_)
       if (!(each.speed > 0 && each.speed <= std::numeric_limits<double>::max() && each.memory > 0))
         throw std::invalid_argument(
@@ -151,9 +150,9 @@ public:
       return each == devices_.front();
     });
   }
-  //! Layers of each stage, [S], balanced by the speeds of the devices.
+  //! Layers of each stage, [S], balanced over the devices by their speeds.
   [[nodiscard]] std::vector<int> start(pipeline const& over, std::vector<int> const& places) const {
-    return balanced_layers(times_, stages(over.extents), speeds(over, places));
+    return balanced_devices(times_, over, speeds(over, places));
   }
   //! The times of the stages of an arrangement.
   [[nodiscard]] cost_table costs(pipeline const& over, arrangement const& how) const {
@@ -163,11 +162,8 @@ public:
     for (int stage = 0; stage < stages(over.extents); ++stage) {
       auto const s = static_cast<std::size_t>(stage);
       layer_cost all{0, 0, 0};
-      for (int i = 0; i < how.cut[s]; ++i, ++layer) {
-        all.forward += times_[layer].forward;
-        all.backward_input += times_[layer].backward_input;
-        all.backward_weight += times_[layer].backward_weight;
-      }
+      for (int i = 0; i < how.cut[s]; ++i, ++layer)
+        all += times_[layer];
       double const part = speed[s] * over.extents.chunks;
       for (int chunk = 0; chunk < over.extents.chunks; ++chunk) {
         table.set(pass_kind::forward, stage, chunk, all.forward / part);

@@ -84,7 +84,9 @@ namespace detail {
 [[nodiscard]] inline round_stages best_round_stages(std::span<layer_cost const> layers,
                                                     int devices,
                                                     round_limits const& limits = {}) {
-  detail::check_layers(layers, 1);
+  detail::check_layers(layers);
+  if (layers.empty())
+    throw std::invalid_argument("round stages: give at least one layer");
   if (devices < 1)
     throw std::invalid_argument("round stages: the number of devices must be at least 1");
   if (!limits.bytes.empty() && limits.bytes.size() != layers.size())

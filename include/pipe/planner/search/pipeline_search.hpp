@@ -43,17 +43,11 @@ template <layered_model Model, class Watch>
                                              Watch const& watch) {
   if (starts.empty())
     throw std::invalid_argument("search_pipeline: give at least one order to start from");
-  for (device_orders const& each : starts) {
+  for (device_orders const& each : starts)
     if (each.extents.devices != starts.front().extents.devices ||
         each.extents.microbatches != starts.front().extents.microbatches)
       throw std::invalid_argument("search_pipeline: the orders to start from must have as many "
                                   "devices and microbatches each");
-    if (stages(each.extents) > model.layers())
-      throw std::invalid_argument("search_pipeline: an order has " +
-                                  std::to_string(stages(each.extents)) + " stages, the model " +
-                                  std::to_string(model.layers()) +
-                                  " layers; every stage needs a layer");
-  }
   return detail::pipeline_walk<Model, Watch>(model, starts, options, watch).run();
 }
 

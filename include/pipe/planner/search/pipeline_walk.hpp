@@ -149,7 +149,7 @@ private:
       for (int to = 0; mine && to < stages(over.extents) && trials_.going(); ++to) {
         tried_pipeline other = one;
         other.how.cut = cut;
-        if (to == from || cut[static_cast<std::size_t>(from)] < 2)
+        if (to == from || cut[static_cast<std::size_t>(from)] < 1)
           continue;
         --other.how.cut[static_cast<std::size_t>(from)];
         ++other.how.cut[static_cast<std::size_t>(to)];
@@ -213,7 +213,7 @@ private:
     for (int i = 0; i < 2 + count / 4; ++i) {
       auto const from = static_cast<std::size_t>(random_.below(count));
       auto const to = static_cast<std::size_t>(random_.below(count));
-      if (one.how.cut[from] < 2)
+      if (one.how.cut[from] < 1)
         continue;
       --one.how.cut[from];
       ++one.how.cut[to];
