@@ -100,8 +100,9 @@ void add_searched(choose_command const& asked,
     [&](pipelining::pipeline_search_progress const& at) {
       std::string text = "searching: ";
       pipelining::append(text, at.looks, " pipelines, best ");
-      pipelining::append_rounded(text, at.best, 4);
-      text += " s, none below ";
+      if (std::isfinite(at.best)) // else nothing fits so far
+        pipelining::append_rounded(text, at.best, 4);
+      text += std::isfinite(at.best) ? " s, none below " : "none that fits, none below ";
       pipelining::append_rounded(text, at.bound, 4);
       line.say(text + " s");
       return line.time_left();
