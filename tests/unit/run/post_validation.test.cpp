@@ -164,9 +164,9 @@ TEST_CASE("a program that zeroes gradients before every step has the bits of ste
       auto const table = pp::make_timetable<pp::ZeroBubbleH2>({devices, 5});
       int const iterations = 6;
       auto expected = support::zeroed_by_the_program(devices, clip);
-      pp::thread_runner waits(pp::lower(table, sizes), expected);
+      pp::thread_runner waits(pp::lower(table, training_sizes), expected);
       auto model = support::zeroed_by_the_program(devices, clip);
-      auto plans = pp::lower_post_validated(table, sizes);
+      auto plans = pp::lower_post_validated(table, training_sizes);
       pp::thread_runner runner(plans.first, model);
       auto const numbers = pp::add(runner, std::move(plans));
       pp::post_validated_steps early(runner);
