@@ -146,7 +146,7 @@ struct frozen_stage : arithmetic_stage {
 //! What it computes, without the rest.
 struct only_frozen {
   static constexpr bool frozen = true;
-  stage inner{};
+  arithmetic_stage inner{};
   int halves = 0;
   void forward(pp::context const& where, pp::input in, pp::output out) {
     inner.forward(where, in, out);
