@@ -198,7 +198,7 @@ TEST_CASE("what a thread that never came back may touch lives until it does") {
     std::weak_ptr<int> const board = token;
     {
       pp::thread_runner runner(
-        pp::lower(table, sizes), model, {.deadline = deadline, .on_start = [token](int) {}});
+        pp::lower(table, sizes), model, {.deadline = deadline, .on_start = [token](int, int) {}});
       token.reset();
       CHECK_THROWS_AS(runner.step(), pp::run_error);
       std::string const refused =
@@ -222,7 +222,7 @@ TEST_CASE("a start of a thread that never returns ends the constructor on time")
   std::vector<trapped_stage> model(2, trapped_stage{&all});
   auto const released = std::make_shared<std::atomic<bool>>(false);
   std::weak_ptr<std::atomic<bool>> const board = released;
-  auto hangs = [released](int device) {
+  auto hangs = [released](int device, int) {
     while (device == 1 && !*released)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
