@@ -6,6 +6,7 @@
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
 #include <pipe/pipe.hpp>
+#include <pipe/planner.hpp>
 
 #include <chrono>
 #include <cstdint>
