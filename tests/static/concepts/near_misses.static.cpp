@@ -5,6 +5,7 @@
 #include <pipe/attention.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/score.hpp>
+#include <pipe/cluster.hpp>
 #include <pipe/pipe.hpp>
 #include <pipe/planner.hpp>
 
