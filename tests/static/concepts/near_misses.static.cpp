@@ -8,6 +8,7 @@
 #include <pipe/cluster.hpp>
 #include <pipe/pipe.hpp>
 #include <pipe/planner.hpp>
+#include <pipe/view.hpp>
 
 #include <chrono>
 #include <cstdint>
