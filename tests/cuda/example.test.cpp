@@ -245,8 +245,10 @@ TEST_CASE("a run does not go on from the checkpoints of another one") {
   example_case what{.checkpoint = files.path(), .launcher = "torchrun"};
   CHECK(start(what, 0).failures == std::vector<std::string>(3));
   what.mixed = true;
-  for (std::string const& failure : start(what, 1).failures)
-    CHECK(has(failure, " is of another run, 'nccl_pipeline, "));
+  for (std::string const& failure : start(what, 1).failures) {
+    CAPTURE(failure);
+    CHECK(has(failure, " belongs elsewhere: the file has nccl_pipeline, "));
+  }
 }
 
 TEST_CASE("SIGTERM ends the example on all ranks before the next step, with a report") {

@@ -25,6 +25,7 @@ ELSEWHERE = [
     ("scripts/gpu-check", "tests/checks/gpu_check_test.py", "gpu-check"),
     ("scripts/bench", "tests/checks/CMakeLists.txt", "bench.py"),
     ("scripts/check-kernels", "tests/kernels/CMakeLists.txt", "check-kernels"),
+    ("scripts/check-house", "tests/checks/CMakeLists.txt", "check-house"),
     ("cmake --workflow --preset gcc", "scripts/test", 'cmake --workflow --preset "$preset"'),
     ("cmake --build build/gcc && ctest --preset gcc", "CMakePresets.json", '"configurePreset": "gcc"'),
     ("cmake --preset gpu", "scripts/gpu-check", "preset gpu"),
