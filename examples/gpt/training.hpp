@@ -26,6 +26,7 @@
 
 #include "options.hpp"
 #include "pipeline.hpp"
+#include "single_device.hpp"
 #include "text.hpp"
 
 namespace gpt {
