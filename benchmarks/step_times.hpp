@@ -20,7 +20,7 @@ namespace benchmark {
 template <class Step>
 void print_steps(char const* name, pipelining::plan const& work, bool prints, Step step) {
   constexpr int repeats = 2001;
-  int const passes = 2 * work.extents.microbatches;
+  int const passes = 2 * work.over.extents.microbatches;
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
     auto const start = std::chrono::steady_clock::now();
@@ -34,8 +34,8 @@ void print_steps(char const* name, pipelining::plan const& work, bool prints, St
     std::printf("{\"runner\": \"%s\", \"devices\": %d, \"microbatches\": %d, \"least\": %.4f, "
                 "\"median\": %.4f}\n",
                 name,
-                work.extents.devices,
-                work.extents.microbatches,
+                work.over.extents.devices,
+                work.over.extents.microbatches,
                 times.front(),
                 times[times.size() / 2]);
 }

@@ -128,14 +128,14 @@ bool train() {
   MPI_Comm const replicas = split(pp::rank_axis::data);     // of this device's stages
   // [snippet layout]
   pp::plan const plan = make_plan();
-  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.extents)));
+  std::vector<stage> model(static_cast<std::size_t>(pp::stages(plan.over.extents)));
   std::vector<std::size_t> own; // stages of this rank
   pp::rank_place const here = pp::place_of(layout, rank);
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].replica = here.replica;
     model[s].replicas = replicas;
     model[s].all.resize(width * static_cast<std::size_t>(layout.replicas));
-    if (pp::device_of(plan.extents, static_cast<int>(s)) == here.device)
+    if (pp::device_of(plan.over.extents, static_cast<int>(s)) == here.device)
       own.push_back(s);
   }
   pp::mpi_store meeting(pipeline);

@@ -54,7 +54,7 @@ constexpr pp::pipeline_size size{2, 6}; // devices, microbatches
 
 // [snippet measure]
 std::vector<pp::dynamic_timetable> run(pp::dynamic_timetable const& table, int steps) {
-  std::vector<stage> stages = cut_model(pp::stages(table.extents));
+  std::vector<stage> stages = cut_model(pp::stages(table.over.extents));
   pp::thread_runner runner(pp::lower(table), stages);
   runner.step(); // the first one is not like the others
   std::vector<pp::dynamic_timetable> traces;
@@ -69,7 +69,7 @@ std::vector<pp::dynamic_timetable> run(pp::dynamic_timetable const& table, int s
 std::string measure() {
   auto const traces = run(pp::make_timetable<pp::ZeroBubbleInterleaved<2>>(size), 3);
   std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
-  return pp::write_costs(steps.front().extents, pp::costs_of(steps));
+  return pp::write_costs(steps.front().over.extents, pp::costs_of(steps));
 }
 // [snippet measure]
 

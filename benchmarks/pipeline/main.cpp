@@ -164,8 +164,8 @@ private:
     auto const passes = static_cast<double>(plan.passes.size());
     line figures_of_case;
     figures_of_case.add("schedule", name);
-    figures_of_case.add("devices", plan.extents.devices);
-    figures_of_case.add("microbatches", plan.extents.microbatches);
+    figures_of_case.add("devices", plan.over.extents.devices);
+    figures_of_case.add("microbatches", plan.over.extents.microbatches);
     figures_of_case.add("mode", mode);
     figures_of_case.add("passes", passes);
     figures_of_case.add("planned_span_us", pp::span_of(plan));
@@ -185,7 +185,7 @@ private:
   static double
   span_with_messages(pp::dynamic_timetable const& plan, pp::uniform_cost cost, double message) {
     cost.communication = message;
-    return pp::span_of(pp::simulate({plan.extents, plan.passes, plan.offsets, plan.tables}, cost));
+    return pp::span_of(pp::simulate({plan.over, plan.passes, plan.offsets}, cost));
   }
 
   void draw(std::string const& name,
@@ -196,7 +196,8 @@ private:
     std::string file = name;
     for (char& each : file)
       each = static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
-    file = chosen.pictures + "/" + file + "-" + std::to_string(plan.extents.devices) + "-" + mode;
+    file =
+      chosen.pictures + "/" + file + "-" + std::to_string(plan.over.extents.devices) + "-" + mode;
     std::string const measured = name + ", measured, " + mode;
     std::string text;
     pp::write_svg(text, ran, {.schedule = measured, .cost = cost});
@@ -205,7 +206,7 @@ private:
     pp::write_svg(text, plan, {.schedule = name + ", planned", .cost = cost});
     write_file(file.substr(0, file.rfind('-')) + "-planned.svg", text);
     std::vector<pp::measured_pass> passes;
-    for (int device = 0; device < ran.extents.devices; ++device)
+    for (int device = 0; device < ran.over.extents.devices; ++device)
       for (int i = ran.offsets[static_cast<std::size_t>(device)];
            i < ran.offsets[static_cast<std::size_t>(device) + 1];
            ++i) {

@@ -45,7 +45,7 @@ struct exchange_system {
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the exchange of attention");
     auto table = examples::make_named_timetable(choice(o), unit_costs);
-    auto const layers = pp::stages(schedule(o).inside(table.extents));
+    auto const layers = pp::stages(schedule(o).inside(table.over.extents));
     if (layers != o.size.layers) {
       throw std::invalid_argument("the exchange of attention has a layer in every stage, " +
                                   std::to_string(layers) + " of them, but the model has " +
@@ -60,7 +60,8 @@ struct exchange_system {
   //! The stages of a timetable on its first device, with the microbatches of o.lengths.
   static pp::dynamic_timetable on_one_device(options const& o, pp::timetable_view table) {
     examples::exchange_on_one_device<exchange_schedule> const alone{schedule(o)};
-    return pp::make_timetable(alone, {table.extents.devices, static_cast<int>(o.lengths.size())});
+    return pp::make_timetable(alone,
+                              {table.over.extents.devices, static_cast<int>(o.lengths.size())});
   }
   static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), on_one_device(o, table), seed_of(o)};

@@ -420,18 +420,19 @@ public:
                      exchange_schedule const& schedule,
                      pp::timetable_view table,
                      std::uint64_t seed)
-      : model_{{size, schedule, table.extents, cut_sequence(size.sequence, schedule.inner.chunks)},
-               attention_part<float>(size),
-               {},
-               std::vector<device_memory<float>>(static_cast<std::size_t>(table.extents.devices)),
-               {}} {
-    auto const microbatches = table.extents.microbatches;
+      : model_{
+          {size, schedule, table.over.extents, cut_sequence(size.sequence, schedule.inner.chunks)},
+          attention_part<float>(size),
+          {},
+          std::vector<device_memory<float>>(static_cast<std::size_t>(table.over.extents.devices)),
+          {}} {
+    auto const microbatches = table.over.extents.microbatches;
     for (std::int64_t layer = 0; layer < size.layers; ++layer) {
       model_.layers.emplace_back(size, seed, layer, microbatches, schedule.inner.chunks);
     }
     model_.losses.resize(static_cast<std::size_t>(microbatches * size.sequence));
-    for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
-      pieces_.push_back({schedule.stage_at(table.extents, stage), &model_});
+    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+      pieces_.push_back({schedule.stage_at(table.over.extents, stage), &model_});
     }
     plan_ = pp::lower<Policy>(table, model_.sizes);
     runner_ = std::make_unique<pp::thread_runner<std::vector<exchanged_piece>>>(plan_, pieces_);

@@ -97,7 +97,7 @@ int run(options o) {
   print_model(o, text);
   print_plan(table, about);
 
-  auto const cost = measure_passes(o.size, table.extents, sample);
+  auto const cost = measure_passes(o.size, table.over.extents, sample);
   int const cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   auto const own_cores = share_cores(table, cost, static_cast<int>(o.devices));
   auto const shared = share_cores(table, cost, cores);

@@ -224,8 +224,8 @@ public:
               pp::round_stages list,
               pp::timetable_view table,
               std::uint64_t seed)
-      : cut_(table.extents.microbatches, cut_sequence(size.sequence, 1)), list_(std::move(list)),
-        memories_(static_cast<std::size_t>(table.extents.devices)) {
+      : cut_(table.over.extents.microbatches, cut_sequence(size.sequence, 1)),
+        list_(std::move(list)), memories_(static_cast<std::size_t>(table.over.extents.devices)) {
     make_stages(size, seed);
     sizes_.message = size.sequence * size.width * bytes_of_number;
     for (auto const& each : stages_) {

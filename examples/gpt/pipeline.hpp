@@ -104,7 +104,7 @@ public:
                         std::vector<std::int64_t> const& lengths,
                         std::uint64_t seed,
                         bool early = false)
-      : memories_(static_cast<std::size_t>(table.extents.devices)),
+      : memories_(static_cast<std::size_t>(table.over.extents.devices)),
         stages_(make_stages(size, table, 0, lengths, seed, memories_)),
         copies_(make_stages(size, table, 1, lengths, seed, memories_)),
         called_(stages_to_call(size, table, lengths, seed)),
@@ -183,7 +183,7 @@ private:
                                                  std::vector<std::int64_t> const& lengths,
                                                  std::uint64_t seed,
                                                  std::vector<device_memory<float>>& memories) {
-    pp::shape const& extents = table.extents;
+    pp::shape const& extents = table.over.extents;
     int const first = first_of_way(extents, way);
     std::vector<pipeline_stage> stages;
     if (way > 0 && first == extents.microbatches) {
@@ -206,14 +206,14 @@ private:
                                      pp::timetable_view table,
                                      std::vector<std::int64_t> const& lengths,
                                      std::uint64_t seed) {
-    auto const held = cut_model(size, table.extents);
+    auto const held = cut_model(size, table.over.extents);
     std::vector<Called> result;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       int const stage = static_cast<int>(s);
       std::vector<pipeline_stage*> at(memories_.size(), nullptr);
       at[static_cast<std::size_t>(pp::device_of(table, stage))] = &stages_[s];
-      stage_copies all{{table.extents, {}}};
-      for (int route = 0; route < pp::routes(table.extents); ++route) {
+      stage_copies all{{table.over.extents, {}}};
+      for (int route = 0; route < pp::routes(table.over.extents); ++route) {
         auto const device = static_cast<std::size_t>(pp::device_of(table, stage, route));
         if (!copies_.empty()) {
           all.of.push_back(route == 0 ? &stages_[s] : &copies_[s]);

@@ -101,7 +101,7 @@ measure_passes(model_size const& size, pp::shape const& extents, batch const& pi
 costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
   std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
   auto const found = pp::costs_of(steps);
-  pp::shape const& extents = steps.front().extents;
+  pp::shape const& extents = steps.front().over.extents;
   measured_cost cost{pp::stages(extents), extents.chunks, {}, {}, {}};
   for (int stage = 0; stage < cost.stages; ++stage) {
     for (int chunk = 0; chunk < cost.chunks; ++chunk) {
@@ -125,16 +125,14 @@ costs_of_steps(std::vector<pp::dynamic_timetable> const& traces) {
 template <class Cost>
 [[nodiscard]] pp::dynamic_timetable
 share_cores(pp::timetable_view table, Cost const& cost, int cores) {
-  auto const rows = static_cast<std::size_t>(pp::row_count(table.over()));
+  auto const rows = static_cast<std::size_t>(pp::row_count(table.over));
   auto const entries = static_cast<std::size_t>(table.size());
-  pp::dynamic_timetable shared{table.extents,
-                               0,
-                               {table.passes, table.passes + entries},
-                               std::vector<double>(entries, pp::never),
-                               std::vector<double>(entries, pp::never),
-                               {table.offsets, table.offsets + rows + 1},
-                               pp::copy_tables(table)};
-  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over())), pp::never);
+  pp::dynamic_timetable shared{.over = pp::copy_of(table.over),
+                               .passes = {table.passes, table.passes + entries},
+                               .starts = std::vector<double>(entries, pp::never),
+                               .ends = std::vector<double>(entries, pp::never),
+                               .offsets = {table.offsets, table.offsets + rows + 1}};
+  std::vector<double> done(static_cast<std::size_t>(pp::pass_indices(table.over)), pp::never);
   std::vector<double> row_free(rows, 0.0);
   std::vector<double> core_free(static_cast<std::size_t>(std::max(cores, 1)), 0.0);
   std::vector<int> next(table.offsets, table.offsets + rows);
@@ -145,7 +143,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
       return pp::never;
     }
     double time = row_free[row];
-    auto const needed = pp::dependencies(table.over(), table.passes[next[row]]);
+    auto const needed = pp::dependencies(table.over, table.passes[next[row]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index(i))];
       if (end < 0) {
@@ -173,11 +171,11 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     shared.ends[entry] = end;
     // A pass may make several rows: what follows it may read any of them.
     pp::pass const& what = table.passes[entry];
-    for (int const row : pp::links_of(table.over(), what).made) {
+    for (int const row : pp::links_of(table.over, what).made) {
       if (row != pp::kind_links::none) {
-        int const line = row * pp::stages(table.extents) + what.stage;
-        done[static_cast<std::size_t>(line * pp::units(table.over()) +
-                                      pp::unit_of(table.over(), what))] = end;
+        int const line = row * pp::stages(table.over.extents) + what.stage;
+        done[static_cast<std::size_t>(line * pp::units(table.over) +
+                                      pp::unit_of(table.over, what))] = end;
       }
     }
     row_free[chosen] = end;

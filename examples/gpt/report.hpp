@@ -95,7 +95,7 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   }
   auto table = examples::make_named_timetable(choice, unit_costs);
   check_order(table, name);
-  (void)cut_model(o.size, table.extents); // refuses other layers than the schedule is for
+  (void)cut_model(o.size, table.over.extents); // refuses other layers than the schedule is for
   // Refuses more chunks than tokens; the lengths follow from the chosen schedule.
   (void)cut_for(table, o.lengths.empty() ? lengths_of(o.size, table) : o.lengths);
   return table;
@@ -117,7 +117,7 @@ inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> con
   if (*shortest != *longest) { // chunks count their tokens
     auto const cut = cut_for(table, lengths);
     std::vector<pp::packed_microbatch> microbatches(lengths.size());
-    for (int m = 0; m < table.extents.microbatches; ++m) {
+    for (int m = 0; m < table.over.extents.microbatches; ++m) {
       for (int c = 0; c < cut.chunks(m); ++c) {
         auto const range = cut.range({m, c});
         microbatches[static_cast<std::size_t>(m)].push_back(
@@ -125,12 +125,12 @@ inline double peak_share(pp::timetable_view table, std::vector<std::int64_t> con
       }
     }
     int tokens = 0;
-    for (int device = 0; device < table.extents.devices; ++device) {
+    for (int device = 0; device < table.over.extents.devices; ++device) {
       tokens = std::max(tokens, pp::peak_tokens(table, device, microbatches));
     }
     peak = static_cast<double>(tokens) / static_cast<double>(*longest);
   }
-  return peak / table.extents.stages_per_device;
+  return peak / table.over.extents.stages_per_device;
 }
 
 //! What a run has for its devices.
@@ -160,12 +160,12 @@ inline void report_time(options const& o,
   std::printf("  measured:                                  step %.1f ms\n",
               1e3 * run.step_seconds);
   std::printf("  idle share of the step   ");
-  for (int device = 0; device < own.extents.devices; ++device) {
+  for (int device = 0; device < own.over.extents.devices; ++device) {
     std::printf(" device %d", device);
   }
   auto const row = [&](std::string const& name, auto idle_of) {
     std::printf("\n    %-23s", name.c_str());
-    for (int device = 0; device < own.extents.devices; ++device) {
+    for (int device = 0; device < own.over.extents.devices; ++device) {
       std::printf("%7.0f %%", 100 * idle_of(device));
     }
   };
@@ -273,8 +273,8 @@ inline void report_slots(options const& o, std::vector<slot_bytes> const& all) {
 //! beside what was measured.
 inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
-  bool const all = table.extents.where == pp::placement::custom ||
-                   table.extents.where == pp::placement::bidirectional;
+  bool const all = table.over.extents.where == pp::placement::custom ||
+                   table.over.extents.where == pp::placement::bidirectional;
   if (!all || o.adapted != examples::adapter::none) {
     return;
   }
@@ -285,7 +285,7 @@ report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t>
   }
   auto const row = [&](char const* name, auto bytes_of) {
     std::printf("\n    %-8s", name);
-    for (int device = 0; device < table.extents.devices; ++device) {
+    for (int device = 0; device < table.over.extents.devices; ++device) {
       std::printf("%9.3f", bytes_of(device) / 1e3);
     }
   };
@@ -328,7 +328,7 @@ inline checked check_schedule(options const& o,
                               batch const& pieces,
                               std::vector<float> const& whole) {
   auto const table = timetable_of(o, name);
-  bool const halves = table.extents.where == pp::placement::bidirectional;
+  bool const halves = table.over.extents.where == pp::placement::bidirectional;
   bool const from_last = adds_from_last(table);
   auto const expected =
     halves || from_last ? gradients_of_one_device(o, pieces, halves, from_last) : whole;
@@ -336,7 +336,7 @@ inline checked check_schedule(options const& o,
   model.step(pieces);
   auto const gradients = gradients_of(model.stages());
   return {name,
-          table.extents.chunks,
+          table.over.extents.chunks,
           peak_share(table, o.lengths),
           largest(model.peak_bytes()),
           differences(gradients, expected)};
@@ -471,8 +471,9 @@ inline void write_cost_file(options const& o, training const& run) {
   // Messages have about one size here: what links take is a latency.
   std::vector<pp::message_sample> const samples =
     pp::message_samples(steps, [](pp::pass const&) { return 0; });
-  write_file(o.costs,
-             pp::write_costs(steps.front().extents, pp::costs_of(steps), pp::fit_links(samples)));
+  write_file(
+    o.costs,
+    pp::write_costs(steps.front().over.extents, pp::costs_of(steps), pp::fit_links(samples)));
   std::printf("\nwrote the measured costs into %s; plan again with them: timetable compare "
               "--devices %lld --microbatches %lld --cost %s\n",
               o.costs.c_str(),
@@ -536,7 +537,7 @@ inline void write_files(options const& o,
   }
   std::vector<pp::measured_pass> measured;
   pp::timetable_view const last = run.traces.back();
-  for (int device = 0; device < last.extents.devices; ++device) {
+  for (int device = 0; device < last.over.extents.devices; ++device) {
     for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i) {
       measured.push_back({device, last.passes[i], last.starts[i], last.ends[i]});
     }
@@ -549,10 +550,10 @@ inline void write_files(options const& o,
   auto const name = name_of(o);
   pp::timetable_caption const in_milliseconds{name, milliseconds.mean(), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
-  for (int row = last.extents.devices; row < last.rows(); ++row) {
+  for (int row = last.over.extents.devices; row < last.rows(); ++row) {
     for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {
       measured.push_back(
-        {row % last.extents.devices, last.passes[i], last.starts[i], last.ends[i]});
+        {row % last.over.extents.devices, last.passes[i], last.starts[i], last.ends[i]});
     }
   }
   line.measured = measured;

@@ -65,8 +65,8 @@ inline void print_plan(pp::timetable_view table, pp::timetable_caption const& ab
     "model\n\n",
     100 * found.bubble_rate,
     100 * found.makespan_bubble_rate,
-    found.peak_activations / table.extents.stages_per_device,
-    found.peak_weight_inputs / table.extents.stages_per_device);
+    found.peak_activations / table.over.extents.stages_per_device,
+    found.peak_weight_inputs / table.over.extents.stages_per_device);
 }
 
 //! Systems that have no costs of stages, nor other schedules beside them.

@@ -138,8 +138,8 @@ private:
   static iteration_size size_of(pp::timetable_view table,
                                 std::vector<std::int64_t> const& lengths) {
     iteration_size result = lengths;
-    for (int m = 0; m < table.extents.microbatches; ++m) {
-      result.push_back(pp::chunks_of(table.over(), m));
+    for (int m = 0; m < table.over.extents.microbatches; ++m) {
+      result.push_back(pp::chunks_of(table.over, m));
     }
     return result;
   }

@@ -35,7 +35,7 @@ inline constexpr std::int64_t weight_shard_count = 2;
 [[nodiscard]] inline bool gathers_weights_of(pp::timetable_view table, int stage) {
   return std::any_of(table.passes, table.passes + table.size(), [&](pp::pass const& what) {
     return what.stage == stage &&
-           (*table.declared)[what.kind].calls == pp::stage_call::gather_weights;
+           (*table.over.declared)[what.kind].calls == pp::stage_call::gather_weights;
   });
 }
 
@@ -53,11 +53,11 @@ struct slot_sizes {
   std::vector<std::int64_t> gradients{};
 
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : size(of), cut(std::move(how)), stages(cut_model(of, table.extents)),
+      : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)),
         moved(std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
           return what.kind == pp::pass_kind::offloaded_forward;
         })) {
-    if (table.declared->scatters) {
+    if (table.over.declared->scatters) {
       step_cut const none(1, cut_sequence(of.sequence, 1));
       device_memory<float> memory;
       for (layer_range const& layers : stages) {
@@ -117,7 +117,7 @@ slot_bytes_of(pp::plan_view work, pp::timetable_view ran, slot_sizes const& size
     return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
   };
   std::vector<slot_bytes> all;
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     auto const use = [&](pp::slot_class of) { return slot_use_of(work, ran, sizes, device, of); };
     auto const activations = use(pp::slot_class::activation);
     auto const weights = sizes.weights.empty() ? slot_use{} : use(pp::slot_class::weights);
@@ -150,10 +150,10 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 //! chunks.
 [[nodiscard]] inline std::vector<std::int64_t> lengths_of(model_size const& size,
                                                           pp::timetable_view table) {
-  auto const whole = cut_sequence(size.sequence, table.extents.chunks);
+  auto const whole = cut_sequence(size.sequence, table.over.extents.chunks);
   std::vector<std::int64_t> lengths;
-  for (int m = 0; m < table.extents.microbatches; ++m) {
-    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over(), m));
+  for (int m = 0; m < table.over.extents.microbatches; ++m) {
+    auto const chunks = static_cast<std::size_t>(pp::chunks_of(table.over, m));
     lengths.push_back(whole[chunks - 1].end);
   }
   return lengths;
@@ -164,9 +164,9 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 [[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {
   auto const* const back =
     std::find_if(table.passes, table.passes + table.size(), [&table](pp::pass const& what) {
-      return what.stage == 0 && pp::adds_gradients(*table.declared, what.kind);
+      return what.stage == 0 && pp::adds_gradients(*table.over.declared, what.kind);
     });
-  return table.extents.where != pp::placement::bidirectional &&
+  return table.over.extents.where != pp::placement::bidirectional &&
          back != table.passes + table.size() && back->microbatch > 0;
 }
 
@@ -184,9 +184,9 @@ kept_at_peak(pp::timetable_view table, int device, slot_sizes const& sizes) {
 [[nodiscard]] inline step_cut
 cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int stage = -1) {
   std::vector<std::vector<chunk_range>> chunks;
-  for (int m = 0; m < table.extents.microbatches; ++m) {
+  for (int m = 0; m < table.over.extents.microbatches; ++m) {
     chunks.push_back(
-      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over(), m)));
+      cut_sequence(lengths[static_cast<std::size_t>(m)], pp::chunks_of(table.over, m)));
   }
   step_cut cut(std::move(chunks));
   for (int i = 0; i < table.size(); ++i) {
@@ -207,8 +207,8 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
 //! True for stages that some microbatches have on other devices than others. They have no weights,
 //! but for those of pipelines that enter at both ends.
 [[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
-  for (int route = 1; route < pp::routes(table.extents); ++route) {
-    if (table.extents.where == pp::placement::custom &&
+  for (int route = 1; route < pp::routes(table.over.extents); ++route) {
+    if (table.over.extents.where == pp::placement::custom &&
         pp::device_of(table, stage, route) != pp::device_of(table, stage)) {
       return true;
     }
@@ -221,25 +221,25 @@ cut_for(pp::timetable_view table, std::vector<std::int64_t> const& lengths, int 
 //! a stage, each does with its half.
 //! @throws std::invalid_argument for a timetable whose backward passes come in another order
 inline void check_order(pp::timetable_view table, std::string const& name) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
+  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
   // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
   std::vector<int> next(2 * stages, 0);
-  next.resize(4 * stages, pp::first_unit(table.over(), first_of_way(table.extents, 1)));
+  next.resize(4 * stages, pp::first_unit(table.over, first_of_way(table.over.extents, 1)));
   bool const from_last = adds_from_last(table);
   std::vector<bool> shared;
-  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+  for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
     shared.push_back(is_shared_out(table, stage));
   }
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
-    int const chunks = pp::chunks_of(table.over(), what.microbatch);
+    int const chunks = pp::chunks_of(table.over, what.microbatch);
     if (shared[what.stage]) {
       continue;
     }
-    int const first = pp::first_unit(table.over(), what.microbatch);
-    int const unit = from_last ? pp::units(table.over()) - 1 - first - what.chunk
-                               : first + chunks - 1 - what.chunk;
-    std::size_t const way = pp::enters_at_end(table.extents, what.microbatch) ? 1 : 0;
+    int const first = pp::first_unit(table.over, what.microbatch);
+    int const unit =
+      from_last ? pp::units(table.over) - 1 - first - what.chunk : first + chunks - 1 - what.chunk;
+    std::size_t const way = pp::enters_at_end(table.over.extents, what.microbatch) ? 1 : 0;
     for (bool const weights : {false, true}) {
       pp::pass_kind const half =
         weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;

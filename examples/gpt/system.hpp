@@ -67,7 +67,7 @@ void report_pools(options const& o,
   for (named_pool const& each : pools) {
     std::vector<std::int64_t> planned;
     std::vector<std::int64_t> measured;
-    for (int device = 0; device < ran.extents.devices; ++device) {
+    for (int device = 0; device < ran.over.extents.devices; ++device) {
       auto const use = slot_use_of(work, ran, sizes, device, each.of);
       planned.push_back(use.planned);
       measured.push_back(use.measured);

@@ -30,8 +30,8 @@ public:
                 pp::timetable_view table,
                 std::int64_t shards,
                 std::uint64_t seed)
-      : size_(size), microbatches_(table.extents.microbatches) {
-    for (auto const& layers : cut_model(size, table.extents)) {
+      : size_(size), microbatches_(table.over.extents.microbatches) {
+    for (auto const& layers : cut_model(size, table.over.extents)) {
       orders_.push_back(weight_order(table, static_cast<int>(orders_.size())));
       auto& stage = stages_.emplace_back();
       for (std::int64_t number = 0; number < shards; ++number) {

@@ -34,9 +34,9 @@ public:
                   pp::timetable_view table,
                   std::int64_t shards,
                   std::uint64_t seed)
-      : sizes_{size, cut_model(size, table.extents), {0, shards}},
+      : sizes_{size, cut_model(size, table.over.extents), {0, shards}},
         plan_(std::make_shared<pp::plan const>(pp::lower(table, sizes_))) {
-    auto const devices = static_cast<std::size_t>(table.extents.devices);
+    auto const devices = static_cast<std::size_t>(table.over.extents.devices);
     for (std::size_t device = 0; device < devices; ++device) {
       groups_.push_back(std::make_unique<all_reduce_group>(static_cast<std::size_t>(shards)));
     }
@@ -50,7 +50,7 @@ public:
         auto const stage = static_cast<int>(one.stages.size());
         auto& at = one.devices[static_cast<std::size_t>(pp::device_of(table, stage))];
         one.stages.emplace_back(
-          size, layers, table.extents.microbatches, seed, shard_of_stage{number, shards}, at);
+          size, layers, table.over.extents.microbatches, seed, shard_of_stage{number, shards}, at);
       }
       one.runner =
         std::make_unique<pp::thread_runner<std::vector<called_stage>>>(*plan_, one.stages);

@@ -68,13 +68,14 @@ struct tensor_system {
     }
     auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     auto const& named = examples::find_schedule(o.schedule);
-    if (named.weights_travel || table.extents.chunks > 1 || table.view().first_units != nullptr ||
-        table.extents.where == pp::placement::bidirectional ||
-        table.extents.where == pp::placement::custom) {
+    if (named.weights_travel || table.over.extents.chunks > 1 ||
+        table.view().over.first_units != nullptr ||
+        table.over.extents.where == pp::placement::bidirectional ||
+        table.over.extents.where == pp::placement::custom) {
       refuse("want a schedule over whole sequences with one copy of every stage, which " +
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }
-    for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
       (void)weight_order(table, stage);
     }
     return table;

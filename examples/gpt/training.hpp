@@ -167,7 +167,7 @@ training train_steps(options const& o,
     if (counts && (step >= warm_up || result.interrupted)) {
       auto const trace = model.trace();
       result.step_seconds += took.count();
-      for (int device = 0; device < trace.extents.devices; ++device) {
+      for (int device = 0; device < trace.over.extents.devices; ++device) {
         result.idle[static_cast<std::size_t>(device)] += idle_share(trace, device);
       }
       if (result.traces.size() == most_traces) {

@@ -110,9 +110,9 @@ public:
                    pp::timetable_view table,
                    int barriers,
                    std::uint64_t seed)
-      : memories_(static_cast<std::size_t>(table.extents.devices)),
+      : memories_(static_cast<std::size_t>(table.over.extents.devices)),
         sizes_{size, cut_around(size, table, barriers)}, plan_(pp::lower(table, sizes_)) {
-    for (int number = 0; number < pp::stages(table.extents); ++number) {
+    for (int number = 0; number < pp::stages(table.over.extents); ++number) {
       stages_.emplace_back(size,
                            number,
                            sizes_.cut,

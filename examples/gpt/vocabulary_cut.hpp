@@ -29,10 +29,10 @@ struct sharded_cut {
 //! How a timetable of a with_vocabulary schedule cuts the model.
 [[nodiscard]] inline sharded_cut
 cut_around(model_size const& size, pp::timetable_view table, int barriers) {
-  int const shards = table.extents.devices;
-  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.extents.microbatches),
+  int const shards = table.over.extents.devices;
+  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.over.extents.microbatches),
                                           size.sequence);
-  return {shards, pp::stages(table.extents) - 2 * shards, barriers, cut_for(table, lengths)};
+  return {shards, pp::stages(table.over.extents) - 2 * shards, barriers, cut_for(table, lengths)};
 }
 
 //! Bytes [first, last) of the vocabulary.

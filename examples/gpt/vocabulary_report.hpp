@@ -33,7 +33,7 @@ struct vocabulary_system {
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the vocabulary in shards (--with vocabulary-...)");
     auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
-    if (table.view().first_units != nullptr || adds_from_last(table)) {
+    if (table.view().over.first_units != nullptr || adds_from_last(table)) {
       throw std::invalid_argument("the vocabulary in shards wants sequences of equal length, whose "
                                   "gradients add up from the first microbatch on, as those of " +
                                   o.schedule + " do not");

@@ -101,9 +101,10 @@ bool train(char const* name) {
   one_device reference(size);
   // [snippet runner]
   auto const table = pp::make_timetable<Schedule>({devices, microbatches});
-  std::int64_t const message = size.batch * size.tokens / table.extents.chunks * size.width * 8;
+  std::int64_t const message =
+    size.batch * size.tokens / table.over.extents.chunks * size.width * 8;
   pp::uniform_sizes const sizes{.message = message, .totals_bytes = sizeof(double)};
-  auto stages = cut(size, pp::stages(table.extents));
+  auto stages = cut(size, pp::stages(table.over.extents));
   // Every device has one thread of its own, and PyTorch's operators shall not start more.
   pp::thread_runner runner(
     pp::lower(table, sizes), stages, {.on_start = [](int, int) { at::set_num_threads(1); }});

@@ -142,7 +142,7 @@ std::uint64_t answered(counts of) {
 std::uint64_t events_of(pipelining::plan const& work) {
   auto const view = work.view();
   std::uint64_t events = 0;
-  for (int device = 0; device < view.extents.devices; ++device) {
+  for (int device = 0; device < view.over.extents.devices; ++device) {
     auto const steps = view.program_of(device);
     std::vector<bool> has(steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -167,7 +167,7 @@ TEST_CASE("an eager step makes as many calls as it ever did at most") {
     REQUIRE(plans < std::size(eager_totals));
     totals_of_plan const& most = eager_totals[plans++];
     REQUIRE(plan.name == most.plan);
-    auto const ranks = static_cast<std::uint64_t>(plan.work.extents.devices);
+    auto const ranks = static_cast<std::uint64_t>(plan.work.over.extents.devices);
     for (auto const execution : {standin::order::lazy, standin::order::eager})
       for (int const run_ahead : {16, 64}) {
         CAPTURE(run_ahead);
@@ -190,7 +190,7 @@ TEST_CASE("an eager step makes as many calls as it ever did at most") {
 TEST_CASE("a step that is a graph is one launch and one event, whatever is in it") {
   for (named_plan const& plan : test_plans()) {
     CAPTURE(plan.name);
-    auto const ranks = static_cast<std::uint64_t>(plan.work.extents.devices);
+    auto const ranks = static_cast<std::uint64_t>(plan.work.over.extents.devices);
     for (auto const execution : {standin::order::lazy, standin::order::eager}) {
       step_calls over_nccl = of_steps(execution, [&](int steps) {
         (void)run_on_ranks({.work = plan.work, .graph = true, .steps = steps});

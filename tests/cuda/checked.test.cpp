@@ -52,14 +52,14 @@ struct sent_message {
 
 std::vector<sent_message> messages_of(pp::plan const& work) {
   std::vector<sent_message> all;
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     for (pp::item const& step : work.view().program_of(device))
       if (step.what == pp::operation::receive)
         all.push_back({.from = step.peer,
                        .to = device,
                        .sequence = step.sequence,
                        .bytes = static_cast<std::size_t>(step.out_bytes),
-                       .about = pp::describe_subject(step, work.extents.chunks > 1)});
+                       .about = pp::describe_subject(step, work.over.extents.chunks > 1)});
   for (sent_message& one : all)
     one.per_step =
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](sent_message const& other) {

@@ -189,9 +189,9 @@ void break_ranks(deed const& what, queue_case const& queue = {}) {
       (void)run_on_ranks(work);
       CHECK(standin::summary() == "");
       std::vector<std::uint64_t> calls;
-      for (int rank = 0; rank < plan.work.extents.devices; ++rank)
+      for (int rank = 0; rank < plan.work.over.extents.devices; ++rank)
         calls.push_back(standin::calls_of_rank(rank));
-      for (int rank = 0; rank < plan.work.extents.devices; ++rank)
+      for (int rank = 0; rank < plan.work.over.extents.devices; ++rank)
         for (std::uint64_t call = 1 + ++offset % stride;
              call <= calls[static_cast<std::size_t>(rank)];
              call += stride) {
@@ -250,7 +250,7 @@ void break_streams(deed const& what, queue_case const& queue = {.stride = 61}) {
     for (bool const graph : {false, true})
       for (bool const spread : {false, true}) {
         std::vector<int> gpus;
-        for (int d = 0; spread && d < plan.work.extents.devices; ++d)
+        for (int d = 0; spread && d < plan.work.over.extents.devices; ++d)
           gpus.push_back(d);
         streams_case const work{.work = plan.work,
                                 .graph = graph,
@@ -259,7 +259,7 @@ void break_streams(deed const& what, queue_case const& queue = {.stride = 61}) {
                                 .gpus = gpus,
                                 .deadline_ns = 5'000'000};
         // Devices on one GPU share its queue.
-        int const depth = queue.depth * (spread ? 1 : plan.work.extents.devices);
+        int const depth = queue.depth * (spread ? 1 : plan.work.over.extents.devices);
         standin::configure({.launch_depth = depth});
         auto const calls = run_on_streams(work).calls;
         for (std::uint64_t call = 1 + ++offset % stride; call <= calls; call += stride) {

@@ -167,8 +167,8 @@ verdict after_full_queue(mutant const& what, named_plan const& plan, int run_ahe
 verdict after_late_death(mutant const& what, named_plan const& plan) {
   standin::configure({});
   (void)what.on_ranks({.work = plan.work, .steps = 1});
-  auto const passes =
-    standin::calls_of("cudaLaunchKernel") / static_cast<std::uint64_t>(plan.work.extents.devices);
+  auto const passes = standin::calls_of("cudaLaunchKernel") /
+                      static_cast<std::uint64_t>(plan.work.over.extents.devices);
   standin::configure({.execution = standin::order::eager,
                       .faults = {{.function = "cudaLaunchKernel",
                                   .call = passes,

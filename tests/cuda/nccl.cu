@@ -31,7 +31,7 @@ struct rank_memory {
   pp::cuda::device_memory spare{16};
 
   rank_memory(pp::plan_view const& work, int rank) {
-    pp::shape const& extents = work.extents;
+    pp::shape const& extents = work.over.extents;
     for (int s = 0; s < pp::stages(extents); ++s) {
       bool own = false;
       for (int m = 0; m < extents.microbatches; ++m)
@@ -117,11 +117,12 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
   ncclComm_t unused = nullptr;
   std::vector<pp::cuda::registered_communicator> known;
   if (what.all_reduce) {
-    sums = all_ranks(line, "sums", rank, what.work.extents.devices, 4);
+    sums = all_ranks(line, "sums", rank, what.work.over.extents.devices, 4);
     if (what.registered)
       known.push_back({sums, 4});
     if (what.registered_twice > 0) {
-      unused = all_ranks(line, "unused", rank, what.work.extents.devices, what.registered_twice);
+      unused =
+        all_ranks(line, "unused", rank, what.work.over.extents.devices, what.registered_twice);
       known.push_back({unused, what.registered_twice});
     }
   }
@@ -156,7 +157,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
     }
     for (int step = 0; step < what.steps; ++step) {
       if (step == what.freeze_after) {
-        line.barrier("freeze", what.work.extents.devices, what.deadline);
+        line.barrier("freeze", what.work.over.extents.devices, what.deadline);
         if (rank == 0)
           standin::freeze();
       }
@@ -185,7 +186,7 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
         runner.step();
       if (rank < what.timed_ranks) {
         pp::dynamic_timetable const trace = runner.trace();
-        if (rank + 1 == what.work.extents.devices)
+        if (rank + 1 == what.work.over.extents.devices)
           result.traces.push_back(trace);
       }
     }
@@ -197,9 +198,9 @@ void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result&
         pp::cuda::check(ncclCommDestroy(unused), "ncclCommDestroy");
       return;
     }
-    line.barrier("ended", what.work.extents.devices, what.deadline);
+    line.barrier("ended", what.work.over.extents.devices, what.deadline);
     result.findings = standin::summary();
-    line.barrier("seen", what.work.extents.devices, what.deadline);
+    line.barrier("seen", what.work.over.extents.devices, what.deadline);
   }
   memory.read_into(result);
 }
@@ -216,7 +217,7 @@ void note(rank_report& report, std::exception const& failure) {
 } // namespace
 
 nccl_result run_on_ranks(nccl_case const& what) {
-  auto const extents = what.work.view().extents;
+  auto const extents = what.work.view().over.extents;
   nccl_result result;
   result.gradients.resize(static_cast<std::size_t>(pp::stages(extents)));
   result.ranks.resize(static_cast<std::size_t>(extents.devices));

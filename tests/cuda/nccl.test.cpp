@@ -52,7 +52,7 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
             3);
           CHECK(standin::summary() == "");
           CHECK(standin::counters().graph_launches ==
-                (graph ? 2U * static_cast<unsigned>(plan.work.extents.devices) : 0U));
+                (graph ? 2U * static_cast<unsigned>(plan.work.over.extents.devices) : 0U));
           standin::report_leaks();
           CHECK(standin::summary() == "");
         });
@@ -61,7 +61,7 @@ TEST_CASE("ranks compute what one device computes, on every machine, eagerly and
 TEST_CASE("every rank has the times of all passes, eagerly and as a graph") {
   for (bool const graph : {false, true}) {
     named_plan const plan = test_plans().front();
-    int const devices = plan.work.extents.devices;
+    int const devices = plan.work.over.extents.devices;
     standin::configure({});
     auto const result = run_on_ranks({.work = plan.work, .graph = graph, .timed_ranks = devices});
     check_equal(result, plan.expected, 3);
@@ -92,10 +92,10 @@ TEST_CASE("every rank has the times of all passes, eagerly and as a graph") {
 TEST_CASE("a rank that does not ask for the trace ends the others at their deadline") {
   named_plan const plan = test_plans().front();
   standin::configure({});
-  auto const result =
-    run_on_ranks({.work = plan.work, .steps = 1, .timed_ranks = plan.work.extents.devices - 1});
+  auto const result = run_on_ranks(
+    {.work = plan.work, .steps = 1, .timed_ranks = plan.work.over.extents.devices - 1});
   CHECK(result.ranks.front().failure.find("\n  rank 0 waits for the times of rank " +
-                                          std::to_string(plan.work.extents.devices - 1)) !=
+                                          std::to_string(plan.work.over.extents.devices - 1)) !=
         std::string::npos);
   for (rank_report const& rank : result.ranks)
     CHECK(rank.ended);
@@ -196,7 +196,7 @@ TEST_CASE("an output that is not written to its end ends the run in the checked 
             CHECK((rank.failure.find("nccl: rank 0 failed: the ") == 0 &&
                    rank.failure.find(
                      "forward of stage 0, microbatch 1" +
-                     std::string(plan.work.extents.chunks > 1 ? ", chunk 0" : "") +
+                     std::string(plan.work.over.extents.chunks > 1 ? ", chunk 0" : "") +
                      " on device 0 has left the last 16 bytes of its output of 24 bytes "
                      "unwritten, all of which the next stage reads") != std::string::npos));
       }
@@ -225,7 +225,7 @@ TEST_CASE(
       auto const more = counted(3);
       auto const expected = pipelining::count_calls(plan.work);
       int streams = 0; // beside those of passes
-      for (int device = 0; device < plan.work.extents.devices; ++device) {
+      for (int device = 0; device < plan.work.over.extents.devices; ++device) {
         int last = 0;
         for (pipelining::item const& step : plan.work.view().program_of(device))
           last = std::max(last, pipelining::stream_of(step));
@@ -266,7 +266,7 @@ TEST_CASE("a report names the item also inside a graph, by one node per pass and
     standin::configure({});
     (void)run_on_ranks({.work = plan.work, .graph = true, .steps = 2});
     int passes_and_groups = 0;
-    for (int device = 0; device < plan.work.extents.devices; ++device) {
+    for (int device = 0; device < plan.work.over.extents.devices; ++device) {
       auto const steps = plan.work.view().program_of(device);
       for (std::size_t i = 0; i < steps.size(); ++i)
         passes_and_groups += steps[i].what == pipelining::operation::run || i == 0 ||

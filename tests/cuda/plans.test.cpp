@@ -150,7 +150,7 @@ TEST_CASE("steps that are validated afterwards leave the bits of steps that wait
         standin::configure({.execution = order, .seed = 61});
         check_early(plans, plans.what, ranks);
         training_case other = plans.what;
-        for (int device = 0; device < other.work.extents.devices && !ranks; ++device)
+        for (int device = 0; device < other.work.over.extents.devices && !ranks; ++device)
           other.gpus.push_back(device);
         other.checked = other.one_message_stream = ranks;
         standin::configure({.execution = order, .seed = 62, .resident_nccl_kernels = 1});

@@ -172,7 +172,7 @@ using model_type = std::vector<round_stage>;
 
 void run_on_streams(round_case const& what, round_host& host, round_result& result) {
   round_model model(what, host, pp::nothing);
-  std::vector<int> gpus(static_cast<std::size_t>(what.work.extents.devices));
+  std::vector<int> gpus(static_cast<std::size_t>(what.work.over.extents.devices));
   if (what.several_gpus)
     std::iota(gpus.begin(), gpus.end(), 0);
   pp::cuda::stream_runner<model_type, standin::clock> runner(
@@ -187,7 +187,7 @@ void run_on_streams(round_case const& what, round_host& host, round_result& resu
 void run_rank(
   round_case const& what, int rank, round_host& host, memory_board& board, round_result& result) {
   pp::cuda::current_device const scope(rank);
-  int const ranks = what.work.extents.devices;
+  int const ranks = what.work.over.extents.devices;
   memory_store store{board, rank};
   round_model model(what, host, rank);
   pp::cuda::nccl_runner<model_type, memory_store, standin::clock> runner(
@@ -205,7 +205,7 @@ void run_rank(
 
 round_result run_round(round_case const& what) {
   int const layers = std::accumulate(what.backward.begin(), what.backward.end(), 0);
-  round_host host(layers, what.work.extents.microbatches);
+  round_host host(layers, what.work.over.extents.microbatches);
   round_result result;
   auto const guarded = [&result](auto run) {
     try {
@@ -218,7 +218,7 @@ round_result run_round(round_case const& what) {
   memory_board board;
   if (what.ranks)
     for (standin::outcome const& each :
-         standin::run_ranks(what.work.extents.devices, [&](int rank) {
+         standin::run_ranks(what.work.over.extents.devices, [&](int rank) {
            guarded([&] { run_rank(what, rank, host, board, result); });
          }))
       if (each.threw && result.failure.empty())

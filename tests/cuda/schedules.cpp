@@ -166,7 +166,7 @@ std::vector<named_plan> plans_with_shards() {
   auto const add =
     [&plans](std::string const& name, pp::dynamic_timetable const& table, int barriers) {
       auto const expected =
-        run_vocabulary(table.extents.devices, table.extents.microbatches, barriers);
+        run_vocabulary(table.over.extents.devices, table.over.extents.microbatches, barriers);
       add_plans(plans, name, table, expected);
       add_plan<pp::exchanges_at_once>(plans, name, table);
       plans.back().expected = expected;
@@ -183,13 +183,13 @@ std::vector<named_plan> plans_with_shards() {
   // Devices attend for each other: queries and old keys go to a peer and come back inside passes.
   pp::SlimPipeExchange<4> const exchanged;
   auto const table = pp::make_timetable(exchanged, {2, 2});
-  int const stages = pp::stages(table.extents);
+  int const stages = pp::stages(table.over.extents);
   int taken = 0;
   for (int stage = 0; stage < stages; ++stage)
-    taken += exchanged.stage_at(table.extents, stage).taken;
+    taken += exchanged.stage_at(table.over.extents, stage).taken;
   REQUIRE(taken > 0);
   add_plan<pp::communicator_per_pair>(plans, "SlimPipe with its exchange of attention", table);
-  plans.back().expected = run_on_graph(exchanged.edges_of(table.extents), stages, 2);
+  plans.back().expected = run_on_graph(exchanged.edges_of(table.over.extents), stages, 2);
   return plans;
 }
 
@@ -201,7 +201,7 @@ std::vector<named_plan> large_plans(int devices, int microbatches, int words) {
     sizes.message = 8 * words;
     pp::plan work = pp::lower<pp::communicator_per_pair>(table, sizes);
     REQUIRE(pp::prove(work));
-    auto const extents = work.view().extents;
+    auto const extents = work.view().over.extents;
     plans.push_back(
       {name,
        std::move(work),

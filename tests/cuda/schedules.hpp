@@ -53,14 +53,14 @@ void add_plan(std::vector<named_plan>& plans,
   namespace pp = pipelining;
   pp::plan work = pp::lower<Policy>(table, message_words);
   REQUIRE(pp::prove(work));
-  auto const extents = work.view().extents;
+  auto const extents = work.view().over.extents;
   plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
                      std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
                    std::move(work),
                    support::run_sequentially(pp::stages(extents),
                                              extents.microbatches,
                                              extents.chunks,
-                                             table.tables.declared == pp::travelling_weights)});
+                                             table.over.declared == pp::travelling_weights)});
 }
 
 //! @brief Adds the plans of one timetable under all policies that join no exchanges.

@@ -46,7 +46,7 @@ std::vector<standin::configuration> orders() {
 }
 
 std::vector<int> one_gpu_each(pipelining::plan const& work) {
-  std::vector<int> gpus(static_cast<std::size_t>(work.extents.devices));
+  std::vector<int> gpus(static_cast<std::size_t>(work.over.extents.devices));
   std::iota(gpus.begin(), gpus.end(), 0);
   return gpus;
 }
@@ -64,10 +64,10 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
   pp::dynamic_timetable const order = pp::trace_of(work, [](int, std::size_t, bool) { return 0; });
   CHECK(
     std::equal(order.passes.begin(), order.passes.end(), step.passes, step.passes + step.size()));
-  std::vector<double> ends(static_cast<std::size_t>(pp::pass_indices(step.over())), -1);
+  std::vector<double> ends(static_cast<std::size_t>(pp::pass_indices(step.over)), -1);
   double longest = 0;
   for (int i = 0; i < step.size(); ++i) {
-    ends[static_cast<std::size_t>(pp::pass_index(step.over(), step.passes[i]))] = step.ends[i];
+    ends[static_cast<std::size_t>(pp::pass_index(step.over, step.passes[i]))] = step.ends[i];
     longest = std::max(longest, step.ends[i] - step.starts[i]);
   }
   CHECK(longest > 0);
@@ -75,7 +75,7 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
   for (int row = 0; row < step.rows(); ++row)
     for (int i = step.offsets[row]; i < step.offsets[row + 1]; ++i) {
       double ready = i > step.offsets[row] ? step.ends[i - 1] : 0;
-      pp::dependency_list const needed = pp::dependencies(step.over(), step.passes[i]);
+      pp::dependency_list const needed = pp::dependencies(step.over, step.passes[i]);
       for (int k = 0; k < needed.count; ++k)
         ready = std::max(ready, ends[static_cast<std::size_t>(needed.index(k))]);
       wrong += step.starts[i] < ready - 1e-6 || step.ends[i] < step.starts[i] ? 1 : 0;
@@ -246,7 +246,7 @@ TEST_CASE("a stall ends at the deadline and is told with device and pass") {
 
 TEST_CASE("devices may be GPUs in any order, with access to each other where they have it") {
   for (named_plan const& plan : test_plans()) {
-    if (plan.work.extents.devices != 2)
+    if (plan.work.over.extents.devices != 2)
       continue;
     for (std::vector<int> const& gpus : {std::vector{1, 0}, std::vector{1, 2}})
       for (bool const access : {true, false}) {
@@ -465,7 +465,7 @@ TEST_CASE("copies to the host and back go beside the passes: the host waits for 
     auto const& items = plan.work.items;
     auto const count =
       std::count_if(items.begin(), items.end(), [&plan](pipelining::item const& step) {
-        return pipelining::is_copy(plan.work.tables.declared, step);
+        return pipelining::is_copy(plan.work.over.declared, step);
       });
     CHECK((count > 0) == copies);
     std::uint64_t done[2]{};

@@ -78,7 +78,7 @@ struct training_memory {
 };
 
 std::vector<support::trained> untrained(training_case const& what) {
-  int const stages = pp::stages(what.work.extents);
+  int const stages = pp::stages(what.work.over.extents);
   return what.early ? support::untrained(stages, 64) : support::untrained(stages);
 }
 
@@ -158,7 +158,7 @@ void train_rank(training_case const& what,
                 memory_board& board,
                 ncclUniqueId const* ids,
                 training_result& result) {
-  pp::shape const extents = what.work.view().extents;
+  pp::shape const extents = what.work.view().over.extents;
   int const stages = pp::stages(extents);
   int const replica = rank / extents.devices;
   int const device = rank % extents.devices;
@@ -210,7 +210,7 @@ void train_rank(training_case const& what,
 } // namespace
 
 training_result train_on_streams(training_case const& what) {
-  pp::shape const extents = what.work.view().extents;
+  pp::shape const extents = what.work.view().over.extents;
   int const stages = pp::stages(extents);
   training_result result;
   make_room(result, stages);
@@ -246,7 +246,7 @@ training_result train_on_streams(training_case const& what) {
 }
 
 training_result train_on_ranks(training_case const& what) {
-  pp::shape const extents = what.work.view().extents;
+  pp::shape const extents = what.work.view().over.extents;
   training_result result;
   make_room(result, what.replicas * pp::stages(extents));
   memory_board boards[2];

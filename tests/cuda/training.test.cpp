@@ -56,7 +56,7 @@ TEST_CASE("streams train as one device does, eagerly and as a graph, in every or
 TEST_CASE(
   "a stage is told once a step when its gradients are complete, and nothing is added later") {
   for (training_plan const& plan : training_plans()) {
-    pipelining::shape const extents = plan.work.view().extents;
+    pipelining::shape const extents = plan.work.view().over.extents;
     auto last = support::untrained(pipelining::stages(extents));
     support::train_sequentially(last, extents.microbatches, 6);
     support::run_passes(last, 0, extents.microbatches);
@@ -99,7 +99,7 @@ TEST_CASE("hooks set nothing up after the warm-up, and devices may be several") 
     for (bool const graph : {false, true}) {
       CAPTURE(plan.name);
       CAPTURE(graph);
-      std::vector<int> gpus(static_cast<std::size_t>(plan.work.extents.devices));
+      std::vector<int> gpus(static_cast<std::size_t>(plan.work.over.extents.devices));
       for (std::size_t device = 0; device < gpus.size(); ++device)
         gpus[device] = static_cast<int>(device);
       training_case const what{
@@ -148,7 +148,7 @@ TEST_CASE("rows of the totals and tied gradients are checked like other messages
 
 TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
   for (training_plan const& plan : training_plans()) {
-    pipelining::shape const extents = plan.work.view().extents;
+    pipelining::shape const extents = plan.work.view().over.extents;
     if (2 * extents.devices > 8)
       continue;
     int const stages = pipelining::stages(extents);

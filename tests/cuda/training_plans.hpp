@@ -52,7 +52,7 @@ inline std::vector<training_plan> training_plans() {
   namespace pp = pipelining;
   std::vector<training_plan> plans;
   auto const add = [&plans](std::string name, pp::plan work) {
-    pp::shape const extents = work.view().extents;
+    pp::shape const extents = work.view().over.extents;
     auto expected = support::untrained(pp::stages(extents));
     support::train_sequentially(expected, extents.microbatches, 9);
     plans.push_back({std::move(name), std::move(work), std::move(expected)});
@@ -107,7 +107,7 @@ inline int differences(training_result const& one, training_result const& other)
 //! @brief What threads make of a case.
 inline training_result train_on_threads(training_case const& what) {
   namespace pp = pipelining;
-  auto model = support::training_model(pp::stages(what.work.extents));
+  auto model = support::training_model(pp::stages(what.work.over.extents));
   pp::thread_runner runner(what.work, model);
   training_result result;
   for (std::size_t step = 0; step < what.turns.size(); ++step) {
@@ -176,9 +176,9 @@ inline std::vector<early_plans> all_early_plans() {
   std::vector<early_plans> all;
   auto const add = [&all]<class Policy>(std::string name, pp::timetable_view table, Policy) {
     auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
-    int const stages = pp::stages(table.extents);
+    int const stages = pp::stages(table.over.extents);
     auto expected = support::untrained(stages, 64);
-    support::train_planted(expected, table.extents.microbatches, 0, steps);
+    support::train_planted(expected, table.over.extents.microbatches, 0, steps);
     all.push_back({std::move(name),
                    {.work = std::move(plans.first),
                     .given = {{std::move(plans.steady)}, {std::move(plans.last)}},

@@ -130,7 +130,7 @@ std::string hashed(Write write, support::hash_sink sink = {}) {
 
 //! The hashes of one size: a line of the file.
 std::string line_of(section const& of, pp::dynamic_timetable const& table) {
-  support::flow_labels const labels(table.tables.declared);
+  support::flow_labels const labels(table.over.declared);
   std::vector<std::string> messages, memory, dependence;
   support::hash_sink peaks;
   write_peaks(peaks, labels, table);
@@ -301,7 +301,7 @@ int print(std::string const& name, int number, std::string const& variant) {
     order_cache made;
     auto const table = table_of(of, number, made);
     support::text_sink sink;
-    support::flow_labels const labels(table ? table->tables.declared : pp::training);
+    support::flow_labels const labels(table ? table->over.declared : pp::training);
     auto const head = [&sink](char const* layer) {
       sink.word("==");
       sink.word(support::label::of(layer));

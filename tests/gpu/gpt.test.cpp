@@ -86,7 +86,8 @@ gpt::batch random_pieces() {
 constexpr std::uint64_t seed = 7;
 
 gpt::step_cut cut(pp::timetable_view table) {
-  return gpt::step_cut(microbatches(), gpt::cut_sequence(size().sequence, table.extents.chunks))
+  return gpt::step_cut(microbatches(),
+                       gpt::cut_sequence(size().sequence, table.over.extents.chunks))
     .back_from_last(gpt::adds_from_last(table));
 }
 
@@ -525,7 +526,8 @@ TEST_CASE("two copies of a stage add up what both halves of the batch give on th
     machine::begin();
     if (machine::on_model())
       how.workspace_bytes = 256;
-    gpt::step_cut const whole(table.extents.microbatches, gpt::cut_sequence(size().sequence, 1));
+    gpt::step_cut const whole(table.over.extents.microbatches,
+                              gpt::cut_sequence(size().sequence, 1));
     auto model = gpt::on_virtual_devices<machine::clock>(size(), table, whole, seed, how);
     double const loss = model.step(of);
     training_result result{{loss}, model.gradients()};
@@ -578,9 +580,9 @@ TEST_CASE("what the stages lack is refused in one sentence") {
             "64 and 128") != std::string::npos);
   auto const plain = table(pp::OneFOneB{}, 2);
   pp::timetable_view strange = plain;
-  pp::flow own = *strange.declared;
+  pp::flow own = *strange.over.declared;
   own.kinds[pp::index_of(pp::pass_kind::forward)].calls = pp::stage_call::perform;
-  strange.declared = &own;
+  strange.over.declared = &own;
   CHECK(sentence_of(strange, size())
           .find("has no pass that is called forward; choose a schedule of whole layers, whose "
                 "passes are forward and backward, with recomputation, offload and gathered "

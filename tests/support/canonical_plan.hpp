@@ -63,7 +63,7 @@ struct device_text {
       sink.word(name_of(step.about));
       sink.number(what.stage);
     } else if (message) {
-      auto const reader = reader_of(work.over(), what, step.number);
+      auto const reader = reader_of(work.over, what, step.number);
       sink.word(labels.data[static_cast<std::size_t>(reader.product)]);
       for (int const number : {int{what.stage}, int{what.microbatch}, int{what.chunk}})
         sink.number(number);
@@ -87,7 +87,7 @@ struct device_text {
       int product = 0;
       int reader = 0;
       if (passes) {
-        auto const read = reader_of(work.over(), what, step.number);
+        auto const read = reader_of(work.over, what, step.number);
         product = read.product;
         reader = read.stage;
         name = labels.data[static_cast<std::size_t>(product)].hash;
@@ -314,7 +314,7 @@ void write_slots(Sink& sink,
   for (pipelining::sized_slot const& one : at.work.further_outputs(step))
     write("out", one.used);
   if (step.activation != pipelining::nothing)
-    write("keep", {activation_class(*at.work.declared, step.work.kind), step.activation});
+    write("keep", {activation_class(*at.work.over.declared, step.work.kind), step.activation});
   write("keep", {pipelining::slot_class::sequence, step.state});
   write("keep", {pipelining::slot_class::sequence_gradient, step.state_gradient});
   write("keep", {pipelining::slot_class::weight_input, step.weight_input});
@@ -377,7 +377,7 @@ void write_dependence(Sink& sink, device_text const& at) {
 //! datum, by stage, microbatch and chunk of its maker, and by the stage that reads it.
 template <class Sink>
 void write_messages(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     detail::write_lanes(sink, {work, labels, device});
 }
 
@@ -385,7 +385,7 @@ void write_messages(Sink& sink, flow_labels const& labels, pipelining::plan_view
 //! what passes and messages put through them, and the arenas of every device. Not where pools lie.
 template <class Sink>
 void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     sink.word("device");
     sink.number(device);
     sink.word("arena");
@@ -430,7 +430,7 @@ void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view c
 //! Messages of a group and halves of a composite pass are one item: they start together.
 template <class Sink>
 void write_dependence(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     detail::write_dependence(sink, {work, labels, device});
 }
 

@@ -148,10 +148,10 @@ void write_rows(Sink& sink, pipelining::timetable_view const& table, Use use) {
     {pipelining::engine::copy_out, "copy_out"},
     {pipelining::engine::copy_in, "copy_in"},
     {pipelining::engine::network, "network"}};
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     for (auto const& [on, name] : engines) {
-      int const engine_row = table.declared->engine_row[static_cast<int>(on)];
-      int const row = engine_row * table.extents.devices + device;
+      int const engine_row = table.over.declared->engine_row[static_cast<int>(on)];
+      int const row = engine_row * table.over.extents.devices + device;
       if (engine_row < 0 || table.row_size(row) == 0)
         continue;
       sink.word("device");
@@ -192,7 +192,7 @@ template <class Sink>
 void write_peaks(Sink& sink, flow_labels const& labels, pipelining::timetable_view const& table) {
   for (int const pool : labels.sorted) {
     auto const of = static_cast<pipelining::slot_class>(pool);
-    auto const effect = pipelining::detail::effect_on(*table.declared, of);
+    auto const effect = pipelining::detail::effect_on(*table.over.declared, of);
     auto const none = [](int const(&counts)[pipelining::most_kinds]) {
       return std::all_of(std::begin(counts), std::end(counts), [](int n) { return n == 0; });
     };
@@ -200,7 +200,7 @@ void write_peaks(Sink& sink, flow_labels const& labels, pipelining::timetable_vi
       continue;
     sink.word("peaks");
     sink.word(labels.of_pool(pool));
-    for (int device = 0; device < table.extents.devices; ++device)
+    for (int device = 0; device < table.over.extents.devices; ++device)
       sink.number(peak_chunks(table, device, of));
     sink.end_line();
   }

@@ -51,7 +51,7 @@ template <class Policy = pipelining::communicator_per_pair>
 [[nodiscard]] pipelining::plan build(pipelining::shape const& extents,
                                      std::vector<std::vector<line>> const& devices) {
   pipelining::plan result;
-  result.extents = extents;
+  result.over.extents = extents;
   result.policy = Policy::name;
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;

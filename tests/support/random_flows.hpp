@@ -357,7 +357,7 @@ inline std::vector<int> random_kinds(dice& chance, pipelining::flow const& of, b
 //! @brief Fills the rows of a schedule with passes in an order that lets each wait for what is
 //! before it, as far as there is one.
 inline void fill_rows(dice& chance,
-                      pipelining::pipeline const& over,
+                      pipelining::pipeline_view const& over,
                       std::vector<std::vector<pipelining::pass>>& rows) {
   namespace pp = pipelining;
   std::vector<pp::pass> left;

@@ -185,8 +185,8 @@ private:
 
 //! The messages of a plan; its passes never wait, so they are left out.
 [[nodiscard]] inline machine_program messages_of(pipelining::plan_view work) {
-  machine_program result(static_cast<std::size_t>(work.extents.devices));
-  for (int device = 0; device < work.extents.devices; ++device) {
+  machine_program result(static_cast<std::size_t>(work.over.extents.devices));
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     int group = pipelining::nothing; // that goes on
     for (pipelining::item const& step : work.program_of(device)) {
       if (step.what == pipelining::operation::run) {

@@ -21,7 +21,7 @@ class slow_checker {
 public:
   slow_checker(pipelining::timetable_view table, int memory_limit)
       : table_(table), limit_(memory_limit) {
-    for (int device = 0; device < table.extents.devices; ++device)
+    for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
         all_.push_back({table.passes[i], device, i, table.starts[i], table.ends[i]});
   }
@@ -44,18 +44,19 @@ private:
   };
 
   [[nodiscard]] int last_stage() const {
-    auto const& extents = table_.extents;
+    auto const& extents = table_.over.extents;
     return extents.where == pipelining::placement::bidirectional
              ? extents.devices - 1
              : extents.devices * extents.stages_per_device - 1;
   }
   [[nodiscard]] bool exists(seen const& one) const {
-    return one.what.stage <= last_stage() && one.what.microbatch < table_.extents.microbatches &&
-           one.what.chunk < table_.extents.chunks;
+    return one.what.stage <= last_stage() &&
+           one.what.microbatch < table_.over.extents.microbatches &&
+           one.what.chunk < table_.over.extents.chunks;
   }
   // Walks over the devices, stage by stage, instead of computing the place.
   [[nodiscard]] int home(int stage, int microbatch) const {
-    auto const& extents = table_.extents;
+    auto const& extents = table_.over.extents;
     bool const backwards = extents.where == pipelining::placement::bidirectional &&
                            microbatch >= extents.microbatches / 2;
     int device = backwards ? extents.devices - 1 : 0;
@@ -126,7 +127,7 @@ private:
     if (one.what.kind == kind::backward_weight)
       return of(stage, chunk, false);
     return of(stage, chunk, true) && (stage == last_stage() || of(stage + 1, chunk, false)) &&
-           (chunk + 1 == table_.extents.chunks || of(stage, chunk + 1, false));
+           (chunk + 1 == table_.over.extents.chunks || of(stage, chunk + 1, false));
   }
   // The activations held while `one` runs, if it is a forward pass.
   [[nodiscard]] bool fits(seen const& one) const {
@@ -147,8 +148,8 @@ private:
   }
   [[nodiscard]] bool complete() const {
     for (int stage = 0; stage <= last_stage(); ++stage)
-      for (int microbatch = 0; microbatch < table_.extents.microbatches; ++microbatch)
-        for (int chunk = 0; chunk < table_.extents.chunks; ++chunk) {
+      for (int microbatch = 0; microbatch < table_.over.extents.microbatches; ++microbatch)
+        for (int chunk = 0; chunk < table_.over.extents.chunks; ++chunk) {
           int count[4] = {0, 0, 0, 0};
           for (seen const& one : all_)
             if (one.what.stage == stage && one.what.microbatch == microbatch &&

@@ -154,7 +154,7 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
 pp::dynamic_timetable verified(pp::device_orders const& orders, any_cost const& cost) {
   pp::dynamic_timetable table = pp::simulate(orders, cost);
   if (pp::report const verdict = pp::verify(table); !verdict)
-    throw std::invalid_argument(pp::describe(verdict, table.extents.chunks > 1));
+    throw std::invalid_argument(pp::describe(verdict, table.over.extents.chunks > 1));
   return table;
 }
 
@@ -247,12 +247,11 @@ pp::shape shown_extents(schedule_choice const& choice) {
 }
 
 pp::dynamic_timetable by_groups(pp::dynamic_timetable table) {
-  table.extents = groups_as_stages(table.extents);
+  table.over = {.extents = groups_as_stages(table.over.extents)};
   for (pp::pass& each : table.passes)
     each = pp::row_writer::make(each.kind, each.chunk, each.stage);
-  table.tables = {};
-  for (int i = 0; i < table.extents.devices * table.extents.devices; ++i)
-    table.tables.holders.push_back(static_cast<std::uint16_t>(i / table.extents.devices));
+  for (int i = 0; i < table.over.extents.devices * table.over.extents.devices; ++i)
+    table.over.holders.push_back(static_cast<std::uint16_t>(i / table.over.extents.devices));
   return table;
 }
 
@@ -298,21 +297,22 @@ make_named_timetable(schedule_choice const& choice, any_cost const& whole, made_
 pp::dynamic_timetable make_adapted_timetable(pp::device_orders const& read,
                                              schedule_choice const& choice,
                                              any_cost const& cost) {
-  bool const custom = read.extents.where == pp::placement::custom;
+  bool const custom = read.over.extents.where == pp::placement::custom;
   if (choice.adapted == adapter::attention_exchange || choice.adapted == adapter::offload_chunks)
     throw std::invalid_argument("files have no chunks of sequences, which " +
                                 in_adapter("csv", choice.adapted) + " would need");
   if (custom && has_shards(choice.adapted))
     throw std::invalid_argument("a vocabulary in shards wants stages that go round the devices, "
                                 "or down and up; in this file they are elsewhere");
-  placed_schedule given{{read.extents, [&read](any_cost const&) { return read; }}, {}};
+  placed_schedule given{{read.over.extents, [&read](any_cost const&) { return read; }}, {}};
   if (custom)
     given.holder = [&read](pp::shape const&, int stage, int) {
-      return pp::device_of(read.over(), stage);
+      return pp::device_of(read.over, stage);
     };
   return with_adapter(given, choice, [&](auto const& schedule) {
     return verified(
-      pp::make_orders(schedule, {read.extents.devices, read.extents.microbatches}, cost), cost);
+      pp::make_orders(schedule, {read.over.extents.devices, read.over.extents.microbatches}, cost),
+      cost);
   });
 }
 

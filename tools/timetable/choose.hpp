@@ -210,8 +210,7 @@ template <class WithCut, class Costs, class Count>
     other.gigabytes = other.host_gigabytes = 0;
     pipelining::dynamic_timetable const& made = best.table;
     pipelining::dynamic_timetable const again = pipelining::simulate(
-      pipelining::device_orders{made.extents, made.passes, made.offsets, made.tables},
-      costs(other));
+      pipelining::device_orders{made.over, made.passes, made.offsets}, costs(other));
     other.seconds = pipelining::makespan(again);
     if (best.what.gigabytes <= asked.memory_gb && other.seconds >= best.what.seconds)
       continue;

@@ -82,7 +82,7 @@ constexpr int samples = 40;
 double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, double jitter) {
   std::vector<double> times;
   for (int sample = 0; sample < samples; ++sample) {
-    pp::device_orders const orders{table.extents, table.passes, table.offsets, table.tables};
+    pp::device_orders const orders{table.over, table.passes, table.offsets};
     times.push_back(pp::makespan(
       pp::simulate(orders, varying_cost(cost, jitter, static_cast<std::uint64_t>(sample) + 1))));
   }
@@ -370,7 +370,7 @@ void measure(choose_command const& asked,
     options.relief = pp::memory_relief::copy;
   // What waits for exchanges in one order hides them in another.
   pp::cost_table const hidden = cost.without_exchanges();
-  one.bound = pp::least_times(table.over(), hidden, options).makespan.least();
+  one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
 evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
@@ -664,12 +664,11 @@ candidates evaluate_all(choose_command const& asked) {
     try {
       evaluated made = evaluate(asked, calls[i], orders);
       if (asked.search && calls[i].adapted == adapter::none && !is_apart(calls[i]) &&
-          made.table.tables.declared == pp::training)
+          made.table.over.declared == pp::training)
         starts.push_back({result.all.size(),
-                          {made.table.extents,
+                          {std::move(made.table.over),
                            std::move(made.table.passes),
-                           std::move(made.table.offsets),
-                           std::move(made.table.tables)}});
+                           std::move(made.table.offsets)}});
       result.all.push_back(std::move(made.what));
     } catch (std::invalid_argument const& error) {
       result.refused.push_back(label_of(calls[i]) + ": " + error.what());

@@ -93,7 +93,7 @@ void count_packed_memory(choose_command const& asked,
                             0};
     });
     for (int stage = 0; stage < pp::stages(one.extents); ++stage)
-      for (int const holder : pp::holders_of(table.over(), stage))
+      for (int const holder : pp::holders_of(table.over, stage))
         held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
     one.gigabytes = std::max(one.gigabytes, held / 1e9 * asked.memory_gb / asked.room_gb(device));
   }
@@ -111,7 +111,7 @@ void measure_packed(choose_command const& asked,
   if (asked.format == "header")
     one.packed = std::make_shared<packed_pipeline const>(packed_pipeline{microbatches, cost});
   one.bound =
-    pp::least_times(table.over(), cost.without_exchanges(), {.pairs = true}).makespan.least();
+    pp::least_times(table.over, cost.without_exchanges(), {.pairs = true}).makespan.least();
   count_packed_memory(asked, microbatches, table, one);
 }
 
@@ -167,16 +167,16 @@ public:
     return std::vector<int>(static_cast<std::size_t>(extents.chunks), longest_of(cut(extents)));
   }
   [[nodiscard]] packed_model
-  costs(choose_command const& asked, pp::pipeline const& over, candidate const& one) const {
+  costs(choose_command const& asked, pp::pipeline_view const& over, candidate const& one) const {
     return {asked, one, cut(over.extents)};
   }
   void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) const {
-    packing const microbatches = cut(table.extents);
+    packing const microbatches = cut(table.over.extents);
     count_packed_memory(sized_for(asked, microbatches), microbatches, table, one);
   }
   void
   measure(choose_command const& asked, pp::dynamic_timetable const& table, candidate& one) const {
-    packing const microbatches = cut(table.extents);
+    packing const microbatches = cut(table.over.extents);
     measure_packed(sized_for(asked, microbatches),
                    microbatches,
                    table,
@@ -184,7 +184,7 @@ public:
                    one);
   }
   //! All devices at work all the time.
-  [[nodiscard]] double least_time(pp::pipeline const&) const { return work_ / speed_; }
+  [[nodiscard]] double least_time(pp::pipeline_view const&) const { return work_ / speed_; }
   [[nodiscard]] bool is_bounded(candidate const& one) const { return one.groups.empty(); }
 
 private:
@@ -229,7 +229,7 @@ public:
           count_packed_memory(sized, cut, table, other);
         });
       result_.all.push_back(std::move(best.what));
-      if (asked_.search && best.table.tables.declared == pp::training)
+      if (asked_.search && best.table.over.declared == pp::training)
         keep_start(std::move(best.table), whole);
     } catch (std::invalid_argument const& error) {
       result_.refused.push_back(one.label + ": " + error.what());
@@ -275,11 +275,9 @@ private:
     });
     if (found == starts_.end())
       found = starts_.insert(starts_.end(), {whole, {}});
-    found->starts.push_back({result_.all.size() - 1,
-                             {table.extents,
-                              std::move(table.passes),
-                              std::move(table.offsets),
-                              std::move(table.tables)}});
+    found->starts.push_back(
+      {result_.all.size() - 1,
+       {std::move(table.over), std::move(table.passes), std::move(table.offsets)}});
   }
   void say(std::string const& label) {
     line_.say(std::to_string(result_.all.size() + result_.refused.size()) + " so far, " + label);

@@ -46,7 +46,7 @@ public:
     return cut_sequence(asked_, extents.chunks);
   }
   [[nodiscard]] pp::cost_table
-  costs(choose_command const& asked, pp::pipeline const&, candidate const& one) const {
+  costs(choose_command const& asked, pp::pipeline_view const&, candidate const& one) const {
     return costs_of(asked, one);
   }
   void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) const {
@@ -58,7 +58,7 @@ public:
     one.latency = cost.latency();
     examples::measure(asked, table, cost, one);
   }
-  [[nodiscard]] double least_time(pp::pipeline const& over) const {
+  [[nodiscard]] double least_time(pp::pipeline_view const& over) const {
     return pp::least_of_cuts(bound_.layers, bound_.speeds, 0, over);
   }
   //! Not where a layer is cut, or moves.

@@ -49,21 +49,21 @@ public:
       return each == asked_.gpus.front();
     });
   }
-  [[nodiscard]] std::vector<int> start(pipelining::pipeline const& over,
+  [[nodiscard]] std::vector<int> start(pipelining::pipeline_view const& over,
                                        std::vector<int> const& places) const {
     return cuts_of_layers(placed_gpus(asked_, places), over.extents, false).front();
   }
-  [[nodiscard]] auto costs(pipelining::pipeline const& over,
+  [[nodiscard]] auto costs(pipelining::pipeline_view const& over,
                            pipelining::arrangement const& how) const {
     return work_.costs(placed_gpus(asked_, how.places), over, candidate_of(over.extents, how));
   }
   [[nodiscard]] double excess(pipelining::timetable_view table,
                               pipelining::arrangement const& how) const {
-    candidate one = candidate_of(table.extents, how);
+    candidate one = candidate_of(table.over.extents, how);
     work_.count_memory(placed_gpus(asked_, how.places), table, one);
     return std::max(0.0, one.gigabytes - asked_.memory_gb);
   }
-  [[nodiscard]] double least_time(pipelining::pipeline const& over) const {
+  [[nodiscard]] double least_time(pipelining::pipeline_view const& over) const {
     return work_.least_time(over);
   }
   [[nodiscard]] candidate candidate_of(pipelining::shape const& extents,
@@ -120,7 +120,7 @@ void add_searched(choose_command const& asked,
   if (best.excess > 0 || best.makespan > fastest * (1 - least_gain))
     return;
   candidate const& from = found.all[starts[best.start].candidate];
-  candidate one = model.candidate_of(best.table.extents, best.how);
+  candidate one = model.candidate_of(best.table.over.extents, best.how);
   one.choice = from.choice;
   one.label = from.label + (best.own_order ? ", order searched" : ", cut anew");
   if (!std::is_sorted(best.how.places.begin(), best.how.places.end()))

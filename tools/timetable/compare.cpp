@@ -45,7 +45,7 @@ compared compare_one(command const& asked, std::string const& name) {
     double const held = static_cast<double>(pp::stages(shown_extents(choice))) / choice.devices;
     own.choice.memory_limit = share * held;
     made_table const made = make_like(own, name, asked.cost);
-    result.extents = made.table.extents;
+    result.extents = made.table.over.extents;
     result.found = pp::figures_of(made.table, made.about());
     result.least_makespan = bounds_of(made).makespan.least();
     result.found.peak_activations /= held;

@@ -50,12 +50,12 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   if (schedule.weights_travel)
     table = by_groups(std::move(table));
   row.makespan = pp::makespan(table);
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     row.peak = std::max(row.peak, pp::peak_activation_chunks(table, device));
-  pp::shape const& extents = table.extents;
+  pp::shape const& extents = table.over.extents;
   pp::bound_options options;
   options.memory_limit = (row.peak + 1e-9) / extents.chunks;
-  row.least = pp::least_times(table.over(), asked.cost, options).makespan.least();
+  row.least = pp::least_times(table.over, asked.cost, options).makespan.least();
   row.proven = row.least >= row.makespan * (1 - 1e-9);
   if (row.proven || extents.chunks > 1 || pp::routes(extents) > 1)
     return row;

@@ -164,7 +164,7 @@ double pieces_of_share(pp::shape const& extents) {
 }
 
 pp::uniform_cost work_of_share(made_table const& made) {
-  double const pieces = pieces_of_share(made.table.extents);
+  double const pieces = pieces_of_share(made.table.over.extents);
   return part_of(made.cost, pieces, 1);
 }
 
@@ -181,7 +181,7 @@ double busiest_work(pp::timetable_view table, any_cost const& hidden) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (pp::stages_go_one_way(*table.declared)) { // their paths are not known
+  if (pp::stages_go_one_way(*table.over.declared)) { // their paths are not known
     pp::time_bound const busiest{.work = busiest_work(table, made.model)};
     return {busiest, busiest};
   }
@@ -196,18 +196,19 @@ pp::time_bounds bounds_of(made_table const& made) {
                             .pairs = made.cost.overlapped_pair >= 0};
   // Beyond this the paths of memory take seconds; the bounds without a limit are fast.
   constexpr std::int64_t most_units = 1024;
-  pp::flow const& declared = *table.declared;
+  pp::flow const& declared = *table.over.declared;
   bool const plain =
     !declared[pp::pass_kind::recompute].exists() && !declared[pp::pass_kind::copy_out].exists();
-  bool const small = std::int64_t{pp::stages(table.extents)} * table.extents.chunks <= most_units;
+  bool const small =
+    std::int64_t{pp::stages(table.over.extents)} * table.over.extents.chunks <= most_units;
   // What chunks of unequal sequences take is not known here.
-  if (plain && small && table.first_units == nullptr) {
+  if (plain && small && table.over.first_units == nullptr) {
     double peak = 0;
-    for (int device = 0; device < table.extents.devices; ++device)
+    for (int device = 0; device < table.over.extents.devices; ++device)
       peak = std::max(peak, pp::peak_activations(table, device, made.about()));
     options.memory_limit = peak * (1 + 1e-12);
   }
-  return pp::least_times(table.over(), exposed ? any_cost(hidden) : made.model, options);
+  return pp::least_times(table.over, exposed ? any_cost(hidden) : made.model, options);
 }
 
 schedule_choice choice_for(schedule_choice const& choice, std::string const& name) {
@@ -249,10 +250,10 @@ made_table make(command const& asked) {
   if (asked.choice.name != "csv")
     return make_named(asked, asked.choice, asked.cost);
   pp::pytorch_schedule const file = pp::read_pytorch_csv(read_file(asked.file));
-  check_size(file.orders.extents, asked.format);
+  check_size(file.orders.over.extents, asked.format);
   made_table made{in_adapter("csv", asked.choice.adapted), {}, asked.cost, asked.cost};
   if (asked.measured)
-    take_measured(made, *asked.measured, file.orders.extents);
+    take_measured(made, *asked.measured, file.orders.over.extents);
   else
     made.model_of = [](pp::uniform_cost const& now) { return now; };
   made.table = pp::make_timetable(file, made.model);

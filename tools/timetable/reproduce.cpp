@@ -135,7 +135,7 @@ std::string post_validation() {
 
 //! From the start of the first pass of a microbatch on a stage to the end of its last, at most.
 double longest_life(pp::timetable_view table, int microbatch) {
-  std::vector<double> first(static_cast<std::size_t>(pp::stages(table.extents)), HUGE_VAL);
+  std::vector<double> first(static_cast<std::size_t>(pp::stages(table.over.extents)), HUGE_VAL);
   std::vector<double> last(first.size(), 0);
   for (int i = 0; i < table.size(); ++i)
     if (table.passes[i].microbatch == microbatch) {
@@ -168,7 +168,7 @@ std::string controllable_memory() {
     auto const add =
       [&](char const* name, auto const& schedule, double life, double peak, double bubble) {
         pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
-        int const held = table.extents.stages_per_device;
+        int const held = table.over.extents.stages_per_device;
         line row{name, std::to_string(p)};
         compare(row, life, longest_life(table, 2 * p), 0);
         compare(row, peak, pp::to_double(pp::peak_activations(table)) / held, 2);
@@ -212,8 +212,8 @@ double gigabytes(Schedule const& schedule,
                  std::vector<int> const& lengths) {
   pp::pipeline_size const size{devices, 4 * devices};
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size);
-  std::vector<int> const layers(static_cast<std::size_t>(pp::stages(table.extents)),
-                                model.layers / pp::stages(table.extents));
+  std::vector<int> const layers(static_cast<std::size_t>(pp::stages(table.over.extents)),
+                                model.layers / pp::stages(table.over.extents));
   std::vector<pp::stage_bytes> bytes;
   for (pp::stage_content const& content : pp::stage_contents(layers))
     bytes.push_back(pp::predict_bytes(model, setup, content, lengths));
@@ -223,7 +223,7 @@ double gigabytes(Schedule const& schedule,
     double held = pp::peak_activation_bytes(table, device, [&](pp::pass const& what) {
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     });
-    for (int stage = 0; stage < pp::stages(table.extents); ++stage)
+    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage)
       if (pp::device_of(table, stage) == device)
         held += static_cast<double>(bytes[static_cast<std::size_t>(stage)].resident());
     most = std::max(most, held / 1e9);
@@ -377,10 +377,10 @@ std::string dual_pipe() {
         (stages / 2 - 1) * (c.overlapped_pair + backward - 3 * c.backward_weight);
       auto const add = [&](char const* name, pp::timetable_view table) {
         double busy = HUGE_VAL;
-        for (int device = 0; device < table.extents.devices; ++device)
+        for (int device = 0; device < table.over.extents.devices; ++device)
           busy = std::min(busy, pp::busy(table, device));
         line row{name,
-                 std::to_string(stages) + ", " + std::to_string(table.extents.microbatches),
+                 std::to_string(stages) + ", " + std::to_string(table.over.extents.microbatches),
                  each.text};
         compare(row, formula, pp::makespan(table) - busy, 0);
         compare(row, stages + 1, pp::to_double(pp::peak_activations(table)), 0);

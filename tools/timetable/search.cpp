@@ -37,7 +37,7 @@ struct group {
   pp::found_order found;
   bool searched = false;
 
-  [[nodiscard]] pp::shape const& extents() const { return starts.front().extents; }
+  [[nodiscard]] pp::shape const& extents() const { return starts.front().over.extents; }
 };
 
 std::string describe(pp::shape const& extents) {
@@ -57,7 +57,7 @@ std::string describe(pp::shape const& extents) {
 
 int peak_of(pp::timetable_view table) {
   int peak = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     peak = std::max(peak, pp::peak_activation_chunks(table, device));
   return peak;
 }
@@ -97,7 +97,7 @@ void add_start(std::vector<group>& groups,
     cost = costs;
   }
   pp::device_orders orders = schedule.orders(choice, cost);
-  if (orders.tables.declared != pp::training)
+  if (orders.over.declared != pp::training)
     return;
   bool const halves =
     std::any_of(orders.passes.begin(), orders.passes.end(), [](pp::pass const& p) {
@@ -106,9 +106,9 @@ void add_start(std::vector<group>& groups,
   if (halves && !asked.search.split_backward)
     return;
   auto const same = std::find_if(groups.begin(), groups.end(), [&orders](group const& each) {
-    return each.extents() == orders.extents &&
-           each.starts.front().tables.holders == orders.tables.holders &&
-           each.starts.front().tables.first_units == orders.tables.first_units;
+    return each.extents() == orders.over.extents &&
+           each.starts.front().over.holders == orders.over.holders &&
+           each.starts.front().over.first_units == orders.over.first_units;
   });
   group& mine = same != groups.end() ? *same : groups.emplace_back();
   mine.cost = cost;
@@ -209,10 +209,7 @@ private:
     double const others = best();
     std::vector<pp::device_orders> starts = each.starts;
     if (each.searched)
-      starts = {{each.found.table.extents,
-                 each.found.table.passes,
-                 each.found.table.offsets,
-                 each.found.table.tables}};
+      starts = {{each.found.table.over, each.found.table.passes, each.found.table.offsets}};
     try {
       pp::found_order found =
         pp::search_order(std::span<pp::device_orders const>(starts),

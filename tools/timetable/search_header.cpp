@@ -25,8 +25,8 @@ char const* word_of(pp::placement where) {
 void append_order_type(std::string& out,
                        pp::dynamic_timetable const& table,
                        std::string const& made) {
-  pp::shape const& extents = table.extents;
-  if (!table.tables.holders.empty() || !table.tables.first_units.empty())
+  pp::shape const& extents = table.over.extents;
+  if (!table.over.holders.empty() || !table.over.first_units.empty())
     throw usage_error(made + ": the format header is for placements with a name; use csv or json");
   pp::append(out, "inline constexpr int devices = ", extents.devices, ";\n");
   pp::append(out, "inline constexpr int microbatches = ", extents.microbatches, ";\n\n");

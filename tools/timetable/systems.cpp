@@ -124,7 +124,7 @@ traffic traffic_of(choose_command const& asked, evaluated const& made) {
                                               asked.setup.sequence));
   };
   double const of_token = 3.0 * sizeof(float) * asked.setup.sequences;
-  pp::pipeline const over = table.over();
+  pp::pipeline_view const over = table.over;
   traffic sum;
   std::set<std::tuple<int, bool, bool, int>>
     exchanged; // datum, made or read by a group, first or last, unit

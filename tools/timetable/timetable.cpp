@@ -121,10 +121,11 @@ void write_page(examples::command const& asked, examples::made_table const& made
     lines.push_back(line_of(each));
     title += (title.empty() ? "" : " and ") + each.name;
     if (asked.sizes_given)
-      lines.back().slot_sizes = slot_sizes(asked.sizes, made.table.extents, each.table.extents);
+      lines.back().slot_sizes =
+        slot_sizes(asked.sizes, made.table.over.extents, each.table.over.extents);
     else if (lines.size() > 1)
       lines.back().slot_sizes =
-        slot_sizes({1, 1, 1, 1, 1, 0, 0}, made.table.extents, each.table.extents);
+        slot_sizes({1, 1, 1, 1, 1, 0, 0}, made.table.over.extents, each.table.over.extents);
   }
   pp::write_html(out, lines, {title, "", asked.sizes_given});
 }

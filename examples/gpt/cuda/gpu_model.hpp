@@ -52,13 +52,13 @@ struct gpu_slots {
             how.shard,
             size,
             cut_for(table, lengths),
-            how.barriers || how.exchange ? cut_layers(size.layers, pp::stages(table.extents))
-                                         : cut_model(size, table.extents),
+            how.barriers || how.exchange ? cut_layers(size.layers, pp::stages(table.over.extents))
+                                         : cut_model(size, table.over.extents),
             totals_bytes,
             std::move(around),
             gathered_slots_of(size, table, how),
             how.exchange,
-            table.extents};
+            table.over.extents};
   }
 };
 
@@ -144,7 +144,7 @@ public:
       : tokens_(cut.tokens()), copies_(how.copies), clipping_(how.clip != nullptr),
         over_rows_(how.over_rows), shard_(how.shard), row_count_(rows_behind(table, how)),
         rows_(row_count_ * row_bytes), stages_(make_gpu_stages(size, table, cut, seed, how, only)),
-        called_(to_call(table.extents, stages_, how)),
+        called_(to_call(table.over.extents, stages_, how)),
         plans_(plan_maker<gpu_slots>{{size, how, Called::totals_bytes},
                                      how.clip != nullptr && how.clip->early},
                table,
@@ -301,7 +301,7 @@ private:
   static constexpr auto row_bytes = static_cast<std::int64_t>(sizeof(gradient_row));
   //! Of the totals of clipping behind the plan.
   static std::int64_t rows_behind(pp::timetable_view table, gpu_run const& how) {
-    return how.clip == nullptr || clips ? 0 : pp::stages(table.extents) * how.shard.of;
+    return how.clip == nullptr || clips ? 0 : pp::stages(table.over.extents) * how.shard.of;
   }
   //! What the plan does where every stage has one copy and one shard. Of two copies, which have the
   //! same gradients, the first ones have rows.
@@ -372,7 +372,7 @@ on_virtual_devices(model_size const& size,
   int gpu = 0;
   pp::cuda::check(cudaGetDevice(&gpu), "cudaGetDevice");
   pp::cuda::streams const over{
-    .gpus = std::vector<int>(static_cast<std::size_t>(table.extents.devices), gpu),
+    .gpus = std::vector<int>(static_cast<std::size_t>(table.over.extents.devices), gpu),
     .graph = how.graph,
     .warm_up = 1,
     .guarded = how.guarded,

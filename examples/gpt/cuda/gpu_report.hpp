@@ -117,7 +117,7 @@ int report_run(gpu_options const& chosen,
 //! shards. Elsewhere it follows the sums over copies and shards.
 //! @throws std::invalid_argument where steps are to be validated without
 [[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
-  bool const can = pp::routes(table.extents) == 1 && !has_shards_of_stages(o);
+  bool const can = pp::routes(table.over.extents) == 1 && !has_shards_of_stages(o);
   if (o.post_validation && !can) {
     throw std::invalid_argument(
       "--post-validation validates steps that are part of the plan, which "
@@ -148,7 +148,7 @@ step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
   }
   auto cut = cut_around(o.size, table, *barriers);
   cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
-                      cut_sequence(o.size.sequence, table.extents.chunks));
+                      cut_sequence(o.size.sequence, table.over.extents.chunks));
   sharded_device device(o.size, cut, seed_of(o));
   double const loss = device.step(pieces);
   return {loss, all_gradients_of(device)};

@@ -83,7 +83,7 @@ void check(model_size const& size, pp::timetable_view table) {
       "recomputation, offload and gathered weights");
   };
   for (int i = 0; i < table.size(); ++i) {
-    auto const& kind = (*table.declared)[table.passes[i].kind];
+    auto const& kind = (*table.over.declared)[table.passes[i].kind];
     if (kind.calls > pp::stage_call::scatter_gradients) {
       refuse(std::string("no pass that is called ") + kind.word.c_str());
     }
@@ -126,7 +126,7 @@ public:
                   step_cut const& cut,
                   Sizes const& sizes,
                   gpu_run const& how)
-      : size_(size), how_(how), all_(static_cast<std::size_t>(table.extents.devices)) {
+      : size_(size), how_(how), all_(static_cast<std::size_t>(table.over.extents.devices)) {
     for (int i = 0; i < table.size(); ++i) {
       auto what = table.passes[i];
       what.chunk = how.any_chunks ? std::uint16_t{0} : what.chunk;
@@ -171,13 +171,13 @@ gpu_stages make_stages(model_size const& size,
                        std::uint64_t seed,
                        gpu_run const& how,
                        std::optional<int> only) {
-  auto const held = cut_layers(size.layers, pp::stages(table.extents));
+  auto const held = cut_layers(size.layers, pp::stages(table.over.extents));
   auto const own = size_of_shard(size, how.shard);
   step_cut const whole(cut.microbatches(), cut_sequence(size.sequence, 1));
   auto const& largest = how.any_chunks ? whole : cut;
   on_gpu::slot_sizes<Element> const slots{size, own, largest, held};
   work_of_devices<Element> works(size, table, largest, slots, how);
-  gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
+  gpu_stages made(static_cast<std::size_t>(pp::routes(table.over.extents)));
   device_memory<float> on_host;
   auto const make = [&](auto& host, int device, layer_range const& layers, step_cut const& seen) {
     auto const& work = works.of(device);
@@ -198,8 +198,8 @@ gpu_stages make_stages(model_size const& size,
         AtWork{work, {host, size, layers, seen, how, *work[0], work[1].get(), before}}, how);
     };
   for (std::size_t way = 0; way < made.size(); ++way) {
-    int const first = first_of_way(table.extents, way);
-    auto const seen = cut.seen(first, first_of_way(table.extents, way + 1));
+    int const first = first_of_way(table.over.extents, way);
+    auto const seen = cut.seen(first, first_of_way(table.over.extents, way + 1));
     for (auto const& layers : held) {
       int const device = pp::device_of(table, static_cast<int>(made[way].size()), first);
       if (device != only.value_or(device)) {
@@ -230,10 +230,10 @@ gpu_stages make_cut_layers(model_size const& size,
                            std::uint64_t seed,
                            gpu_run const& how,
                            std::optional<int> only) {
-  auto const held = cut_model(size, table.extents);
+  auto const held = cut_model(size, table.over.extents);
   on_gpu::helix_slot_sizes<Element> const slots{size, cut, held};
   work_of_devices<Element> works(size, table, cut, slots, how);
-  gpu_stages made(static_cast<std::size_t>(pp::routes(table.extents)));
+  gpu_stages made(static_cast<std::size_t>(pp::routes(table.over.extents)));
   device_memory<float> on_host;
   for (std::size_t way = 0; way < made.size(); ++way) {
     for (auto const& layers : held) {
@@ -269,15 +269,15 @@ gpu_stages make_exchanged(model_size const& size,
                           std::uint64_t seed,
                           gpu_run const& how,
                           std::optional<int> only) {
-  auto const slots = exchanged_sizes_of<Element>(size, *how.exchange, table.extents);
-  step_cut const cut(table.extents.microbatches, slots.chunks);
+  auto const slots = exchanged_sizes_of<Element>(size, *how.exchange, table.over.extents);
+  step_cut const cut(table.over.extents.microbatches, slots.chunks);
   step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
   work_of_devices<Element> works(size, table, largest, slots, how);
   gpu_stages made(1);
   device_memory<float> on_host;
   std::vector<std::shared_ptr<on_gpu::exchanged_layer<Element>>> layers(
     static_cast<std::size_t>(size.layers));
-  for (int number = 0; number < pp::stages(table.extents); ++number) {
+  for (int number = 0; number < pp::stages(table.over.extents); ++number) {
     int const device = pp::device_of(table, number);
     if (device != only.value_or(device)) {
       made.front().push_back(nullptr);
@@ -315,7 +315,7 @@ gpu_stages make_pieces(model_size const& size,
   work_of_devices<Element> works(size, table, cut.step, slots, how);
   gpu_stages made(1);
   device_memory<float> on_host;
-  for (int number = 0; number < pp::stages(table.extents); ++number) {
+  for (int number = 0; number < pp::stages(table.over.extents); ++number) {
     int const device = pp::device_of(table, number);
     if (device != only.value_or(device)) {
       made.front().push_back(nullptr);
@@ -351,7 +351,7 @@ gpu_stages make_gpu_stages(model_size const& size,
     return bf16 ? make_exchanged<__nv_bfloat16>(size, table, seed, how, only)
                 : make_exchanged<float>(size, table, seed, how, only);
   }
-  if (cuts_layers(cut_model(size, table.extents))) {
+  if (cuts_layers(cut_model(size, table.over.extents))) {
     return bf16 ? make_cut_layers<__nv_bfloat16>(size, table, cut, seed, how, only)
                 : make_cut_layers<float>(size, table, cut, seed, how, only);
   }
@@ -362,12 +362,12 @@ gpu_stages make_gpu_stages(model_size const& size,
 gathered_slots
 gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
   gathered_slots found;
-  if (!table.declared->scatters) {
+  if (!table.over.declared->scatters) {
     return found;
   }
   auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
   auto const pieces = how.home == weights_home::host ? 1 : group;
-  for (layer_range const& held : cut_layers(size.layers, pp::stages(table.extents))) {
+  for (layer_range const& held : cut_layers(size.layers, pp::stages(table.over.extents))) {
     on_gpu::gathered_bytes bytes;
     if (gathers_weights_of(table, static_cast<int>(found.weights.size()))) {
       bytes = how.numbers == operands::bf16

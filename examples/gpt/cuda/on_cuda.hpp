@@ -100,17 +100,17 @@ bool compare_schedules(gpu_options const& o, batch const& pieces) {
   }
   for (auto const& name : names) {
     auto const table = timetable_of(c, name);
-    bool const halves = table.extents.where == pp::placement::bidirectional;
+    bool const halves = table.over.extents.where == pp::placement::bidirectional;
     auto step = step_of<Clock>(o, table, pieces);
     auto const copies = take_copies(step.gradients, host.size());
     auto const [beside, is_first] =
-      first.try_emplace({table.extents.chunks, halves, adds_from_last(table)}, step);
+      first.try_emplace({table.over.extents.chunks, halves, adds_from_last(table)}, step);
     auto const different = differences(step.gradients, beside->second.gradients) +
                            (halves ? differences(copies, step.gradients) : 0);
     double const error = relative_error(step.gradients, host);
     std::printf("  %-13s %6d  %8.4f  %17.3f %%  %s\n",
                 name.c_str(),
-                table.extents.chunks,
+                table.over.extents.chunks,
                 step.loss,
                 100 * error,
                 is_first ? "(the first)" : std::to_string(different).c_str());

@@ -123,7 +123,7 @@ struct place_in_run {
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
     return place.shard == 0 && place.replica == 0 &&
-           place.device == pp::device_of(table, pp::stages(table.extents) - 1);
+           place.device == pp::device_of(table, pp::stages(table.over.extents) - 1);
   }
   //! A number of every rank, where the run is reported; else none. Collective.
   [[nodiscard]] std::vector<double>
@@ -183,10 +183,10 @@ template <class Read>
 [[nodiscard]] std::vector<float>
 gradients_of_device(pp::timetable_view table, int device, Read read) {
   std::vector<float> mine;
-  std::size_t const copies = table.extents.where == pp::placement::bidirectional ? 2 : 1;
+  std::size_t const copies = table.over.extents.where == pp::placement::bidirectional ? 2 : 1;
   for (std::size_t way = 0; way < copies; ++way) {
-    for (int s = 0; s < pp::stages(table.extents); ++s) {
-      if (pp::device_of(table, s, first_of_way(table.extents, way)) == device) {
+    for (int s = 0; s < pp::stages(table.over.extents); ++s) {
+      if (pp::device_of(table, s, first_of_way(table.over.extents, way)) == device) {
         std::vector<float> const some = read(way, s);
         mine.insert(mine.end(), some.begin(), some.end());
       }
@@ -199,17 +199,17 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
 //! alone.
 [[nodiscard]] inline pp::rank_group copies_of_rank(pp::timetable_view table,
                                                    pp::rank_group const& pipeline) {
-  int const mirrored = table.extents.devices - 1 - pipeline.index;
+  int const mirrored = table.over.extents.devices - 1 - pipeline.index;
   int const first = std::min(pipeline.index, mirrored);
   auto const rank_at = [&](int device) { return pipeline.ranks[static_cast<std::size_t>(device)]; };
   std::string const name = pipeline.name + "/copies " + std::to_string(first);
-  if (table.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
+  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index) {
     return {pipeline.index, 0, name, {rank_at(pipeline.index)}};
   }
   return {first,
           pipeline.index == first ? 0 : 1,
           name,
-          {rank_at(first), rank_at(table.extents.devices - 1 - first)}};
+          {rank_at(first), rank_at(table.over.extents.devices - 1 - first)}};
 }
 
 //! A rank by itself.

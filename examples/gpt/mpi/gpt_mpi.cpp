@@ -324,13 +324,13 @@ exit_status train_stages(rank_run& run) {
     }
   }
   return hold(run, {std::move(gradients), std::move(weights)}, [&] {
-    bool const halves = table.extents.where == pp::placement::bidirectional;
+    bool const halves = table.over.extents.where == pp::placement::bidirectional;
     auto const cut = [&](std::size_t at) {
       return cut_whole(sizes[at].lengths).back_from_last(adds_from_last(table));
     };
     // The norm adds up stage by stage.
     auto const stages =
-      o.clip != 0 ? cut_model(o.size, table.extents) : cut_layers(o.size.layers, 1);
+      o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
     single_device<float> device(o.size, stages, cut(0), run.seed(), halves);
     std::int64_t taken = 0;
     return train_alone(
@@ -391,7 +391,7 @@ exit_status train_tensor(rank_run& run) {
   using device = shard_device<shard_sums>;
   left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
   device& here = *kept;
-  shard_sizes const sizes{o.size, cut_model(o.size, table.extents), which};
+  shard_sizes const sizes{o.size, cut_model(o.size, table.over.extents), which};
   using stage = tensor_stage<shard_sums>;
   left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
     auto const& layers = sizes.stages[static_cast<std::size_t>(number)];

@@ -52,7 +52,7 @@ public:
                    bool early = false)
       : replicas_(replicas), copies_{pipeline, {&line, options.deadline, "the other copies"}},
         places_(make_places(size, table, lengths, seed, device)), homes_(make_homes(table)),
-        reports_loss_(device == pp::device_of(table, pp::stages(table.extents) - 1)),
+        reports_loss_(device == pp::device_of(table, pp::stages(table.over.extents) - 1)),
         plans_(plan_maker<host_slots>{{size, Place::totals_bytes}, early},
                table,
                lengths,
@@ -190,11 +190,11 @@ private:
   }
 
   static std::vector<std::vector<int>> make_homes(pp::timetable_view table) {
-    bool const copies = table.extents.where == pp::placement::bidirectional;
+    bool const copies = table.over.extents.where == pp::placement::bidirectional;
     std::vector<std::vector<int>> homes(copies ? 2 : 1);
     for (std::size_t way = 0; way < homes.size(); ++way) {
-      for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
-        homes[way].push_back(pp::device_of(table, stage, first_of_way(table.extents, way)));
+      for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
+        homes[way].push_back(pp::device_of(table, stage, first_of_way(table.over.extents, way)));
       }
     }
     return homes;
@@ -205,7 +205,7 @@ private:
                                  std::vector<std::int64_t> const& lengths,
                                  std::uint64_t seed,
                                  int device) {
-    pp::shape const& extents = table.extents;
+    pp::shape const& extents = table.over.extents;
     bool const copies = extents.where == pp::placement::bidirectional;
     std::vector<Place> places;
     for (auto const& layers : cut_model(size, extents)) {

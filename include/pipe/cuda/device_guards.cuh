@@ -115,8 +115,8 @@ private:
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
       if (step.what != operation::run || step.about != subject::pass ||
-          is_copy(*work.declared, step) ||
-          (*work.declared)[step.work.kind].calls == stage_call::recompute)
+          is_copy(*work.over.declared, step) ||
+          (*work.over.declared)[step.work.kind].calls == stage_call::recompute)
         continue;
       auto const add = [&](slot const& into, std::int64_t bytes) {
         if (into.index != nothing && bytes > 0 && slots.guards(into.of))
@@ -145,7 +145,7 @@ private:
         continue;
       item const& step =
         slots_.work.program_of(slots_.device)[static_cast<std::size_t>(each.item_index)];
-      throw guard_error("the " + describe_subject(step, slots_.work.extents.chunks > 1) +
+      throw guard_error("the " + describe_subject(step, slots_.work.over.extents.chunks > 1) +
                         " on device " + std::to_string(slots_.device) + " has left the last " +
                         std::to_string(kept(each)) + " bytes of its output of " +
                         std::to_string(each.bytes) +
@@ -230,7 +230,7 @@ private:
           });
       if (has && ++named <= 4)
         text += (named == 1 ? " the " : ", the ") +
-                describe_subject(step, slots_.work.extents.chunks > 1);
+                describe_subject(step, slots_.work.over.extents.chunks > 1);
     }
     return text + (named > 4 ? " and " + std::to_string(named - 4) + " more" : "");
   }

@@ -245,7 +245,7 @@ private:
   }
 
   void check_options(plan const& work) const {
-    int const devices = work.extents.devices;
+    int const devices = work.over.extents.devices;
     if (rank_ < 0 || rank_ >= devices)
       throw std::invalid_argument("nccl: the plan has " + std::to_string(devices) +
                                   " devices, but this is rank " + std::to_string(rank_) +

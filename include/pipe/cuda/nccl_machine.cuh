@@ -111,7 +111,7 @@ public:
   //! @pre no step runs.
   void take(plan work, std::size_t at, int number) {
     running_ = nullptr;
-    devices_ = work.extents.devices;
+    devices_ = work.over.extents.devices;
     if (outgrows(work.view(), plans_)) // what is in graphs moves
       for (auto const& each : plans_)
         each->iteration.destroy();

@@ -44,7 +44,7 @@ struct message_lanes {
   //! Whether a message is one end of a broadcast of NCCL. Messages with headers go one by one.
   [[nodiscard]] bool spreads(item const& step) const {
     return checks == nullptr && step.what != operation::run &&
-           pipelining::detail::is_broadcast(work.over(), step);
+           pipelining::detail::is_broadcast(work.over, step);
   }
   //! What carries the messages between a device and another one.
   [[nodiscard]] communicator& carrying(int device, bool sends, int peer) const {

@@ -36,7 +36,7 @@ public:
   peer_copies(plan_view const& work, std::span<device_board> boards)
       : work_(work), boards_(boards), posted_(boards.size()),
         meetings_(static_cast<std::size_t>(message_indices(work))) {
-    for (int device = 0; device < work.extents.devices; ++device) {
+    for (int device = 0; device < work.over.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
       current_device const scope(
         board.gpu()); // an event is recorded on streams of its own GPU only

@@ -63,12 +63,12 @@ namespace cuda {
   int const home = step.what == operation::receive ? step.peer : device;
   int local = 0;
   int count = 0;
-  for (int stage = 0; stage < stages(work.extents); ++stage)
+  for (int stage = 0; stage < stages(work.over.extents); ++stage)
     if (device_of(work, stage, step.work.microbatch) == home) {
       local += stage < step.work.stage ? 1 : 0;
       ++count;
     }
-  return shade(step.work.kind, local, count, step.work.chunk, work.extents.chunks);
+  return shade(step.work.kind, local, count, step.work.chunk, work.over.extents.chunks);
 }
 
 #if PIPELINING_HAS_NVTX
@@ -112,7 +112,7 @@ public:
       std::string name;
       for (int i = first; i < end; ++i)
         name += (i > first ? ", " : "") +
-                range_name(steps[static_cast<std::size_t>(i)], work.extents.chunks > 1);
+                range_name(steps[static_cast<std::size_t>(i)], work.over.extents.chunks > 1);
       ranges_[static_cast<std::size_t>(first)] = attributes(name, range_colour(work, device, head));
       first = end;
     }

@@ -105,7 +105,7 @@ template <class Plans>
   auto const host = [](plan_view const& work, int device) {
     return work.host_bytes == nullptr ? 0 : work.host_bytes[device];
   };
-  for (int device = 0; device < added.extents.devices; ++device) {
+  for (int device = 0; device < added.over.extents.devices; ++device) {
     std::int64_t most = 0;
     std::int64_t most_on_host = 0;
     for (auto const& each : others) {

@@ -83,7 +83,7 @@ struct stream_plan {
       for (device_board& board : boards) {
         current_device const scope(board.gpu());
         bool const last = &board == &boards.back();
-        board.decisions()->begin(board.slots(view, view.extents.devices - 1),
+        board.decisions()->begin(board.slots(view, view.over.extents.devices - 1),
                                  last ? carried : std::span<std::byte const>(),
                                  board.compute());
       }
@@ -144,7 +144,7 @@ struct stream_plan {
   //! @brief A line for every device that has not ended, as far as was known when it last said so.
   [[nodiscard]] std::string standings() const {
     std::string text;
-    for (int device = 0; device < view.extents.devices; ++device) {
+    for (int device = 0; device < view.over.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
       int const at = boards[d].first_unfinished();
       if (at < enqueued(d))
@@ -161,7 +161,7 @@ struct stream_plan {
   //! @brief What an item does.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
     return describe(view.program_of(device)[static_cast<std::size_t>(item_index)],
-                    view.extents.chunks > 1);
+                    view.over.extents.chunks > 1);
   }
 };
 

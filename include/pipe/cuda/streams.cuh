@@ -98,7 +98,7 @@ public:
   //! @throws std::invalid_argument when the stages do not suit the plan; error when CUDA does.
   stream_runner(plan work, Stages& stages, streams options = {})
       : stages_(stages), options_(std::move(options)), machine_(std::make_unique<machinery>()) {
-    auto const devices = static_cast<std::size_t>(work.extents.devices);
+    auto const devices = static_cast<std::size_t>(work.over.extents.devices);
     check_plan(work);
     if (options_.gpus.empty())
       options_.gpus.assign(devices, 0);
@@ -181,7 +181,7 @@ public:
       enqueue(false);
     }
     if (now_->view.validation != step_validation::at_once)
-      carried_.take(now_->boards.back().slots(now_->view, now_->view.extents.devices - 1),
+      carried_.take(now_->boards.back().slots(now_->view, now_->view.over.extents.devices - 1),
                     begins_again());
   }
 
@@ -202,7 +202,7 @@ public:
     if (now_ == nullptr || stuck_)
       return {};
     bool const at_end = pipelining::detail::steps_early(now_->view.validation);
-    int const device = at_end ? now_->view.extents.devices - 1 : 0;
+    int const device = at_end ? now_->view.over.extents.devices - 1 : 0;
     device_board const& board = now_->boards[static_cast<std::size_t>(device)];
     current_device const scope(board.gpu());
     return rows_on_host(board.slots(now_->view, device).all_totals(), board.compute(), rows_);
@@ -259,7 +259,7 @@ private:
     refuse_after_failure();
     plan_view const& first = machine_->plans.front()->view;
     check_addition(first, work);
-    for (int stage = 0; stage < stages(first.extents); ++stage)
+    for (int stage = 0; stage < stages(first.over.extents); ++stage)
       if (gpu_of(first, stage) != gpu_of(work.view(), stage))
         throw std::invalid_argument("cuda: the plans of a runner keep each stage on the same GPU, "
                                     "but this one places stage " +

@@ -15,7 +15,7 @@ namespace pipelining::inline v0_3 {
 //! @brief How many stages read what a pass makes for other stages: in training, none reads the last
 //! stage's forward, the first stage's gradient and weight gradients. A stage that reads two data
 //! counts twice.
-[[nodiscard]] constexpr int readers(pipeline const& over, pass const& maker) noexcept {
+[[nodiscard]] constexpr int readers(pipeline_view const& over, pass const& maker) noexcept {
   kind_links const& links = links_of(over, maker);
   int count = 0;
   for (int const product : links.products)
@@ -34,7 +34,7 @@ struct product_reader {
 namespace detail {
 //! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
-reader_in_graph(pipeline const& over, pass const& maker, int number) noexcept {
+reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
   for (int const product : links_of(over, maker).products) {
     if (product == kind_links::none)
       break;
@@ -47,7 +47,7 @@ reader_in_graph(pipeline const& over, pass const& maker, int number) noexcept {
   return {};
 }
 //! The stage that reads in a chain, or `kind_links::none`.
-[[nodiscard]] constexpr int reader_in_chain(pipeline const& over, pass const& maker) noexcept {
+[[nodiscard]] constexpr int reader_in_chain(pipeline_view const& over, pass const& maker) noexcept {
   int const product = links_of(over, maker).products[0];
   if (product == kind_links::none)
     return kind_links::none;
@@ -58,7 +58,7 @@ reader_in_graph(pipeline const& over, pass const& maker, int number) noexcept {
 
 //! @brief One of them, those of the first datum first.
 [[nodiscard]] constexpr product_reader
-reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
+reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
     return detail::reader_in_graph(over, maker, number);
   int const reader = number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
@@ -68,7 +68,7 @@ reader_of(pipeline const& over, pass const& maker, int number = 0) noexcept {
 
 //! @brief Its stage, or `kind_links::none`.
 [[nodiscard]] constexpr int
-reader_stage(pipeline const& over, pass const& maker, int number = 0) noexcept {
+reader_stage(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   if (over.edges != nullptr)
     return detail::reader_in_graph(over, maker, number).stage;
   return number == 0 ? detail::reader_in_chain(over, maker) : kind_links::none;
@@ -78,7 +78,7 @@ namespace detail {
 
 //! True where another reader before the `number`-th gets the same on the same device.
 [[nodiscard]] constexpr bool
-is_sent_before(pipeline const& over, pass const& maker, int number, int to) noexcept {
+is_sent_before(pipeline_view const& over, pass const& maker, int number, int to) noexcept {
   product_reader const reader = reader_of(over, maker, number);
   if (over.declared->data[reader.product].instance == per::reader)
     return false;
@@ -94,7 +94,7 @@ is_sent_before(pipeline const& over, pass const& maker, int number, int to) noex
 //! there is no such reader, or it has what it reads already: on its device it is made, or another
 //! reader there gets the same.
 [[nodiscard]] constexpr int
-receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
+receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   int const reader = reader_stage(over, maker, number);
   if (reader == kind_links::none)
     return kind_links::none;
@@ -106,7 +106,8 @@ receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
 }
 
 //! @brief True where nothing leaves the device of `maker`.
-[[nodiscard]] constexpr bool stays_on_device(pipeline const& over, pass const& maker) noexcept {
+[[nodiscard]] constexpr bool stays_on_device(pipeline_view const& over,
+                                             pass const& maker) noexcept {
   for (int number = 0; number < readers(over, maker); ++number)
     if (receiver(over, maker, number) != kind_links::none)
       return false;
@@ -123,7 +124,7 @@ receiver(pipeline const& over, pass const& maker, int number = 0) noexcept {
 class dependency_list {
 public:
   //! @pre contains(over, what); the tables of the pipeline outlive this. @complexity O(1)
-  constexpr dependency_list(pipeline const& over, pass const& what) noexcept
+  constexpr dependency_list(pipeline_view const& over, pass const& what) noexcept
       : over_(over), what_(what), links_(links_of(over, what)), unit_(unit_of(over, what)),
         unit_count_(units(over)), stage_count_(stages(over.extents)) {
     inputs_ =
@@ -156,7 +157,7 @@ private:
     return (row * stage_count_ + stage) * unit_count_;
   }
 
-  pipeline over_;
+  pipeline_view over_;
   pass what_;
   kind_links const& links_;
   int unit_;
@@ -167,7 +168,7 @@ private:
 };
 
 //! @brief What `what` waits for. @pre contains(over, what) @complexity O(1)
-[[nodiscard]] constexpr dependency_list dependencies(pipeline const& over,
+[[nodiscard]] constexpr dependency_list dependencies(pipeline_view const& over,
                                                      pass const& what) noexcept {
   return {over, what};
 }

@@ -17,7 +17,7 @@ namespace detail {
 //! What is there for passes that need it, as the passes of one compute engine go by in their order.
 class needed_data {
 public:
-  constexpr explicit needed_data(pipeline const& over)
+  constexpr explicit needed_data(pipeline_view const& over)
       : flow_(*over.declared), stages_(stages(over.extents)),
         held_(new int[static_cast<std::size_t>(most_data) * static_cast<std::size_t>(stages_)]{}) {}
   constexpr ~needed_data() { delete[] held_; }

@@ -4,7 +4,7 @@
 //! @file
 //! @brief What flows through which devices: extents, flow, placement, chunks and stage graph of one
 //! pipeline.
-//! Header for pipelining::pipeline.
+//! Header for pipelining::pipeline and pipelining::pipeline_view.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -13,13 +13,14 @@
 #include <pipe/flow/training.hpp>
 
 #include <cstdint>
+#include <vector>
 
 namespace pipelining::inline v0_3 {
 
-//! @brief What functions on timetables and plans ask about a pipeline. Owns nothing: tables and
-//! plans do.
-struct pipeline {
-  shape extents;                    //!< P, M, C, V and the placement
+//! @brief A pipeline as functions look at it. Owns nothing: a `pipeline` does, or a constant of the
+//! compiler. Cheap to copy.
+struct pipeline_view {
+  shape extents{};                  //!< P, M, C, V and the placement
   flow const* declared = &training; //!< what passes do
   //! For a custom placement: the device of every stage, route after route, [routes][S].
   std::uint16_t const* holders = nullptr;
@@ -28,6 +29,46 @@ struct pipeline {
   //! For stages that are no chain: the table of their edges.
   int const* edges = nullptr;
 };
+
+namespace detail {
+
+//! A flow, copied as bytes. Compilers write the fields of a constant one by one, at every place.
+[[nodiscard]] inline flow copied(flow const& declared) noexcept {
+  return declared;
+}
+
+} // namespace detail
+
+//! @brief A pipeline that owns its tables. Orders, timetables and plans hold one by value.
+struct pipeline {
+  shape extents{};                          //!< P, M, C, V and the placement
+  flow declared = detail::copied(training); //!< what passes do
+  std::vector<std::uint16_t> holders{};     //!< of a custom placement: [routes][S], else empty
+  std::vector<int> first_units{};           //!< of unequal numbers of chunks: [M + 1], else empty
+  std::vector<int> edges{}; //!< of stages that are no chain: `edge_table`, else empty
+
+  //! The same as functions look at it, valid as long as this is.
+  [[nodiscard]] pipeline_view view() const noexcept {
+    return {.extents = extents,
+            .declared = &declared,
+            .holders = holders.empty() ? nullptr : holders.data(),
+            .first_units = first_units.empty() ? nullptr : first_units.data(),
+            .edges = edges.empty() ? nullptr : edges.data()};
+  }
+  operator pipeline_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
+};
+
+//! @brief The pipeline of a view, with tables of its own.
+[[nodiscard]] inline pipeline copy_of(pipeline_view const& over) {
+  pipeline result{.extents = over.extents, .declared = *over.declared};
+  if (over.holders != nullptr)
+    result.holders.assign(over.holders, over.holders + stages(over.extents) * routes(over.extents));
+  if (over.first_units != nullptr)
+    result.first_units.assign(over.first_units, over.first_units + over.extents.microbatches + 1);
+  if (over.edges != nullptr)
+    result.edges.assign(over.edges, over.edges + table_size(over.edges, stages(over.extents)));
+  return result;
+}
 
 //! @brief Times from pass to pass where one of the two stages is of a group; negative: those of
 //! messages.
@@ -47,66 +88,66 @@ message_time(double const* links, int devices, double latency, int from, int to)
 }
 
 //! @brief How many stages are before (step -1), after (step +1) or `beside` a stage.
-[[nodiscard]] constexpr int neighbours(pipeline const& over, int stage, int step) noexcept {
+[[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
   return neighbours(over.edges, stages(over.extents), stage, step);
 }
 
 //! @brief One of them. @pre 0 <= number < neighbours(over, stage, step)
 [[nodiscard]] constexpr stage_neighbour
-neighbour(pipeline const& over, int stage, int step, int number) noexcept {
+neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
   return neighbour(over.edges, stages(over.extents), stage, step, number);
 }
 
 //! @brief The most stages that read what one stage makes: 1 for a chain.
-[[nodiscard]] constexpr int graph_width(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int graph_width(pipeline_view const& over) noexcept {
   return over.edges == nullptr ? 1 : over.edges[0];
 }
 
 //! @brief The device that holds `stage` for `microbatch`.
 [[nodiscard]] constexpr int
-device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
+device_of(pipeline_view const& over, int stage, int microbatch = 0) noexcept {
   if (over.holders == nullptr)
     return device_of(over.extents, stage, microbatch);
   return over.holders[route_of(over.extents, microbatch) * stages(over.extents) + stage];
 }
 
 //! @brief The device that runs `what`.
-[[nodiscard]] constexpr int device_of(pipeline const& over, pass const& what) noexcept {
+[[nodiscard]] constexpr int device_of(pipeline_view const& over, pass const& what) noexcept {
   return device_of(over, what.stage, what.microbatch);
 }
 
 //! @brief Units that flow through the pipeline: chunks of microbatches.
-[[nodiscard]] constexpr int units(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int units(pipeline_view const& over) noexcept {
   return over.first_units == nullptr ? over.extents.microbatches * over.extents.chunks
                                      : over.first_units[over.extents.microbatches];
 }
 
 //! @brief The first unit of a microbatch; that of M is the number of units.
-[[nodiscard]] constexpr int first_unit(pipeline const& over, int microbatch) noexcept {
+[[nodiscard]] constexpr int first_unit(pipeline_view const& over, int microbatch) noexcept {
   return over.first_units == nullptr ? microbatch * over.extents.chunks
                                      : over.first_units[microbatch];
 }
 
 //! @brief The chunks of a microbatch.
-[[nodiscard]] constexpr int chunks_of(pipeline const& over, int microbatch) noexcept {
+[[nodiscard]] constexpr int chunks_of(pipeline_view const& over, int microbatch) noexcept {
   return over.first_units == nullptr
            ? over.extents.chunks
            : over.first_units[microbatch + 1] - over.first_units[microbatch];
 }
 
 //! @brief The number of the unit of a pass.
-[[nodiscard]] constexpr int unit_of(pipeline const& over, pass const& what) noexcept {
+[[nodiscard]] constexpr int unit_of(pipeline_view const& over, pass const& what) noexcept {
   return first_unit(over, what.microbatch) + what.chunk;
 }
 
 //! @brief True for a stage of a group, such as a shard of a vocabulary.
-[[nodiscard]] constexpr bool in_group(pipeline const& over, int stage) noexcept {
+[[nodiscard]] constexpr bool in_group(pipeline_view const& over, int stage) noexcept {
   return over.edges != nullptr && neighbours(over, stage, beside) > 0;
 }
 
 //! @brief True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such
 //! stages.
-[[nodiscard]] constexpr bool contains(pipeline const& over, pass const& what) noexcept {
+[[nodiscard]] constexpr bool contains(pipeline_view const& over, pass const& what) noexcept {
   return index_of(what.kind) < most_kinds && (*over.declared)[what.kind].exists() &&
          what.stage < stages(over.extents) && what.microbatch < over.extents.microbatches &&
          what.chunk < chunks_of(over, what.microbatch) &&
@@ -117,7 +158,7 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
 //! what it made.
 //! @param message from the device of the one to that of the other: 0 where they are the same
 [[nodiscard]] constexpr double transfer_time(
-  pipeline const& over, group_times const& groups, double message, int from, int to) noexcept {
+  pipeline_view const& over, group_times const& groups, double message, int from, int to) noexcept {
   double const together = in_group(over, from) ? groups.reduce
                           : in_group(over, to) ? groups.broadcast
                                                : -1;
@@ -127,13 +168,13 @@ device_of(pipeline const& over, int stage, int microbatch = 0) noexcept {
 namespace detail {
 //! Whether a stage of a graph is before another. By itself, so that what chains do stays small
 //! enough to be inlined.
-[[nodiscard]] constexpr bool is_read(pipeline const& over, int stage) noexcept {
+[[nodiscard]] constexpr bool is_read(pipeline_view const& over, int stage) noexcept {
   return neighbours(over, stage, 1) > 0;
 }
 } // namespace detail
 
 //! @brief What a pass waits for and makes.
-[[nodiscard]] constexpr kind_links const& links_of(pipeline const& over,
+[[nodiscard]] constexpr kind_links const& links_of(pipeline_view const& over,
                                                    pass const& what) noexcept {
   bool const has_after = over.edges == nullptr ? what.stage + 1 < stages(over.extents)
                                                : detail::is_read(over, what.stage);
@@ -141,12 +182,12 @@ namespace detail {
 }
 
 //! @brief Lines: rows of the flow, by stages, by routes.
-[[nodiscard]] constexpr int lines(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int lines(pipeline_view const& over) noexcept {
   return over.declared->rows * stages(over.extents) * routes(over.extents);
 }
 
 //! @brief The device of a line.
-[[nodiscard]] constexpr int holder_of(pipeline const& over, int line) noexcept {
+[[nodiscard]] constexpr int holder_of(pipeline_view const& over, int line) noexcept {
   int const stage_count = stages(over.extents);
   int const route = line / (over.declared->rows * stage_count);
   if (over.holders != nullptr)
@@ -156,13 +197,13 @@ namespace detail {
 }
 
 //! @brief The number of values of `pass_index`.
-[[nodiscard]] constexpr int pass_indices(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int pass_indices(pipeline_view const& over) noexcept {
   return over.declared->rows * stages(over.extents) * units(over);
 }
 
 //! @brief A dense number for what a pass makes: kinds that make the same row (`backward` and
 //! `backward_input`) share one, since a unit has one of them.
-[[nodiscard]] constexpr int pass_index(pipeline const& over, pass const& what) noexcept {
+[[nodiscard]] constexpr int pass_index(pipeline_view const& over, pass const& what) noexcept {
   int const row = links_of(over, what).made[0];
   return (row * stages(over.extents) + what.stage) * units(over) + unit_of(over, what);
 }
@@ -177,7 +218,7 @@ namespace detail {
 
 //! @brief The same for a stage: of the kinds that run on it, the first that reads a stage before or
 //! after it, else its group, else nobody.
-[[nodiscard]] constexpr pass_kind namer_of(pipeline const& over, int row, int stage) noexcept {
+[[nodiscard]] constexpr pass_kind namer_of(pipeline_view const& over, int row, int stage) noexcept {
   pass_kind best = namer_of(*over.declared, row);
   int rank = 0;
   for (int kind = 0; kind < most_kinds; ++kind) {
@@ -196,7 +237,7 @@ namespace detail {
 
 //! @brief The pass of a number; the row of input gradients gives `backward`.
 //! @pre 0 <= index < pass_indices(over)
-[[nodiscard]] constexpr pass pass_at(pipeline const& over, int index) noexcept {
+[[nodiscard]] constexpr pass pass_at(pipeline_view const& over, int index) noexcept {
   int const unit = index % units(over);
   int const row_and_stage = index / units(over);
   int const stage_count = stages(over.extents);
@@ -212,18 +253,18 @@ namespace detail {
 
 //! @brief Rows of passes of all devices: one per device for each engine of the flow, engine after
 //! engine.
-[[nodiscard]] constexpr int row_count(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int row_count(pipeline_view const& over) noexcept {
   return over.extents.devices * over.declared->engines;
 }
 
 //! @brief The row that a pass stands in.
-[[nodiscard]] constexpr int row_of(pipeline const& over, pass const& what) noexcept {
+[[nodiscard]] constexpr int row_of(pipeline_view const& over, pass const& what) noexcept {
   int const on = static_cast<int>((*over.declared)[what.kind].on);
   return over.declared->engine_row[on] * over.extents.devices + device_of(over, what);
 }
 
 //! @brief The most passes that one row can have.
-[[nodiscard]] constexpr int row_capacity(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int row_capacity(pipeline_view const& over) noexcept {
   shape const& extents = over.extents;
   int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
   int per_stage = units(over);
@@ -244,7 +285,7 @@ namespace detail {
 
 //! @brief The most passes that one device of a training pipeline with a named placement can have.
 [[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
-  return row_capacity(pipeline{extents});
+  return row_capacity(pipeline_view{extents});
 }
 
 } // namespace pipelining::inline v0_3

@@ -65,7 +65,7 @@ namespace detail {
 //! The ranks that a device exchanges messages with.
 [[nodiscard]] inline std::vector<int> peers_of(plan_view const& work, int device) {
   std::vector<int> peers;
-  for (int peer = 0; peer < work.extents.devices; ++peer)
+  for (int peer = 0; peer < work.over.extents.devices; ++peer)
     for (item const& step : work.program_of(device))
       if (step.what != operation::run && step.peer == peer) {
         peers.push_back(peer);
@@ -113,7 +113,7 @@ public:
     int size = 0;
     (void)MPI_Comm_rank(world, &rank_);
     (void)MPI_Comm_size(world, &size);
-    devices_ = work.extents.devices;
+    devices_ = work.over.extents.devices;
     guard("could not begin", [&] {
       if (size != devices_)
         throw std::invalid_argument("run: the plan has " + std::to_string(devices_) +

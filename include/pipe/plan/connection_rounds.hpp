@@ -32,7 +32,7 @@ struct device_pair {
 //! @complexity O(n log E) for n items and E pairs.
 [[nodiscard]] inline std::vector<device_pair> device_pairs(plan_view work) {
   std::vector<device_pair> all;
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     for (item const& step : work.program_of(device)) {
       if (step.what != operation::send)
         continue;
@@ -155,7 +155,7 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
 
 //! @brief The rounds of the pairs of a plan.
 [[nodiscard]] inline std::vector<device_pair> connect_rounds(plan_view work) {
-  return connect_rounds(device_pairs(work), work.extents.devices);
+  return connect_rounds(device_pairs(work), work.over.extents.devices);
 }
 
 } // namespace pipelining::inline v0_3

@@ -56,7 +56,7 @@ namespace pipelining::inline v0_3 {
 //! waits for.
 //! @return one line per device, empty for a plan that drains.
 [[nodiscard]] inline std::string describe_circle(plan_view work) {
-  auto const devices = static_cast<std::size_t>(work.extents.devices);
+  auto const devices = static_cast<std::size_t>(work.over.extents.devices);
   std::vector<int> at(devices);
   std::vector<int> stack(devices);
   std::vector<int> circle(devices);
@@ -78,7 +78,7 @@ namespace pipelining::inline v0_3 {
     int const end = end_of_group(steps, index);
     for (int i = index; i < end; ++i)
       text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
-              describe(steps[static_cast<std::size_t>(i)], work.extents.chunks > 1);
+              describe(steps[static_cast<std::size_t>(i)], work.over.extents.chunks > 1);
     text += "\n";
   }
   return text;
@@ -95,7 +95,7 @@ namespace pipelining::inline v0_3 {
   if (verdict.broken == plan_rule::seam)
     return text + " (device " + std::to_string(verdict.device) + ")";
   auto const name = [&](int device, int index, pass const& what) {
-    bool const with_chunk = work.extents.chunks > 1;
+    bool const with_chunk = work.over.extents.chunks > 1;
     std::string words = "device " + std::to_string(device);
     if (index == nothing) {
       item missing;

@@ -132,7 +132,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   if (step.about != subject::pass)
     for (int const number : {static_cast<int>(step.about), step.number, step.rows})
       order.add(number);
-  if (work.edges != nullptr)
+  if (work.over.edges != nullptr)
     order.add(step.number);
   if (message) {
     bool const sends = step.what == operation::send;
@@ -171,7 +171,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
   auto const set = [&result](field at, std::int64_t value) {
     result[at] = static_cast<std::uint64_t>(value);
   };
-  shape const& extents = work.extents;
+  shape const& extents = work.over.extents;
   detail::plan_hashes hashes;
   std::int64_t largest_arena = 0;
   int sent = 0;
@@ -194,12 +194,13 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step) noex
     if (work.arena_bytes[device] > largest_arena)
       largest_arena = work.arena_bytes[device];
   }
-  int const lines_of_a_route = work.declared->rows * stages(extents);
+  int const lines_of_a_route = work.over.declared->rows * stages(extents);
   for (int stage = 0; stage < stages(extents); ++stage)
     for (int route = 0; route < routes(extents); ++route)
-      hashes.passes.add(holder_of(work.over(), route * lines_of_a_route + stage));
-  for (int i = 0; work.edges != nullptr && i < table_size(work.edges, stages(extents)); ++i)
-    hashes.passes.add(work.edges[i]);
+      hashes.passes.add(holder_of(work.over, route * lines_of_a_route + stage));
+  for (int i = 0; work.over.edges != nullptr && i < table_size(work.over.edges, stages(extents));
+       ++i)
+    hashes.passes.add(work.over.edges[i]);
   set(field::version,
       PIPELINING_VERSION_MAJOR * 1000000 + PIPELINING_VERSION_MINOR * 1000 +
         PIPELINING_VERSION_PATCH);

@@ -49,7 +49,7 @@ namespace pipelining::inline v0_3 {
   bool all_take_time = true;
   for (int entry = 0; entry < table.size(); ++entry)
     all_take_time = all_take_time && table.ends[entry] > table.starts[entry];
-  auto const indices = static_cast<std::size_t>(pass_indices(table.over()));
+  auto const indices = static_cast<std::size_t>(pass_indices(table.over));
   auto const emitted = all_take_time ? nullptr : std::make_unique<bool[]>(indices);
   auto const waiting = std::make_unique<bool[]>(rows);
   detail::order_merge merge{
@@ -77,16 +77,15 @@ struct placed_programs {
 //! @throws std::invalid_argument for exchanges of more messages than a group may have.
 inline std::vector<event>
 place_messages(timetable_view table, std::vector<int> const& order, bool slots, bool joins) {
-  auto const width = static_cast<std::size_t>(graph_width(table.over()));
-  if (joins && width > 1 && 2 * (table.extents.devices - 1) > most_group_messages)
+  auto const width = static_cast<std::size_t>(graph_width(table.over));
+  if (joins && width > 1 && 2 * (table.over.extents.devices - 1) > most_group_messages)
     throw std::invalid_argument(
-      "plan: an exchange of " + std::to_string(table.extents.devices) +
+      "plan: an exchange of " + std::to_string(table.over.extents.devices) +
       " devices may have more messages on one of them than a group, which has " +
       std::to_string(most_group_messages) + " at most; lower with one_communicator");
   std::vector<event> events((1 + width) * order.size());
   int const count = static_cast<int>(order.size());
-  std::vector<int> entries(joins ? static_cast<std::size_t>(pass_indices(table.over())) : 0,
-                           nothing);
+  std::vector<int> entries(joins ? static_cast<std::size_t>(pass_indices(table.over)) : 0, nothing);
   message_placement placement{
     table, order.data(), count, slots, events.data(), 0, 0, joins ? entries.data() : nullptr};
   advance(placement, count);
@@ -103,9 +102,9 @@ struct chosen_hooks {
 
 //! @throws std::invalid_argument where no pass completes the gradients of a stage.
 inline void check_completed(timetable_view table) {
-  std::vector<bool> complete(static_cast<std::size_t>(stages(table.extents)), false);
+  std::vector<bool> complete(static_cast<std::size_t>(stages(table.over.extents)), false);
   for (int entry = 0; entry < table.size(); ++entry)
-    if (completes_gradients(*table.declared, table.passes[entry].kind))
+    if (completes_gradients(*table.over.declared, table.passes[entry].kind))
       complete[table.passes[entry].stage] = true;
   auto const missing = std::find(complete.begin(), complete.end(), false);
   if (missing != complete.end())
@@ -124,14 +123,14 @@ chosen_hooks add_hooks(timetable_view table,
                        std::vector<event>& events,
                        bool evaluates = false,
                        step_validation validation = step_validation::at_once) {
-  shape const& extents = table.extents;
+  shape const& extents = table.over.extents;
   chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
   if (evaluates)
     result = {0, routes(extents) == 1 ? result.totals_bytes : 0};
   if (validation == step_validation::last)
     result.tied_bytes = 0;
   check_hooks(extents, result.tied_bytes, result.totals_bytes);
-  if (result.tied_bytes > 0 && in_group(table.over(), 0))
+  if (result.tied_bytes > 0 && in_group(table.over, 0))
     throw std::invalid_argument(
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
       "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
@@ -206,7 +205,7 @@ struct device_writer {
   [[nodiscard]] program write(int device, std::vector<item>& items) {
     int const first = programs.offsets[static_cast<std::size_t>(device)];
     int const end = programs.offsets[static_cast<std::size_t>(device) + 1];
-    bool const timed = table.declared->engines > 1;
+    bool const timed = table.over.declared->engines > 1;
     positions_at_peer.clear();
     starts.clear();
     ends.clear();
@@ -260,7 +259,9 @@ template <communication_policy Policy, buffer_sizes Sizes>
                                   Sizes const& sizes,
                                   lower_options const& options) {
   plan result;
-  shape const& extents = result.extents = table.extents;
+  result.over = copy_of(table.over);
+  pipeline_view const over = result.over;
+  shape const& extents = over.extents;
   result.policy = Policy::name;
   result.key = &Policy::key;
   result.duplex_groups = Policy::duplex_groups;
@@ -271,8 +272,6 @@ template <communication_policy Policy, buffer_sizes Sizes>
   result.other_messages = hooks.messages;
   bool const has_hooks = hooks.tied_bytes + hooks.totals_bytes > 0;
   auto const devices = static_cast<std::size_t>(extents.devices);
-  result.tables = copy_tables(table);
-  pipeline const over = result.tables.over(extents);
   result.layouts.resize(devices * slot_classes);
   placed_programs programs = place_programs(events, extents.devices);
   result.items.reserve(programs.items.size());
@@ -341,7 +340,7 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 [[nodiscard]] plan
 lower(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = global_order(table);
@@ -368,17 +367,17 @@ template <communication_policy Policy = communicator_per_pair, buffer_sizes Size
 [[nodiscard]] plan
 lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options const& options = {}) {
   if (report const verdict = verify(table); !verdict)
-    throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
-  if (table.declared->reads_in_groups)
+    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
+  if (table.over.declared->reads_in_groups)
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
       "evaluate with a plan of the whole timetable, and leave its gradients alone");
-  if (stages_go_one_way(*table.declared))
+  if (stages_go_one_way(*table.over.declared))
     throw std::invalid_argument(
       "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
       "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "
       "its gradients alone, or with a schedule whose stages go both ways");
-  if (table.declared->has_needs)
+  if (table.over.declared->has_needs)
     throw std::invalid_argument(
       "plan: an evaluation has no visits in which sharded weights are gathered; evaluate with a "
       "plan of the schedule that with_sharded_weights adapts, on stages that hold whole weights, "
@@ -386,7 +385,7 @@ lower_evaluation(timetable_view table, Sizes const& sizes = {}, lower_options co
       "train with a plan of the whole timetable and leave its gradients alone");
   std::vector<int> order;
   for (int const entry : global_order(table))
-    if ((*table.declared)[table.passes[entry].kind].calls == stage_call::forward)
+    if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
   std::vector<detail::event> events =
     detail::place_messages(table, order, Policy::duplex_groups, joins_exchanges<Policy>());

@@ -33,7 +33,7 @@ using communicator_key = std::int64_t (*)(int from, int to);
 //! @brief What functions that look at a plan take: pointers to flat arrays, device after device.
 //! Owns nothing.
 struct plan_view {
-  shape extents;                             //!< of the pipeline
+  pipeline_view over{};                      //!< the pipeline that it is of
   char const* policy = "";                   //!< the name of the communication policy
   communicator_key key = nullptr;            //!< messages with equal keys share a communicator
   bool duplex_groups = true;                 //!< groups may hold messages of both directions
@@ -48,21 +48,13 @@ struct plan_view {
   std::int64_t totals_bytes = 0;             //!< of a stage's row of the totals; 0: no totals
   int other_messages = 0;                    //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr;  //!< [P], of the arena on the host
-  flow const* declared = &training;          //!< what passes do
-  std::uint16_t const* holders = nullptr;    //!< of a custom placement: [routes][S]
-  int const* first_units = nullptr;          //!< of unequal numbers of chunks: [M + 1]
-  int const* edges = nullptr;          //!< of stages that are no chain: the table of their edges
   sized_slot const* further = nullptr; //!< what items of such stages use beside `in` and `out`
   step_validation validation = step_validation::at_once; //!< where there are totals
 
-  //! The pipeline that it is of.
-  [[nodiscard]] constexpr pipeline over() const noexcept {
-    return {extents, declared, holders, first_units, edges};
-  }
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
   //! copies.
   [[nodiscard]] constexpr int streams(int device) const noexcept {
-    return lanes[device] + declared->engines;
+    return lanes[device] + over.declared->engines;
   }
   //! @brief The program of one device.
   [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
@@ -93,14 +85,14 @@ struct plan_view {
 
 //! @brief The number of values of `message_index`.
 [[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
-  return pass_indices(work.over()) * graph_width(work.over()) + work.other_messages;
+  return pass_indices(work.over) * graph_width(work.over) + work.other_messages;
 }
 
 //! @brief Dense numbers for messages, the same at both ends of each, for walks over many.
 class message_numbers {
 public:
   //! Those of a pipeline.
-  constexpr explicit message_numbers(pipeline const& over) noexcept
+  constexpr explicit message_numbers(pipeline_view const& over) noexcept
       : over_(over), stage_count_(stages(over.extents)), unit_count_(units(over)),
         width_(graph_width(over)), behind_passes_(pass_indices(over) * width_) {}
 
@@ -115,7 +107,7 @@ public:
   }
 
 private:
-  pipeline over_;
+  pipeline_view over_;
   int stage_count_;
   int unit_count_;
   int width_;
@@ -125,19 +117,19 @@ private:
 //! @brief The number of one message.
 //! @param step one of its ends.
 [[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  return message_numbers(work.over()).of(step);
+  return message_numbers(work.over).of(step);
 }
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.
 [[nodiscard]] constexpr int
 device_of(plan_view const& work, int stage, int microbatch = 0) noexcept {
-  return device_of(work.over(), stage, microbatch);
+  return device_of(work.over, stage, microbatch);
 }
 
 //! @brief Everything that is decided before the first step: programs, slots, waits and one arena
 //! layout per device.
 struct plan {
-  shape extents;                                         //!< of the pipeline
+  pipeline over{};                                       //!< the pipeline that it is of
   char const* policy = "";                               //!< the name of the communication policy
   communicator_key key = nullptr;                        //!< which messages share a communicator
   bool duplex_groups = true;                             //!< groups may have both directions
@@ -153,32 +145,26 @@ struct plan {
   std::vector<std::int64_t> arena_bytes;                 //!< [P]
   std::vector<std::int64_t> host_bytes;                  //!< [P], of the arenas on the host
   std::vector<sized_slot> further;                       //!< what items use beside `in` and `out`
-  pipeline_tables tables{};                              //!< what else the pipeline has
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
 
   [[nodiscard]] plan_view view() const noexcept {
-    pipeline const over = tables.over(extents);
-    return {extents,
-            policy,
-            key,
-            duplex_groups,
-            evaluates,
-            items.data(),
-            offsets.data(),
-            waits.data(),
-            lanes.data(),
-            layouts.data(),
-            arena_bytes.data(),
-            tied_bytes,
-            totals_bytes,
-            other_messages,
-            host_bytes.empty() ? nullptr : host_bytes.data(),
-            over.declared,
-            over.holders,
-            over.first_units,
-            over.edges,
-            further.data(),
-            validation};
+    return {.over = over,
+            .policy = policy,
+            .key = key,
+            .duplex_groups = duplex_groups,
+            .evaluates = evaluates,
+            .items = items.data(),
+            .offsets = offsets.data(),
+            .waits = waits.data(),
+            .lanes = lanes.data(),
+            .layouts = layouts.data(),
+            .arena_bytes = arena_bytes.data(),
+            .tied_bytes = tied_bytes,
+            .totals_bytes = totals_bytes,
+            .other_messages = other_messages,
+            .host_bytes = host_bytes.empty() ? nullptr : host_bytes.data(),
+            .further = further.data(),
+            .validation = validation};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };

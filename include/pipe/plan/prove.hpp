@@ -22,17 +22,17 @@ namespace detail {
 //! @brief True when two pipelines have the same devices, each with the same stages.
 //! @complexity O(S).
 [[nodiscard]] constexpr bool same_stages(plan_view const& one, plan_view const& other) noexcept {
-  shape const& mine = one.extents;
+  shape const& mine = one.over.extents;
   bool const both_ways = mine.where == placement::bidirectional;
-  if (mine.devices != other.extents.devices || stages(mine) != stages(other.extents) ||
-      routes(mine) != routes(other.extents) ||
-      both_ways != (other.extents.where == placement::bidirectional))
+  if (mine.devices != other.over.extents.devices || stages(mine) != stages(other.over.extents) ||
+      routes(mine) != routes(other.over.extents) ||
+      both_ways != (other.over.extents.where == placement::bidirectional))
     return false;
   for (int i = 0; i < stages(mine) * routes(mine) && !both_ways; ++i) {
     int const stage = i % stages(mine);
     int const route = i / stages(mine);
-    if (holder_of(one.over(), route * one.declared->rows * stages(mine) + stage) !=
-        holder_of(other.over(), route * other.declared->rows * stages(mine) + stage))
+    if (holder_of(one.over, route * one.over.declared->rows * stages(mine) + stage) !=
+        holder_of(other.over, route * other.over.declared->rows * stages(mine) + stage))
       return false;
   }
   return true;
@@ -54,17 +54,16 @@ struct proof_space {
 
   constexpr explicit proof_space(plan_view const& work)
       : sender(message_indices(work), nothing), receiver(message_indices(work), nothing),
-        kinds(unit_indices(work.over()), 0),
-        others(other_step_count * stages(work.extents), 0), of_devices{{sender.data, receiver.data},
-                                                                       {kinds.data, others.data}} {}
+        kinds(unit_indices(work.over), 0), others(other_step_count * stages(work.over.extents), 0),
+        of_devices{{sender.data, receiver.data}, {kinds.data, others.data}} {}
 };
 
 //! Looks at device after device, while its program is in the caches. Checks behind one that has
 //! failed are left out: they rely on it, and it is told before them.
 constexpr device_finding check_devices(plan_view const& work, proof_space& space) {
-  data_uses const uses(work.over());
+  data_uses const uses(work.over);
   device_finding found;
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     for (auto what = device_check::form; what < found.what;
          what = static_cast<device_check>(static_cast<int>(what) + 1))
       if (proof const verdict = check_device(work, uses, what, device, space.of_devices); !verdict)
@@ -75,14 +74,14 @@ constexpr device_finding check_devices(plan_view const& work, proof_space& space
 //! The two ends of all messages. @pre all devices have entered theirs.
 constexpr proof check_all_messages(plan_view work, message_ends ends) {
   proof verdict;
-  for (int device = 0; device < work.extents.devices && verdict; ++device)
+  for (int device = 0; device < work.over.extents.devices && verdict; ++device)
     verdict = check_messages(work, device, ends);
   return verdict;
 }
 
 //! Zero buffering.
 constexpr proof prove_drain(plan_view work) {
-  int const devices = work.extents.devices;
+  int const devices = work.over.extents.devices;
   scratch<int> at(devices, 0);
   scratch<int> stack(devices, 0);
   scratch<bool> queued(devices, false);
@@ -106,7 +105,7 @@ constexpr proof find_broken(plan_view work) {
     return found.verdict;
   // What drains without exchanges has met at both ends of every message.
   proof verdict = prove_drain(work);
-  if (!verdict || found.what == device_check::sequences || work.edges != nullptr)
+  if (!verdict || found.what == device_check::sequences || work.over.edges != nullptr)
     if (proof const fits = check_all_messages(work, space.of_devices.ends); !fits)
       return fits;
   if (found.what == device_check::sequences)
@@ -157,7 +156,7 @@ constexpr proof find_broken(plan_view work) {
     verdict = prove(next);
   if (!verdict)
     return verdict;
-  int const devices = first.extents.devices;
+  int const devices = first.over.extents.devices;
   if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
     return {plan_rule::seam};
   if (detail::steps_early(first.validation) != detail::validates(next.validation) ||

@@ -37,7 +37,7 @@ struct arena {
   //! @brief True for a class whose slots have guards around them.
   [[nodiscard]] bool guards(slot_class of) const noexcept {
     return guard != 0 && work.layout(device, of).bytes != 0 &&
-           !detail::lies_on_host(*work.declared, static_cast<int>(of));
+           !detail::lies_on_host(*work.over.declared, static_cast<int>(of));
   }
 
   //! @brief Where a slot starts in its memory.
@@ -117,16 +117,16 @@ struct arena {
             step.work.stage,
             step.work.microbatch,
             step.work.chunk,
-            whole({activation_class(*work.declared, step.work.kind), step.activation}),
+            whole({activation_class(*work.over.declared, step.work.kind), step.activation}),
             whole({slot_class::weight_input, step.weight_input}),
             whole({slot_class::sequence, step.state}),
             whole({slot_class::sequence_gradient, step.state_gradient}),
             stream,
-            (*work.declared)[step.work.kind].calls == stage_call::recompute,
-            work.extents,
-            chunks_of(work.over(), step.work.microbatch),
+            (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
+            work.over.extents,
+            chunks_of(work.over, step.work.microbatch),
             work.evaluates,
-            work.edges};
+            work.over.edges};
   }
 
 private:
@@ -138,8 +138,9 @@ private:
     if (guard == 0 && host == nullptr) // as a rule
       return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
     std::byte* const base =
-      host != nullptr && detail::lies_on_host(*work.declared, static_cast<int>(where.of)) ? host
-                                                                                          : memory;
+      host != nullptr && detail::lies_on_host(*work.over.declared, static_cast<int>(where.of))
+        ? host
+        : memory;
     return {where.index, base + place(where), bytes};
   }
   //! Guards behind the slots of the classes before one.

@@ -65,13 +65,13 @@ template <class Stage>
 //! @throws std::invalid_argument with one sentence.
 template <class Stages>
 void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
-  auto const needed = static_cast<std::size_t>(pipelining::stages(work.extents));
+  auto const needed = static_cast<std::size_t>(pipelining::stages(work.over.extents));
   if (!has_stages(stages, needed)) {
     if constexpr (!detail::function_of_stages<Stages>)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
   }
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     if (only != nothing && device != only)
       continue;
     for (item const& step : work.program_of(device)) {
@@ -85,7 +85,7 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
                                       " lacks; give it " + detail::hooks_for(step.about));
         if (char const* const idle = detail::uncalled_hook<Stage>(work); idle != nullptr)
           throw std::invalid_argument("run: " + who + idle);
-        stage_call const call = (*work.declared)[step.work.kind].calls;
+        stage_call const call = (*work.over.declared)[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
       });
@@ -119,7 +119,7 @@ template <class MayRun, class Go>
 bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go go) {
   bool moved = false;
   std::vector<int> others;
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     int& next = at[static_cast<std::size_t>(device)];
     auto const steps = work.program_of(device);
     bool ran = false;
@@ -155,7 +155,7 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
 //! @complexity O(n P) for n items.
 [[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
   std::vector<int> order;
-  std::vector<int> at(static_cast<std::size_t>(work.extents.devices));
+  std::vector<int> at(static_cast<std::size_t>(work.over.extents.devices));
   while (take_turns(
     work, at, [](int) { return true; }, [&order](int device) { order.push_back(device); })) {
   }

@@ -50,12 +50,12 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
     visit(further.used, further.bytes);
   if (step.what != operation::run || step.about != subject::pass)
     return;
-  kind_of_pass const& kind = (*work.declared)[step.work.kind];
+  kind_of_pass const& kind = (*work.over.declared)[step.work.kind];
   for (int i = 0; i < kind.effect_count; ++i) {
     effect const& one = kind.effects[i];
     bool const first =
-      brings(work.over(), one.what == does::makes, one.what == does::adds_to, one.order, step.work);
-    datum const& made = work.declared->data[one.of];
+      brings(work.over, one.what == does::makes, one.what == does::adds_to, one.order, step.work);
+    datum const& made = work.over.declared->data[one.of];
     if (made.lives != residence::device) // weight gradients are in no pool of ours
       continue;
     int const pool = made.pool;
@@ -80,7 +80,7 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
         visit(one.used, one.bytes);
   }
   for (auto const [of, index] :
-       {slot{activation_class(*work.declared, step.work.kind), step.activation},
+       {slot{activation_class(*work.over.declared, step.work.kind), step.activation},
         slot{slot_class::weight_input, step.weight_input},
         slot{slot_class::sequence, step.state},
         slot{slot_class::sequence_gradient, step.state_gradient}})
@@ -164,7 +164,7 @@ public:
         if (byte != unchanged)
           throw guard_error(detail::describe_overrun(detail::name_of(which, step), bytes, byte));
       });
-    stage_call const call = (*memory_.work.declared)[step.work.kind].calls;
+    stage_call const call = (*memory_.work.over.declared)[step.work.kind].calls;
     if (step.about != subject::pass || call == stage_call::recompute)
       return;
     // Weights that are released and gradients that are scattered are not read any more.
@@ -242,7 +242,7 @@ private:
 //! @return as run_item. @throws guard_error, and what the stage throws.
 template <class Stages>
 bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
-  if (!guards.on() || is_copy(*memory.work.declared, step))
+  if (!guards.on() || is_copy(*memory.work.over.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
   bool goes_on = true;
@@ -251,7 +251,7 @@ bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item 
                                    memory.context_of(step),
                                    memory.input_of(step).data != nullptr,
                                    memory.output_of(step).data != nullptr,
-                                   memory.work.extents.chunks > 1);
+                                   memory.work.over.extents.chunks > 1);
     goes_on = run_item(stages, memory, step);
   }
   guards.after(step);

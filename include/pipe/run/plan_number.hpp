@@ -30,10 +30,10 @@ inline void check_addition(plan_view const& first, plan_view const& added) {
                                 std::to_string(has) + what + " instead of " + std::to_string(was) +
                                 "; make another runner for it");
   };
-  if (added.extents.devices != first.extents.devices)
-    differ(" devices", added.extents.devices, first.extents.devices);
-  if (stages(added.extents) != stages(first.extents))
-    differ(" stages", stages(added.extents), stages(first.extents));
+  if (added.over.extents.devices != first.over.extents.devices)
+    differ(" devices", added.over.extents.devices, first.over.extents.devices);
+  if (stages(added.over.extents) != stages(first.over.extents))
+    differ(" stages", stages(added.over.extents), stages(first.over.extents));
 }
 
 //! @brief Checks that a runner has a plan of this number.

@@ -102,7 +102,7 @@ public:
   //! @param work must outlive the object.
   explicit rendezvous(plan_view const& work)
       : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
-        doors_(static_cast<std::size_t>(work.extents.devices)) {}
+        doors_(static_cast<std::size_t>(work.over.extents.devices)) {}
 
   //! @brief Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.

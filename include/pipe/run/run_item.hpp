@@ -141,7 +141,7 @@ private:
         whole(calls(work, first) == stage_call::forward &&
               calls(work, second) == stage_call::backward) {}
   static stage_call calls(plan_view const& work, item const& step) {
-    return (*work.declared)[step.work.kind].calls;
+    return (*work.over.declared)[step.work.kind].calls;
   }
 };
 
@@ -169,7 +169,7 @@ void run_halves(
 //! @throws what the stage throws.
 template <class Stages>
 bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
-  if (is_copy(*memory.work.declared, step)) {
+  if (is_copy(*memory.work.over.declared, step)) {
     memory.copy(step);
     return true;
   }
@@ -182,7 +182,7 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
       return;
     }
     run_pass(stage,
-             (*memory.work.declared)[step.work.kind].calls,
+             (*memory.work.over.declared)[step.work.kind].calls,
              step.work.kind,
              where,
              given.in(),

@@ -66,7 +66,7 @@ struct thread_plan {
   std::vector<std::vector<double>> ends;
 
   explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
-    for (int device = 0; device < view.extents.devices; ++device) {
+    for (int device = 0; device < view.over.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
       starts.emplace_back(view.program_of(device).size());
       ends.emplace_back(view.program_of(device).size());
@@ -277,7 +277,7 @@ struct thread_board {
 
   [[nodiscard]] std::string name(int device, int index) const {
     return describe(now->view.program_of(device)[static_cast<std::size_t>(index)],
-                    now->view.extents.chunks > 1);
+                    now->view.over.extents.chunks > 1);
   }
 
   //! What a device that waits for no other has not come back from; goes on after "device 1".
@@ -289,7 +289,8 @@ struct thread_board {
     auto const steps = now->view.program_of(device);
     if (at >= steps.size())
       return " is not back from the end of its program";
-    return " is not back from the " + describe_subject(steps[at], now->view.extents.chunks > 1);
+    return " is not back from the " +
+           describe_subject(steps[at], now->view.over.extents.chunks > 1);
   }
 
   //! Who is not back, if it waits for no other, and who waits for whom, one line per device.

@@ -180,7 +180,7 @@ private:
   static std::shared_ptr<detail::thread_board>
   make_board(plan const& work, Stages& stages, threads options) {
     check_stages(work, stages);
-    return std::make_shared<detail::thread_board>(work.extents.devices, std::move(options));
+    return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
 
   static void serve(detail::thread_board& board, Stages& stages, int device) {

@@ -19,16 +19,15 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(n E) for n items and E engines.
 template <class Time>
 [[nodiscard]] dynamic_timetable trace_of(plan const& ran, Time time) {
-  dynamic_timetable result;
   plan_view const view = ran.view();
-  result.extents = view.extents;
+  dynamic_timetable result{.over = ran.over};
   result.offsets.push_back(0);
-  for (int row = 0; row < row_count(view.over()); ++row) {
-    int const device = row % view.extents.devices;
+  for (int row = 0; row < row_count(view.over); ++row) {
+    int const device = row % view.over.extents.devices;
     auto const steps = view.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].what != operation::run || steps[i].about != subject::pass ||
-          row_of(view.over(), steps[i].work) != row)
+          row_of(view.over, steps[i].work) != row)
         continue;
       result.passes.push_back(steps[i].work);
       result.starts.push_back(time(device, i, false));
@@ -36,7 +35,6 @@ template <class Time>
     }
     result.offsets.push_back(static_cast<int>(result.passes.size()));
   }
-  result.tables = ran.tables;
   return result;
 }
 

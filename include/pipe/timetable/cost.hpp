@@ -171,7 +171,7 @@ template <cost_model Cost>
 //! finite.
 //! @complexity O(S C)
 template <cost_model Cost>
-constexpr void check_cost(pipeline const& over, Cost const& cost) {
+constexpr void check_cost(pipeline_view const& over, Cost const& cost) {
   (void)detail::checked_latency(cost);
   (void)detail::checked_links(cost, over.extents.devices);
   group_times const groups = groups_of(cost);

@@ -33,13 +33,13 @@ inline constexpr int nothing_before = -1;
 
 //! True where each device has one row, all microbatches have as many chunks, and stages are a
 //! chain. Loops over passes are compiled for such pipelines apart: they look at less per pass.
-[[nodiscard]] constexpr bool is_plain(pipeline const& over) noexcept {
+[[nodiscard]] constexpr bool is_plain(pipeline_view const& over) noexcept {
   return over.declared->engines == 1 && over.first_units == nullptr && over.edges == nullptr;
 }
 
 //! The place that every pass has, by line and unit.
 struct place_map {
-  pipeline over;
+  pipeline_view over;
   int const* holders;              //!< [lines], the device of each
   place_code const* const* places; //!< [lines] of [units]
 };
@@ -59,7 +59,7 @@ struct place_row {
 //! Where stages are no chain: the lines of which a pass reads of other stages.
 class graph_inputs {
 public:
-  constexpr graph_inputs(pipeline const& over, pass const& what) noexcept : over_(over) {
+  constexpr graph_inputs(pipeline_view const& over, pass const& what) noexcept : over_(over) {
     kind_links const& links = links_of(over, what);
     if (over.edges == nullptr || links.input == kind_links::none)
       return;
@@ -79,7 +79,7 @@ public:
   int count = 0;
 
 private:
-  pipeline const& over_;
+  pipeline_view const& over_;
   int stage_ = 0;
   int step_ = 0;
   int first_ = 0;
@@ -139,7 +139,7 @@ struct alignas(32) entry_links {
 struct entry_rules {
   entry_links of[most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
 
-  constexpr entry_rules(pipeline const& over, int engine_row) {
+  constexpr entry_rules(pipeline_view const& over, int engine_row) {
     flow const& declared = *over.declared;
     int const stage_count = stages(over.extents);
     bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
@@ -290,7 +290,7 @@ constexpr row_findings enter_row(place_map const& map,
 }
 
 //! How many wanted lines there are.
-[[nodiscard]] constexpr int wanted_lines(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int wanted_lines(pipeline_view const& over) noexcept {
   int rows = 0;
   for (int row = 0; row < over.declared->rows; ++row)
     rows += over.declared->wanted[row] ? 1 : 0;
@@ -299,7 +299,7 @@ constexpr row_findings enter_row(place_map const& map,
 
 //! The first pass that no row has, once every row is in the map.
 [[nodiscard]] constexpr report find_missing(place_map const& map) noexcept {
-  pipeline const& over = map.over;
+  pipeline_view const& over = map.over;
   int const one_way = over.declared->rows * stages(over.extents);
   for (int line = 0; line < one_way; ++line)
     for (int unit = 0; unit < units(over); ++unit) {
@@ -316,7 +316,7 @@ constexpr row_findings enter_row(place_map const& map,
 class entered_rows {
 public:
   //! @param offsets [rows + 1], row after row
-  constexpr entered_rows(pipeline const& over, pass const* passes, int const* offsets) {
+  constexpr entered_rows(pipeline_view const& over, pass const* passes, int const* offsets) {
     int const line_count = lines(over);
     int const unit_count = units(over);
     int const row_total = row_count(over);

@@ -17,7 +17,7 @@ namespace pipelining::inline v0_3 {
 //! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
 //! passes, and can run again.
 [[nodiscard]] constexpr bool
-may_run_again(pipeline const& over, int device, pass const& what) noexcept {
+may_run_again(pipeline_view const& over, int device, pass const& what) noexcept {
   if ((*over.declared)[what.kind].calls != stage_call::forward)
     return false;
   for (int stage = 0; stage < what.stage; ++stage)
@@ -29,9 +29,9 @@ may_run_again(pipeline const& over, int device, pass const& what) noexcept {
 //! @brief When a device begins the first pass that cannot run again, on whichever engine.
 [[nodiscard]] constexpr double first_final_start(timetable_view table, int device) noexcept {
   double first = last_end(table, device);
-  for (int row = device; row < table.rows(); row += table.extents.devices)
+  for (int row = device; row < table.rows(); row += table.over.extents.devices)
     for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i)
-      if (table.starts[i] < first && !may_run_again(table.over(), device, table.passes[i]))
+      if (table.starts[i] < first && !may_run_again(table.over, device, table.passes[i]))
         first = table.starts[i];
   return first;
 }
@@ -49,9 +49,9 @@ may_run_again(pipeline const& over, int device, pass const& what) noexcept {
 [[nodiscard]] constexpr double post_validated_period(timetable_view table) noexcept {
   double period = span_of(table);
   double complete = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     complete = last_end(table, device) > complete ? last_end(table, device) : complete;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     if (double const wait = complete - first_final_start(table, device); wait > period)
       period = wait;
   return period;

@@ -54,11 +54,12 @@ template <class Schedule>
   }
 }
 
-//! What a schedule says of its pipeline beside the extents.
+//! The pipeline that a schedule makes of these extents.
 //! @throws std::invalid_argument for a device, a number of chunks or an edge that cannot be.
 template <class Schedule>
-[[nodiscard]] pipeline_tables tables_of(Schedule const& plan, shape const& extents) {
-  pipeline_tables result{copied(flow_of<Schedule>()), {}, {}, edges_by(plan, extents)};
+[[nodiscard]] pipeline pipeline_of(Schedule const& plan, shape const& extents) {
+  pipeline result{
+    .extents = extents, .declared = copied(flow_of<Schedule>()), .edges = edges_by(plan, extents)};
   result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
   result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
   write_holders(plan, extents, result.holders.data());
@@ -66,14 +67,13 @@ template <class Schedule>
   return result;
 }
 
-//! Extents and tables of a schedule.
+//! The pipeline of a schedule for a size. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
-[[nodiscard]] device_orders without_passes(Schedule const& plan, pipeline_size size) {
+[[nodiscard]] pipeline arranged_pipeline(Schedule const& plan, pipeline_size size) {
   check_extents({.devices = size.devices, .microbatches = size.microbatches});
-  device_orders orders{plan.arrange(size.devices, size.microbatches), {}, {0}, {}};
-  check_extents(orders.extents, flow_of<Schedule>().rows);
-  orders.tables = tables_of(plan, orders.extents);
-  return orders;
+  shape const extents = plan.arrange(size.devices, size.microbatches);
+  check_extents(extents, flow_of<Schedule>().rows);
+  return pipeline_of(plan, extents);
 }
 
 //! Memory for the rows of a program. No template, so that it is compiled once.
@@ -82,7 +82,7 @@ struct growing_room {
 
   [[nodiscard]] pass* operator()(int begin) const {
     auto const first = static_cast<std::size_t>(begin);
-    auto const capacity = static_cast<std::size_t>(row_capacity(orders.over()));
+    auto const capacity = static_cast<std::size_t>(row_capacity(orders.over));
     orders.passes.resize(std::max(orders.passes.size(), first + capacity));
     return orders.passes.data() + first;
   }
@@ -92,8 +92,8 @@ struct growing_room {
 //! @param offsets [rows + 1], to write
 //! @param room gives memory for `row_capacity` passes, from that entry on
 template <class Schedule, cost_model Cost, class Room>
-constexpr void
-order_rows(Schedule const& plan, pipeline const& over, Cost const& cost, int* offsets, Room room) {
+constexpr void order_rows(
+  Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Room room) {
   int const capacity = row_capacity(over);
   int const rows = row_count(over);
   offsets[0] = 0;
@@ -131,11 +131,10 @@ order_rows(Schedule const& plan, pipeline const& over, Cost const& cost, int* of
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] device_orders
 make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
-  device_orders orders = detail::without_passes(plan, size);
-  check_cost(orders.over(), cost);
-  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over())) + 1);
-  detail::order_rows(
-    plan, orders.over(), cost, orders.offsets.data(), detail::growing_room{orders});
+  device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
+  check_cost(orders.over, cost);
+  orders.offsets.resize(static_cast<std::size_t>(row_count(orders.over)) + 1);
+  detail::order_rows(plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
   orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
   return orders;
 }
@@ -155,7 +154,7 @@ make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) 
   if (entered.found().first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, unlimited); !verdict)
-    throw std::invalid_argument(describe(verdict, table.extents.chunks > 1));
+    throw std::invalid_argument(describe(verdict, table.over.extents.chunks > 1));
   return table;
 }
 

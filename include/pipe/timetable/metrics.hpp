@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 //! @brief When the last pass of a device ends, on whichever engine.
 [[nodiscard]] constexpr double last_end(timetable_view table, int device) noexcept {
   double last = 0;
-  for (int row = device; row < table.rows(); row += table.extents.devices)
+  for (int row = device; row < table.rows(); row += table.over.extents.devices)
     if (table.row_size(row) > 0 && table.ends[table.offsets[row + 1] - 1] > last)
       last = table.ends[table.offsets[row + 1] - 1];
   return last;
@@ -43,7 +43,7 @@ namespace pipelining::inline v0_3 {
 //!        bubble rate; it presumes no global barrier between iterations.
 [[nodiscard]] constexpr double span_of(timetable_view table) noexcept {
   double longest = 0;
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     double const length = last_end(table, device) - first_start(table, device);
     if (length > longest)
       longest = length;
@@ -55,7 +55,7 @@ namespace pipelining::inline v0_3 {
 [[nodiscard]] constexpr double makespan(timetable_view table) noexcept {
   double first = first_start(table, 0);
   double last = last_end(table, 0);
-  for (int device = 1; device < table.extents.devices; ++device) {
+  for (int device = 1; device < table.over.extents.devices; ++device) {
     if (first_start(table, device) < first)
       first = first_start(table, device);
     if (last_end(table, device) > last)
@@ -69,10 +69,10 @@ namespace pipelining::inline v0_3 {
 //!        mean over devices.
 [[nodiscard]] constexpr double bubble_rate(timetable_view table) noexcept {
   double sum = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     sum += busy(table, device);
   double const span = span_of(table);
-  return span > 0 ? 1 - sum / table.extents.devices / span : 0;
+  return span > 0 ? 1 - sum / table.over.extents.devices / span : 0;
 }
 
 //! @brief The most slots of a pool that a device holds at once, in chunks of one stage. A pass
@@ -93,13 +93,13 @@ peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
 //! @brief Peak activations of one device in whole microbatches of one stage, for chunks of equal
 //! length.
 [[nodiscard]] constexpr ratio peak_activations(timetable_view table, int device) noexcept {
-  return {peak_activation_chunks(table, device), table.extents.chunks};
+  return {peak_activation_chunks(table, device), table.over.extents.chunks};
 }
 
 //! @brief Peak activations of the device that holds the most.
 [[nodiscard]] constexpr ratio peak_activations(timetable_view table) noexcept {
   ratio most;
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     ratio const here = peak_activations(table, device);
     if (here > most)
       most = here;

@@ -82,8 +82,8 @@ struct row_walk {
 template <class Number, class Change>
 [[nodiscard]] constexpr Number
 peak_by(timetable_view const& table, int device, Change const& change) noexcept {
-  int const devices = table.extents.devices;
-  int const engines = table.declared->engines;
+  int const devices = table.over.extents.devices;
+  int const engines = table.over.declared->engines;
   row_walk walks[engine_count] = {{table, device},
                                   {table, engines > 1 ? device + devices : device},
                                   {table, engines > 2 ? device + 2 * devices : device},
@@ -108,7 +108,7 @@ peak_by(timetable_view const& table, int device, Change const& change) noexcept 
 template <class Number, class Weight>
 [[nodiscard]] constexpr Number
 peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
-  pool_effect const of = effect_on(*table.declared, pool);
+  pool_effect const of = effect_on(*table.over.declared, pool);
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
     auto const kind = static_cast<int>(what.kind);
     return (ends ? -of.freed[kind] : of.taken[kind]) * weight(what);

@@ -32,24 +32,24 @@ template <cost_model Cost>
 //! has run.
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable untimed(device_orders orders, Cost const& cost) {
-  std::span<double const> const links = checked_links(cost, orders.extents.devices);
-  dynamic_timetable result{orders.extents,
-                           cost.latency(),
-                           std::move(orders.passes),
-                           {},
-                           {},
-                           std::move(orders.offsets),
-                           std::move(orders.tables),
-                           groups_of(cost),
-                           {links.begin(), links.end()}};
-  result.starts.resize(result.passes.size());
-  result.ends.resize(result.passes.size());
+  int const devices = orders.over.extents.devices;
+  message_times const messages = messages_of(cost, devices);
+  std::size_t const size = orders.passes.size();
+  dynamic_timetable result{.over = std::move(orders.over),
+                           .latency = messages.latency,
+                           .passes = std::move(orders.passes),
+                           .starts = std::vector<double>(size),
+                           .ends = std::vector<double>(size),
+                           .offsets = std::move(orders.offsets),
+                           .groups = messages.groups};
+  if (messages.links != nullptr)
+    result.links.assign(messages.links, messages.links + devices * devices);
   return result;
 }
 
 //! The rows of a timetable, entered.
 [[nodiscard]] inline entered_rows enter(timetable_view table) {
-  return {table.over(), table.passes, table.offsets};
+  return {table.over, table.passes, table.offsets};
 }
 
 //! Times a whole timetable.

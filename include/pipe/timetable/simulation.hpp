@@ -74,7 +74,7 @@ ready_beside(simulation& state, int row, entry_number entry, int unit) noexcept 
   double latest = 0;
   if (of.others != nullptr && of.others[entry] != nothing_before)
     latest = ended_on(state, row, entry, of.others[entry], unit);
-  pipeline const& over = state.map.over;
+  pipeline_view const& over = state.map.over;
   pass const& what = of.passes[entry];
   graph_inputs const inputs(over, what);
   entry_number const behind = what.overlapped ? entry - 1 : entry;

@@ -85,10 +85,10 @@ struct timed {
     write_first_units(Schedule{}, extents, result.first_units);
     return result;
   }();
-  static constexpr pipeline over{extents,
-                                 flow_pointer<Schedule>,
-                                 holder_total > 0 ? tables.holders : nullptr,
-                                 unit_total > 0 ? tables.first_units : nullptr};
+  static constexpr pipeline_view over{extents,
+                                      flow_pointer<Schedule>,
+                                      holder_total > 0 ? tables.holders : nullptr,
+                                      unit_total > 0 ? tables.first_units : nullptr};
   static constexpr int rows = row_count(over);
 
   //! The order, in as much room as the rows could need. Not part of a program that uses the table.
@@ -115,18 +115,14 @@ struct timed {
     report verdict; //!< without a limit on memory
 
     [[nodiscard]] constexpr timetable_view view() const noexcept {
-      return {extents,
-              messages.latency,
-              passes,
-              starts,
-              ends,
-              offsets,
-              over.declared,
-              over.holders,
-              over.first_units,
-              nullptr,
-              messages.groups,
-              messages.links};
+      return {.over = over,
+              .latency = messages.latency,
+              .passes = passes,
+              .starts = starts,
+              .ends = ends,
+              .offsets = offsets,
+              .groups = messages.groups,
+              .links = messages.links};
     }
   };
   static constexpr arrays value = evaluate([] {

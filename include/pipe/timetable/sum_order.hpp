@@ -23,11 +23,11 @@ namespace detail {
     for (pass const& what : table.row(row)) {
       if (what.stage != stage)
         continue;
-      if ((*table.declared)[what.kind].calls == stage_call::collect_gradients) {
+      if ((*table.over.declared)[what.kind].calls == stage_call::collect_gradients) {
         ++visits;
         added = 0;
       }
-      if (!adds_gradients(*table.declared, what.kind))
+      if (!adds_gradients(*table.over.declared, what.kind))
         continue;
       bool const follows =
         last == nullptr ||
@@ -53,7 +53,7 @@ namespace detail {
 //!
 //! @complexity O(n S) for n passes.
 [[nodiscard]] constexpr bool sums_in_order(timetable_view table) noexcept {
-  for (int stage = 0; stage < stages(table.extents); ++stage)
+  for (int stage = 0; stage < stages(table.over.extents); ++stage)
     if (!detail::sums_in_order(table, stage))
       return false;
   return true;

@@ -27,22 +27,18 @@ inline constexpr double never = -1;
 //! engines, in the order of the devices; further engines follow. Does not own anything; the arrays
 //! live in a `dynamic_timetable` or a `static_timetable`. Cheap to copy.
 struct timetable_view {
-  shape extents;                  //!< of the pipeline
+  pipeline_view over{};           //!< the pipeline that it is of
   double latency = 0;             //!< time of a message between two devices
   pass const* passes = nullptr;   //!< [offsets[rows]]
   double const* starts = nullptr; //!< [offsets[rows]], `never` for a pass that waits for ever
   double const* ends = nullptr;   //!< [offsets[rows]]
   int const* offsets =
-    nullptr; //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
-  flow const* declared = &training;       //!< what passes do
-  std::uint16_t const* holders = nullptr; //!< of a custom placement: [routes][S]
-  int const* first_units = nullptr;       //!< of unequal numbers of chunks: [M + 1]
-  int const* edges = nullptr;             //!< of stages that are no chain: the table of their edges
-  group_times groups{};                   //!< times between a group and other stages
-  double const* links = nullptr;          //!< times of messages [P x P]; null: all take `latency`
+    nullptr;            //!< [rows + 1], row r has the entries offsets[r] ... offsets[r + 1] - 1
+  group_times groups{}; //!< times between a group and other stages
+  double const* links = nullptr; //!< times of messages [P x P]; null: all take `latency`
 
   //! Engines of all devices, each with an order of its own.
-  [[nodiscard]] constexpr int rows() const noexcept { return extents.devices * declared->engines; }
+  [[nodiscard]] constexpr int rows() const noexcept { return row_count(over); }
   //! Passes of all devices.
   [[nodiscard]] constexpr int size() const noexcept { return offsets[rows()]; }
   //! Passes of one row.
@@ -54,20 +50,16 @@ struct timetable_view {
   [[nodiscard]] constexpr std::span<pass const> row(int row) const noexcept {
     return {passes + offsets[row], static_cast<std::size_t>(row_size(row))};
   }
-  //! The pipeline that it is of.
-  [[nodiscard]] constexpr pipeline over() const noexcept {
-    return {extents, declared, holders, first_units, edges};
-  }
 };
 
 //! @brief The device that runs `what` in a timetable.
 [[nodiscard]] constexpr int device_of(timetable_view const& table, pass const& what) noexcept {
-  return device_of(table.over(), what);
+  return device_of(table.over, what);
 }
 //! @brief The device that holds `stage` for `microbatch` in a timetable.
 [[nodiscard]] constexpr int
 device_of(timetable_view const& table, int stage, int microbatch = 0) noexcept {
-  return device_of(table.over(), stage, microbatch);
+  return device_of(table.over, stage, microbatch);
 }
 
 } // namespace pipelining::inline v0_3

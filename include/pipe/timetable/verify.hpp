@@ -92,7 +92,7 @@ struct pass_times {
                                                 int number,
                                                 entry_number entry,
                                                 int late = 0) noexcept {
-  pipeline const& over = map.over;
+  pipeline_view const& over = map.over;
   pass const what = row.passes[entry];
   report found{
     rule::before_dependency, number % over.extents.devices, static_cast<int>(entry), what, {}};
@@ -200,8 +200,10 @@ constexpr report check_memory(pool_effect const& of,
 
 //! True when the stages of which a unit reads a datum have made it, not only another of its row.
 //! @param found the kinds of every unit of every stage
-[[nodiscard]] constexpr bool
-reads_what_is_made(pipeline const& over, data_users const& users, flow_set const* found, int at) {
+[[nodiscard]] constexpr bool reads_what_is_made(pipeline_view const& over,
+                                                data_users const& users,
+                                                flow_set const* found,
+                                                int at) {
   flow const& declared = *over.declared;
   int const unit_count = units(over);
   for (int kind = 0; kind < most_kinds; ++kind)
@@ -221,7 +223,7 @@ reads_what_is_made(pipeline const& over, data_users const& users, flow_set const
 
 //! Every unit has kinds of passes that go together.
 constexpr report check_sets(place_map const& map, place_row const* rows) {
-  pipeline const& over = map.over;
+  pipeline_view const& over = map.over;
   int const count = stages(over.extents) * units(over);
   auto* const found = new flow_set[static_cast<std::size_t>(count)]{};
   for (int row = 0; row < row_count(over); ++row)
@@ -275,9 +277,9 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
   report result;
   if (memory_limit == unlimited)
     return result;
-  pool_effect const memory = effect_on(*table.declared, slot_class::activation);
-  for (int device = 0; device < table.extents.devices && result; ++device) {
-    if (table.declared->engines == 1) {
+  pool_effect const memory = effect_on(*table.over.declared, slot_class::activation);
+  for (int device = 0; device < table.over.extents.devices && result; ++device) {
+    if (table.over.declared->engines == 1) {
       result = check_memory(memory,
                             table.row(device).data(),
                             static_cast<entry_number>(table.row_size(device)),
@@ -319,7 +321,7 @@ verify_entered(timetable_view const& table, entered_rows const& entered, int mem
 //! @param memory_limit the most chunks of activations that a device may hold.
 //! @complexity O(n) time and memory for n passes.
 [[nodiscard]] constexpr report verify(timetable_view table, int memory_limit = unlimited) {
-  detail::entered_rows const entered(table.over(), table.passes, table.offsets);
+  detail::entered_rows const entered(table.over, table.passes, table.offsets);
   return detail::verify_entered(table, entered, memory_limit);
 }
 

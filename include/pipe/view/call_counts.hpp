@@ -60,13 +60,13 @@ struct call_count {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
     bool const message = head.what != operation::run;
-    int const enqueued = message && detail::is_broadcast(work.over(), head) ? 1 : end - first;
+    int const enqueued = message && detail::is_broadcast(work.over, head) ? 1 : end - first;
     if (message)
       calls.messages += enqueued;
-    else if (is_copy(*work.declared, head))
+    else if (is_copy(*work.over.declared, head))
       calls.copies += 1;
     else if (head.about == subject::pass &&
-             (*work.declared)[head.work.kind].calls != stage_call::copy)
+             (*work.over.declared)[head.work.kind].calls != stage_call::copy)
       calls.passes += end - first;
     streams = std::max(streams, stream_of(head));
     calls.group_marks += message && enqueued > 1 ? 2 : 0;
@@ -87,7 +87,7 @@ struct call_count {
 //! @complexity O(n) for all items.
 [[nodiscard]] constexpr call_count count_calls(plan_view work) {
   call_count sum;
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     sum += count_calls(work, device);
   return sum;
 }

@@ -24,7 +24,7 @@ void write_csv(Sink& out, timetable_view table) {
       pass const& what = table.passes[i];
       char const kind[] = {letter(what.kind), '\0'};
       append(out,
-             row % table.extents.devices,
+             row % table.over.extents.devices,
              ",",
              kind,
              ",",

@@ -29,10 +29,10 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(n) for n passes.
 [[nodiscard]] constexpr double makespan_bubble_rate(timetable_view table) noexcept {
   double sum = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     sum += busy(table, device);
   double const whole = makespan(table);
-  return whole > 0 ? 1 - sum / table.extents.devices / whole : 0;
+  return whole > 0 ? 1 - sum / table.over.extents.devices / whole : 0;
 }
 
 //! @brief The most that a device keeps at once from `backward_input` for `backward_weight`, in
@@ -61,7 +61,7 @@ peak_weight_inputs(timetable_view table, int device, timetable_caption const& ab
         live -= share(table.passes[k].chunk);
     i = end;
   }
-  return equal ? peak / table.extents.chunks : peak;
+  return equal ? peak / table.over.extents.chunks : peak;
 }
 
 //! @brief What is said of a timetable in one line; peaks are those of the device that holds most.
@@ -80,7 +80,7 @@ struct timetable_figures {
                                                      timetable_caption const& about) noexcept {
   timetable_figures result{
     makespan(table), span_of(table), bubble_rate(table), makespan_bubble_rate(table)};
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     double const kept = peak_activations(table, device, about);
     double const inputs = peak_weight_inputs(table, device, about);
     result.peak_activations = kept > result.peak_activations ? kept : result.peak_activations;
@@ -122,9 +122,9 @@ namespace detail {
 //! "network".
 //! @param row of a table, behind those of the devices
 [[nodiscard]] inline std::string engine_row_name(timetable_view const& table, int row) {
-  int const number = row / table.extents.devices;
+  int const number = row / table.over.extents.devices;
   auto const is = [&](engine on) {
-    return table.declared->engine_row[static_cast<int>(on)] == number;
+    return table.over.declared->engine_row[static_cast<int>(on)] == number;
   };
   return is(engine::copy_out) ? "copy out" : is(engine::copy_in) ? "copy in" : "network";
 }

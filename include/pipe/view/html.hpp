@@ -35,7 +35,7 @@ namespace detail {
 //! True for a class whose slots lie on the host.
 [[nodiscard]] inline bool lies_on_host(std::span<html_timeline const> timelines, int pool) {
   for (html_timeline const& line : timelines) {
-    flow const& declared = *line.table.declared;
+    flow const& declared = *line.table.over.declared;
     for (int of = 0; of < declared.data_count; ++of)
       if (declared.data[of].pool == pool && declared.data[of].lives == residence::host)
         return true;

@@ -56,7 +56,7 @@ void write_json_row(Sink& out, timetable_view table, int row) {
 //! The rows of one engine of all devices, [P].
 template <text_sink Sink>
 void write_json_rows(Sink& out, timetable_view table, int first) {
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     append(out, device == 0 ? "\n" : ",\n");
     write_json_row(out, table, first + device);
   }
@@ -72,7 +72,7 @@ void write_json_rows(Sink& out, timetable_view table, int first) {
 //! @complexity O(n) for n passes.
 template <text_sink Sink>
 void write_json(Sink& out, timetable_view table, timetable_caption const& about) {
-  shape const& extents = table.extents;
+  shape const& extents = table.over.extents;
   append(out, "{\"schedule\":");
   append_quoted(out, about.schedule);
   append(out, ",\n\"devices\":", extents.devices, ",\"stages\":", stages(extents));

@@ -53,7 +53,7 @@ namespace detail {
        {"passes", "waits", "records", "messages", "groups", "joins", "copies", "calls", "per pass"})
     text += detail::cell(10, name);
   text += "\n";
-  for (int device = 0; device < work.extents.devices; ++device)
+  for (int device = 0; device < work.over.extents.devices; ++device)
     text += detail::calls_line(std::to_string(device), count_calls(work, device));
   return text + detail::calls_line("all", count_calls(work));
 }
@@ -64,7 +64,7 @@ namespace detail {
 [[nodiscard]] inline std::string describe_memory(plan_view work) {
   std::string text =
     "device  class              slots  bytes of a slot        offset  all in use at\n";
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       if (layout.count == 0)
@@ -74,7 +74,7 @@ namespace detail {
       item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
       text += detail::cell(6, device) + "  " + name + detail::cell(7, layout.count) +
               detail::cell(17, layout.bytes) + detail::cell(14, layout.offset) + "  " +
-              describe_subject(peak, work.extents.chunks > 1) + "\n";
+              describe_subject(peak, work.over.extents.chunks > 1) + "\n";
     }
     text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes[device]) +
             " bytes\n";

@@ -47,7 +47,7 @@ struct bill {
   }
   std::sort(keys.begin(), keys.end());
   result.communicators = static_cast<int>(std::unique(keys.begin(), keys.end()) - keys.begin());
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     result.communicators_per_device = std::max(result.communicators_per_device, work.lanes[device]);
     auto const steps = work.program_of(device);
     int const count = static_cast<int>(steps.size());

@@ -76,7 +76,7 @@ struct svg_layout {
     return row * (1 + copy_share * static_cast<double>(copying.size()));
   }
   [[nodiscard]] double y(int device) const { return top + device * block(); }
-  [[nodiscard]] double bottom() const { return y(table.extents.devices); }
+  [[nodiscard]] double bottom() const { return y(table.over.extents.devices); }
   [[nodiscard]] double bar_left() const { return left + plot_width + 18; }
 };
 
@@ -139,21 +139,21 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
 
 [[nodiscard]] inline svg_layout make_layout(timetable_view table, svg_options const& options) {
   svg_layout layout{table, local_stages(table)};
-  layout.local_count = most_local_stages(table.extents, layout.locals);
-  layout.row = row_height(table.extents.devices);
+  layout.local_count = most_local_stages(table.over.extents, layout.locals);
+  layout.row = row_height(table.over.extents.devices);
   layout.gap = std::min(4.0, layout.row * 0.12);
-  for (int number = 1; number < table.declared->engines; ++number) {
-    int const first = number * table.extents.devices;
-    if (table.offsets[first + table.extents.devices] > table.offsets[first])
+  for (int number = 1; number < table.over.declared->engines; ++number) {
+    int const first = number * table.over.extents.devices;
+    if (table.offsets[first + table.over.extents.devices] > table.offsets[first])
       layout.copying.push_back(number);
   }
   layout.tooltips = table.size() <= options.most_tooltips;
   layout.digits = 1;
-  for (int last = table.extents.microbatches - 1; last >= 10; last /= 10)
+  for (int last = table.over.extents.microbatches - 1; last >= 10; last /= 10)
     ++layout.digits;
   layout.left = 84;
   layout.first = first_start(table, 0);
-  for (int device = 1; device < table.extents.devices; ++device)
+  for (int device = 1; device < table.over.extents.devices; ++device)
     layout.first = std::min(layout.first, first_start(table, device));
   layout.scale = pixels_per_time(table, layout.digits, options);
   layout.plot_width = makespan(table) * layout.scale;
@@ -192,8 +192,8 @@ void begin_text(Sink& out, double x, double y, double size, std::string_view mor
 
 //! The colour of a pass: its kind, darker on later stages of its device and on later chunks.
 [[nodiscard]] inline colour pass_colour(svg_layout const& layout, pass const& what) {
-  int const local = local_stage(layout.table.extents, layout.locals, what);
-  return shade(what.kind, local, layout.local_count, what.chunk, layout.table.extents.chunks);
+  int const local = local_stage(layout.table.over.extents, layout.locals, what);
+  return shade(what.kind, local, layout.local_count, what.chunk, layout.table.over.extents.chunks);
 }
 
 template <text_sink Sink>
@@ -214,7 +214,7 @@ void write_cell(Sink& out, svg_layout const& layout, svg_row const& row, int ent
   append(out, " fill=\"", hexadecimal(fill).data(), "\"");
   if (layout.tooltips) {
     append(out, "><title>");
-    append(out, describe(what, table.extents.chunks > 1), ": ");
+    append(out, describe(what, table.over.extents.chunks > 1), ": ");
     append_significant(out, table.starts[entry], 7);
     append(out, " to ");
     append_significant(out, table.ends[entry], 7);
@@ -253,7 +253,7 @@ void write_row(
 template <text_sink Sink>
 void write_rows(Sink& out, svg_layout const& layout) {
   timetable_view const& table = layout.table;
-  int const devices = table.extents.devices;
+  int const devices = table.over.extents.devices;
   double const font = std::clamp(layout.row * 0.8, 8.0, 13.0);
   int const every = layout.row >= 9 ? 1 : static_cast<int>(std::ceil(9 / layout.row));
   for (int device = 0; device < devices; ++device) {
@@ -309,7 +309,7 @@ void write_axis(Sink& out, svg_layout const& layout) {
 //! passes are split, lighter behind them, its peak weight inputs.
 template <text_sink Sink>
 void write_peaks(Sink& out, svg_layout const& layout, timetable_caption const& about) {
-  int const devices = layout.table.extents.devices;
+  int const devices = layout.table.over.extents.devices;
   double most = 0;
   bool split = false;
   for (int device = 0; device < devices; ++device) {
@@ -355,7 +355,7 @@ void append_count(Sink& out, int number, std::string_view one, std::string_view 
 
 template <text_sink Sink>
 void write_heading(Sink& out, svg_layout const& layout, timetable_caption const& about) {
-  shape const& extents = layout.table.extents;
+  shape const& extents = layout.table.over.extents;
   begin_text(out, 20, 28, 18, " font-weight=\"bold\"");
   append_xml(out, about.schedule);
   append(out, ": ");
@@ -384,7 +384,7 @@ void write_heading(Sink& out, svg_layout const& layout, timetable_caption const&
 //! For every kind in use a strip of its shades and its name; then what the shades mean.
 template <text_sink Sink>
 void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& about) {
-  shape const& extents = layout.table.extents;
+  shape const& extents = layout.table.over.extents;
   double const y = layout.bottom() + 40;
   double x = 20;
   int const shades = std::min(layout.local_count * extents.chunks, 16);
@@ -404,7 +404,7 @@ void write_legend(Sink& out, svg_layout const& layout, timetable_caption const& 
   }
   begin_text(out, 20, y + 38, 12.5, " fill=\"#555\"");
   append(out, "numbers: microbatches");
-  if (layout.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+  if (layout.table.over.declared->engine_row[static_cast<int>(engine::network)] > 0)
     append(out, ", of the network stages");
   if (layout.local_count > 1)
     append(out,

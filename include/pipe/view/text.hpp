@@ -45,7 +45,7 @@ struct text_grid {
 [[nodiscard]] inline std::string
 cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
   char kind = letter(what.kind);
-  if (local_stage(grid.table.extents, grid.locals, what) % 2 == 1)
+  if (local_stage(grid.table.over.extents, grid.locals, what) % 2 == 1)
     kind = static_cast<char>(kind - 'A' + 'a');
   std::string name(1, kind);
   append_number(name, number_of_cell(what));
@@ -58,7 +58,7 @@ cell_name(text_grid const& grid, pass const& what, bool with_chunk) {
 [[nodiscard]] inline std::string cell_text(text_grid const& grid, int entry, std::size_t width) {
   pass const& what = grid.table.passes[entry];
   bool const pair = entry + 1 < grid.table.size() && grid.table.passes[entry + 1].overlapped;
-  bool const chunks = grid.table.extents.chunks > 1;
+  bool const chunks = grid.table.over.extents.chunks > 1;
   for (int detail = 2; detail > 0; --detail) {
     std::string name = cell_name(grid, what, chunks && detail == 2);
     if (pair)
@@ -92,7 +92,7 @@ void write_cell(Sink& out, text_grid const& grid, int entry, int columns) {
     constexpr char const* shades[5][2] = {
       {"117", "74"}, {"216", "173"}, {"222", "179"}, {"115", "72"}, {"250", "245"}};
     pass const& what = grid.table.passes[entry];
-    int const shade = local_stage(grid.table.extents, grid.locals, what) % 2;
+    int const shade = local_stage(grid.table.over.extents, grid.locals, what) % 2;
     append(out, "\x1b[38;5;16;48;5;", shades[hue_of(training_kind(what.kind).calls)][shade], "m");
     append(out, text, "\x1b[0m", gap ? " " : "");
   } else {
@@ -126,9 +126,9 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
 //! Columns that the longest name of a cell takes, with a space behind it.
 [[nodiscard]] inline std::size_t widest_cell(timetable_view table) {
   std::string name = "F";
-  append_number(name, table.extents.microbatches - 1);
-  if (table.extents.chunks > 1)
-    append(name, ".", table.extents.chunks - 1);
+  append_number(name, table.over.extents.microbatches - 1);
+  if (table.over.extents.chunks > 1)
+    append(name, ".", table.over.extents.chunks - 1);
   return name.size() + 1;
 }
 
@@ -152,12 +152,12 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
 [[nodiscard]] inline text_grid make_text_grid(timetable_view table, text_options options) {
   text_grid grid{table, options, local_stages(table)};
   std::string last = "device ";
-  append_number(last, table.extents.devices - 1);
+  append_number(last, table.over.extents.devices - 1);
   grid.label = last.size();
   double const room = std::max(options.width, 40) - static_cast<double>(last.size()) - 12;
   grid.scale = columns_per_time(table, room);
   grid.first = first_start(table, 0);
-  for (int device = 1; device < table.extents.devices; ++device)
+  for (int device = 1; device < table.over.extents.devices; ++device)
     grid.first = std::min(grid.first, first_start(table, device));
   grid.columns = static_cast<int>(std::ceil(makespan(table) * grid.scale - 1e-6));
   return grid;
@@ -165,7 +165,7 @@ void write_text_row(Sink& out, text_grid const& grid, int row) {
 
 template <text_sink Sink>
 void write_text_heading(Sink& out, timetable_view table, timetable_caption const& about) {
-  shape const& extents = table.extents;
+  shape const& extents = table.over.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", stages(extents));
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
   append_time(out, "cost: forward ", about.cost.forward);
@@ -208,13 +208,13 @@ void write_text_legend(Sink& out, text_grid const& grid) {
     char const name[] = {letter(kind), '\0'};
     append(out, name, " ", word(kind), ", ");
   }
-  append(out, grid.table.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
-  if (grid.table.declared->engine_row[static_cast<int>(engine::network)] > 0)
+  append(out, grid.table.over.extents.chunks > 1 ? "microbatch.chunk" : "microbatch");
+  if (grid.table.over.declared->engine_row[static_cast<int>(engine::network)] > 0)
     append(out, ", of the network stage");
   append(out, ", . idle");
-  if (most_local_stages(grid.table.extents, grid.locals) > 1)
+  if (most_local_stages(grid.table.over.extents, grid.locals) > 1)
     append(out,
-           grid.table.extents.where == placement::bidirectional
+           grid.table.over.extents.where == placement::bidirectional
              ? "; lower case: microbatches that enter at the last device"
              : "; lower case: every second stage of a device");
   append(out, "\n");
@@ -234,12 +234,12 @@ void write_text(Sink& out,
   detail::text_grid const grid = detail::make_text_grid(table, options);
   detail::write_text_heading(out, table, about);
   double inputs = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     inputs = std::max(inputs, peak_weight_inputs(table, device, about));
   bool const split = inputs > 0;
   append(out, std::string(grid.label + 2 + static_cast<std::size_t>(grid.columns), ' '));
   append(out, split ? " peak + weight inputs\n" : " peak\n");
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     std::string name = "device ";
     append_number(name, device);
     name.resize(grid.label, ' ');
@@ -252,7 +252,8 @@ void write_text(Sink& out,
       append_rounded(out, peak_weight_inputs(table, device, about), 4);
     }
     append(out, "\n");
-    for (int row = device + table.extents.devices; row < table.rows(); row += table.extents.devices)
+    for (int row = device + table.over.extents.devices; row < table.rows();
+         row += table.over.extents.devices)
       if (table.row_size(row) > 0) {
         name = detail::engine_row_name(table, row);
         name.resize(grid.label, ' ');

@@ -44,7 +44,7 @@ void append_time(Sink& out, std::string_view name, double time) {
 //! @brief The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
 chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
-  return about.chunk_shares.empty() ? 1.0 / table.extents.chunks
+  return about.chunk_shares.empty() ? 1.0 / table.over.extents.chunks
                                     : about.chunk_shares[static_cast<std::size_t>(chunk)];
 }
 
@@ -59,16 +59,17 @@ peak_activations(timetable_view table, int device, timetable_caption const& abou
 //! groups do not count; they are 0. Where the device depends on the microbatch, stages take turns.
 //! @return [S]
 [[nodiscard]] inline std::vector<int> local_stages(timetable_view const& table) {
-  std::vector<int> held(static_cast<std::size_t>(table.extents.devices));
+  std::vector<int> held(static_cast<std::size_t>(table.over.extents.devices));
   std::vector<int> result;
-  bool const by_route = table.extents.where == placement::custom && routes(table.extents) > 1;
-  for (int stage = 0; stage < stages(table.extents); ++stage) {
+  bool const by_route =
+    table.over.extents.where == placement::custom && routes(table.over.extents) > 1;
+  for (int stage = 0; stage < stages(table.over.extents); ++stage) {
     if (by_route) {
-      result.push_back(stage % table.extents.stages_per_device);
+      result.push_back(stage % table.over.extents.stages_per_device);
       continue;
     }
     int& here = held[static_cast<std::size_t>(device_of(table, stage))];
-    result.push_back(in_group(table.over(), stage) ? 0 : here++);
+    result.push_back(in_group(table.over, stage) ? 0 : here++);
   }
   return result;
 }
@@ -93,9 +94,11 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 //! @brief Stages that hold activations, by devices: 1 where they have one or less each.
 [[nodiscard]] inline double device_share(timetable_view const& table) {
   int count = 0;
-  for (int stage = 0; stage < stages(table.extents); ++stage)
-    count += in_group(table.over(), stage) ? 0 : 1;
-  return count <= table.extents.devices ? 1 : static_cast<double>(count) / table.extents.devices;
+  for (int stage = 0; stage < stages(table.over.extents); ++stage)
+    count += in_group(table.over, stage) ? 0 : 1;
+  return count <= table.over.extents.devices
+           ? 1
+           : static_cast<double>(count) / table.over.extents.devices;
 }
 
 //! @brief Where devices hold several stages, says what peak activations are in microbatches of all

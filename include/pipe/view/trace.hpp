@@ -106,20 +106,18 @@ struct trace_writer {
 [[nodiscard]] inline dynamic_timetable measured_table(timetable_view table,
                                                       std::span<measured_pass const> measured) {
   auto const size = static_cast<std::size_t>(table.size());
-  dynamic_timetable result{table.extents,
-                           0,
-                           {table.passes, table.passes + size},
-                           std::vector<double>(size, never),
-                           std::vector<double>(size, never),
-                           {table.offsets, table.offsets + table.rows() + 1},
-                           copy_tables(table)};
-  std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over())));
+  dynamic_timetable result{.over = copy_of(table.over),
+                           .passes = {table.passes, table.passes + size},
+                           .starts = std::vector<double>(size, never),
+                           .ends = std::vector<double>(size, never),
+                           .offsets = {table.offsets, table.offsets + table.rows() + 1}};
+  std::vector<measured_pass const*> found(static_cast<std::size_t>(pass_indices(table.over)));
   for (measured_pass const& ran : measured)
-    if (contains(table.over(), ran.what))
-      found[static_cast<std::size_t>(pass_index(table.over(), ran.what))] = &ran;
+    if (contains(table.over, ran.what))
+      found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
   for (std::size_t i = 0; i < size; ++i) {
     auto const* const ran =
-      found[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))];
+      found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
     if (ran == nullptr)
       continue;
     result.starts[i] = ran->start;
@@ -133,12 +131,12 @@ struct trace_writer {
 template <text_sink Sink>
 int write_arrows(
   trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
-  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over())), -1);
+  std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
   for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = i;
-  for (int device = 0; device < table.extents.devices; ++device) {
+    entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-      dependency_list const needed = dependencies(table.over(), table.passes[i]);
+      dependency_list const needed = dependencies(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
         int const entry = entries[static_cast<std::size_t>(needed.index(k))];
@@ -162,7 +160,7 @@ void write_counters(trace_writer<Sink>& trace,
                     timetable_caption const& about,
                     int process,
                     double unit) {
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     double activations = 0;
     double inputs = 0;
     int const last = table.offsets[device + 1];
@@ -206,13 +204,13 @@ void write_trace(Sink& out,
                  timetable_caption const& about,
                  std::span<measured_pass const> measured = {},
                  trace_options const& options = {}) {
-  bool const with_chunk = table.extents.chunks > 1;
+  bool const with_chunk = table.over.extents.chunks > 1;
   append(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
   detail::trace_writer<Sink> trace{out};
   std::string name(about.schedule);
   name += ", planned";
-  trace.name_process(detail::planned_process, name, table.extents.devices);
-  for (int device = 0; device < table.extents.devices; ++device)
+  trace.name_process(detail::planned_process, name, table.over.extents.devices);
+  for (int device = 0; device < table.over.extents.devices; ++device)
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
       trace.write_pass(detail::planned_process,
                        {device, table.passes[i], table.starts[i], table.ends[i]},
@@ -229,7 +227,7 @@ void write_trace(Sink& out,
   if (!measured.empty()) {
     name.resize(about.schedule.size());
     name += ", measured";
-    trace.name_process(detail::measured_process, name, table.extents.devices);
+    trace.name_process(detail::measured_process, name, table.over.extents.devices);
     for (measured_pass const& ran : measured)
       trace.write_pass(detail::measured_process, ran, options.measured_unit, with_chunk);
     if (options.arrows || options.memory)

@@ -167,11 +167,13 @@ template <int Missing>
 struct layered {
   int layers() const requires(Missing != 1);
   bool equal_devices() const requires(Missing != 2);
-  std::vector<int> start(pp::pipeline const&, std::vector<int> const&) const requires(Missing != 3);
-  pp::cost_table costs(pp::pipeline const&, pp::arrangement const&) const requires(Missing != 4);
-  double costs(pp::pipeline const&, pp::arrangement const&) const requires(Missing == 4);
+  std::vector<int> start(pp::pipeline_view const&, std::vector<int> const&) const
+    requires(Missing != 3);
+  pp::cost_table costs(pp::pipeline_view const&, pp::arrangement const&) const
+    requires(Missing != 4);
+  double costs(pp::pipeline_view const&, pp::arrangement const&) const requires(Missing == 4);
   double excess(pp::timetable_view, pp::arrangement const&) const requires(Missing != 5);
-  double least_time(pp::pipeline const&) const requires(Missing != 6);
+  double least_time(pp::pipeline_view const&) const requires(Missing != 6);
 };
 static_assert(pp::layered_model<layered<0>>);
 static_assert(!pp::layered_model<layered<1>> && !pp::layered_model<layered<2>>);

@@ -69,14 +69,14 @@ bool table_offloads(pp::timetable_view table) {
 
 //! What was in use has been planned. Each device copies, if any does.
 void check_slots(std::vector<slot_bytes> const& all, pp::timetable_view table, bool offloads) {
-  REQUIRE(all.size() == static_cast<std::size_t>(table.extents.devices));
-  for (int device = 0; device < table.extents.devices; ++device) {
+  REQUIRE(all.size() == static_cast<std::size_t>(table.over.extents.devices));
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     slot_bytes const& one = all[static_cast<std::size_t>(device)];
     CHECK(one.measured <= one.planned);
     CHECK(one.measured_on_host <= one.planned_on_host);
     CHECK((one.measured > 0) == offloads);
-    bool const copies =
-      table.row_size(device) > 0 && offloads && table.row_size(table.extents.devices + device) > 0;
+    bool const copies = table.row_size(device) > 0 && offloads &&
+                        table.row_size(table.over.extents.devices + device) > 0;
     CHECK((one.measured_on_host > 0) == copies);
     CHECK((one.planned_on_host > 0) == copies);
   }
@@ -88,7 +88,7 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
   auto const lengths = lengths_of(size, table);
   pipelined_model model(size, table, lengths, 9);
-  bool const halves = table.extents.where == pp::placement::bidirectional;
+  bool const halves = table.over.extents.where == pp::placement::bidirectional;
   auto const whole = cut_whole(lengths).back_from_last(adds_from_last(table));
   single_device<float> plain(size, 1, whole, 9, halves);
   auto const pieces = some_batch(microbatches);

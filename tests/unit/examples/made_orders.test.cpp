@@ -60,7 +60,7 @@ TEST_CASE("a schedule is made once for the times that it can ask for") {
   examples::schedule_choice longer = plain;
   longer.microbatches = 7;
   CHECK(&made.get(longer, cost) != first);
-  CHECK(made.get(longer, cost).extents.microbatches == 7);
+  CHECK(made.get(longer, cost).over.extents.microbatches == 7);
   CHECK(
     &made.get(plain, pp::uniform_cost{.forward = 4, .backward_input = 5, .backward_weight = 3}) ==
     first);

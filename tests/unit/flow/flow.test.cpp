@@ -61,7 +61,7 @@ TEST_CASE("the rules of training follow from what its passes make and read") {
 }
 
 TEST_CASE("who reads what a pass makes follows too") {
-  pp::pipeline const over{{.devices = 4, .microbatches = 2, .chunks = 2}};
+  pp::pipeline_view const over{{.devices = 4, .microbatches = 2, .chunks = 2}};
   auto const of = [](pass_kind kind, int stage) {
     return pp::pass{kind, false, static_cast<std::uint16_t>(stage), 1, 0};
   };

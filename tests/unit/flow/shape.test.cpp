@@ -47,7 +47,7 @@ TEST_CASE("a custom placement may have any number of stages") {
   CHECK(pp::stages(extents) == 9);
   CHECK_NOTHROW(pp::check_extents(extents));
   std::uint16_t const holders[] = {0, 1, 2, 3, 0, 1, 2, 3, 3};
-  pp::pipeline const over{extents, &pp::training, holders};
+  pp::pipeline_view const over{extents, &pp::training, holders};
   CHECK(pp::row_capacity(over) == 3 * pp::training.rows); // three stages, one microbatch
 }
 
@@ -59,7 +59,8 @@ TEST_CASE("the room of a row counts the microbatches of a route alone") {
 }
 
 TEST_CASE("pass_at undoes pass_index") {
-  pp::pipeline const over{{.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
+  pp::pipeline_view const over{
+    {.devices = 3, .microbatches = 4, .chunks = 5, .stages_per_device = 2}};
   for (int index = 0; index < pp::pass_indices(over); ++index)
     CHECK(pp::pass_index(over, pp::pass_at(over, index)) == index);
 }

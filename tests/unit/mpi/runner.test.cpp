@@ -75,7 +75,7 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
                                std::string const& name,
                                pp::timetable_view table,
                                pp::uniform_sizes const& sizes = words) {
-  auto model = make_model<announcing_stage>(table.extents);
+  auto model = make_model<announcing_stage>(table.over.extents);
   pp::mpi_runner runner(pp::lower<Policy>(table, sizes),
                         model,
                         meeting.line(),
@@ -85,17 +85,17 @@ void check_equal_to_sequential(pp::mpi_store& meeting,
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
   int own = 0;
-  for (int s = 0; s < pp::stages(table.extents); ++s) {
+  for (int s = 0; s < pp::stages(table.over.extents); ++s) {
     auto const index = static_cast<std::size_t>(s);
-    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    bool const mine = pp::device_of(table.over.extents, s) == runner.rank();
     own += mine ? 1 : 0;
     CHECK(model[index].gradient == (mine ? steps * expected.gradients[index] : 0));
     CHECK(model[index].completed == (mine ? steps : 0));
   }
-  CHECK(own == table.extents.stages_per_device);
-  if (pp::device_of(table.extents, pp::stages(table.extents) - 1) == runner.rank())
+  CHECK(own == table.over.extents.stages_per_device);
+  if (pp::device_of(table.over.extents, pp::stages(table.over.extents) - 1) == runner.rank())
     CHECK(model.back().losses == steps * expected.losses);
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("four processes train a model with its vocabulary in shards as one dev
     auto const table = pp::make_timetable<pp::with_vocabulary<Schedule, Barriers>>({4, 6});
     std::vector<std::uint64_t> weights;
     std::vector<support::vocabulary_stage> model(
-      static_cast<std::size_t>(pp::stages(table.extents)));
+      static_cast<std::size_t>(pp::stages(table.over.extents)));
     for (auto& stage : model) {
       stage.barriers = Barriers;
       weights.push_back(stage.weight = random() | 1u);
@@ -187,10 +187,10 @@ void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetab
                                     .weight_input = 4,
                                     .tied_bytes = 4,
                                     .totals_bytes = sizeof(support::training_row)};
-  int const stages = pp::stages(table.extents);
+  int const stages = pp::stages(table.over.extents);
   int const steps = 9;
   auto expected = support::untrained(stages);
-  support::train_sequentially(expected, table.extents.microbatches, steps);
+  support::train_sequentially(expected, table.over.extents.microbatches, steps);
   auto model = support::training_model(stages);
   pp::mpi_runner runner(pp::lower<Policy>(table, sizes),
                         model,
@@ -201,7 +201,7 @@ void check_training(pp::mpi_store& meeting, std::string const& name, pp::timetab
     runner.step();
   for (int s = 0; s < stages; ++s) {
     auto const index = static_cast<std::size_t>(s);
-    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    bool const mine = pp::device_of(table.over.extents, s) == runner.rank();
     CHECK(support::same_bits(model[index].numbers, expected[index]) == mine);
     CHECK(model[index].stepped == (mine ? steps : 0));
   }
@@ -232,10 +232,10 @@ void check_early_training(pp::mpi_store& meeting,
                                     .weight_input = 4,
                                     .tied_bytes = 4,
                                     .totals_bytes = sizeof(support::training_row)};
-  int const stages = pp::stages(table.extents);
+  int const stages = pp::stages(table.over.extents);
   int const steps = 14;
   auto expected = support::untrained(stages, 64);
-  support::train_planted(expected, table.extents.microbatches, 0, steps);
+  support::train_planted(expected, table.over.extents.microbatches, 0, steps);
   auto model = support::early_training_model(stages);
   auto plans = pp::lower_post_validated<Policy>(table, sizes);
   pp::mpi_runner runner(plans.first,
@@ -256,7 +256,7 @@ void check_early_training(pp::mpi_store& meeting,
   CHECK(early.repeated() < early.corrected()); // `finish` finds that of step 5 wrong
   for (int s = 0; s < stages; ++s) {
     auto const index = static_cast<std::size_t>(s);
-    bool const mine = pp::device_of(table.extents, s) == runner.rank();
+    bool const mine = pp::device_of(table.over.extents, s) == runner.rank();
     CHECK(support::same_bits(model[index].numbers, expected[index]) == mine);
     CHECK(model[index].rolled_back + model[index].made_up == (mine ? early.corrected() : 0));
   }
@@ -346,7 +346,7 @@ TEST_CASE("training, evaluation and another number of microbatches share ranks, 
       CHECK(model[own]->losses == (own == 3 ? losses : 0));
     }
   pp::dynamic_timetable const trace = runner.trace();
-  CHECK(trace.extents.microbatches == 6);
+  CHECK(trace.over.extents.microbatches == 6);
   CHECK(trace.passes == table(6).passes);
   double longest = 0;
   for (std::size_t i = 0; i < trace.passes.size(); ++i) {
@@ -409,7 +409,7 @@ TEST_CASE("every rank reads the totals of an evaluation") {
   constexpr pp::uniform_sizes sizes{
     .message = 24, .activation = 8, .weight_input = 8, .totals_bytes = 8};
   auto const table = pp::make_timetable<pp::VHalf>({4, 6});
-  auto model = make_model<counting_stage>(table.extents);
+  auto model = make_model<counting_stage>(table.over.extents);
   pp::mpi_runner runner(pp::lower(table, sizes),
                         model,
                         meeting.line(),
@@ -427,13 +427,13 @@ TEST_CASE("every rank reads the totals of an evaluation") {
   }
   for (int s = 0; s < 8; ++s)
     CHECK(model[static_cast<std::size_t>(s)].updates ==
-          (pp::device_of(table.extents, s) == runner.rank() ? 3 : 0));
+          (pp::device_of(table.over.extents, s) == runner.rank() ? 3 : 0));
 }
 
 TEST_CASE("steps allocate nothing") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::Seq1F1B<2>>({4, 6});
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
   pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, words));
   runner.step();
@@ -480,7 +480,7 @@ std::string failure_of(Runner& runner, int rank) {
 TEST_CASE("an exception in a stage ends the step on all ranks, and each says where it was") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
-  auto model = make_model<failing_stage>(table.extents);
+  auto model = make_model<failing_stage>(table.over.extents);
   pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
   runner.step();
   model[2].fails_at = 3;
@@ -520,7 +520,7 @@ TEST_CASE("in the checked mode a stage that writes one byte beyond its output en
           "ranks, with rank, pass and slot") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
-  auto model = make_model<overrunning_stage>(table.extents);
+  auto model = make_model<overrunning_stage>(table.over.extents);
   pp::mpi_runner runner(pp::lower(table, words),
                         model,
                         meeting.line(),
@@ -555,7 +555,7 @@ struct stalling_stage : support::arithmetic_stage {
 TEST_CASE("a stall becomes an error on all ranks that says who waits for whom") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, 4});
-  auto model = make_model<stalling_stage>(table.extents);
+  auto model = make_model<stalling_stage>(table.over.extents);
   bool const impatient = this_rank() == 2;
   auto const deadline = impatient ? std::chrono::nanoseconds(std::chrono::seconds(1)) : patience;
   pp::mpi_runner runner(
@@ -623,7 +623,7 @@ TEST_CASE("what keeps rank 0 from serving is told to all") {
 TEST_CASE("ranks with different plans do not start") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, this_rank() == 2 ? 5 : 6});
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   try {
     pp::mpi_runner runner(pp::lower(table, words), model, meeting.line());
     FAIL("the runner must throw");
@@ -638,7 +638,7 @@ TEST_CASE("ranks with different plans do not start") {
 TEST_CASE("ranks with different texts do not start, though their plans are the same") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   std::string const about = this_rank() == 2 ? "layers=8\nseed=7\n" : "layers=8\nseed=1\n";
   try {
     pp::mpi_runner runner(
@@ -658,7 +658,7 @@ TEST_CASE("ranks that add different plans, or run them, end") {
   auto const lowered = [](int microbatches) {
     return pp::lower(pp::make_timetable<pp::OneFOneB>({4, microbatches}), words);
   };
-  auto model = make_model(pp::make_timetable<pp::OneFOneB>({4, 2}).extents);
+  auto model = make_model(pp::make_timetable<pp::OneFOneB>({4, 2}).over.extents);
   {
     pp::mpi_runner runner(lowered(4), model, meeting.line());
     try {
@@ -677,7 +677,7 @@ TEST_CASE("ranks that add different plans, or run them, end") {
 TEST_CASE("a rank that runs another plan than the others stalls, and is told to") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({4, 6});
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   pp::mpi_runner runner(pp::lower(table, words),
                         model,
                         meeting.line(),
@@ -697,7 +697,7 @@ TEST_CASE("a rank that runs another plan than the others stalls, and is told to"
 TEST_CASE("a plan that places stages on other ranks is refused") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const loops = pp::make_timetable<pp::Interleaved<2>>({4, 4});
-  auto model = make_model(loops.extents);
+  auto model = make_model(loops.over.extents);
   pp::mpi_runner runner(pp::lower(loops, words), model, meeting.line());
   CHECK_THROWS_WITH_AS(
     (void)runner.add(pp::lower(pp::make_timetable<pp::VHalf>({4, 4}), words)),
@@ -709,7 +709,7 @@ TEST_CASE("a plan that places stages on other ranks is refused") {
 TEST_CASE("a plan for another number of ranks is refused") {
   pp::mpi_store meeting(MPI_COMM_WORLD, patience);
   auto const table = pp::make_timetable<pp::OneFOneB>({3, 2});
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   CHECK_THROWS_WITH_AS(
     pp::mpi_runner(pp::lower(table, words), model, meeting.line()),
     "run: the plan has 3 devices, but the communicator has 4 ranks; start one process per device "

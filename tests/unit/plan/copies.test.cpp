@@ -67,7 +67,7 @@ int most_on_host(pp::timetable_view const& table, int device) {
 int late_waits(pp::plan_view work, pp::timetable_view const& table) {
   auto const times = planned_times(table);
   int late = 0;
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     std::span<pp::item const> const steps = work.program_of(device);
     for (pp::item const& step : steps) {
       // What is sent is there at the end of the pass that makes it.

@@ -41,12 +41,12 @@ std::string verdict_of(pp::plan const& work) {
 std::vector<line> receive_compute_send(pp::timetable_view table, int device) {
   std::vector<line> lines;
   for (pp::pass const& work : table.row(device)) {
-    pp::dependency_list const needed = pp::dependencies(table.over(), work);
+    pp::dependency_list const needed = pp::dependencies(table.over, work);
     for (int k = 0; k < needed.count; ++k)
       if (int const owner = pp::device_of(table, needed.stage(k)); owner != device)
-        lines.push_back(receive(pp::pass_at(table.over(), needed.index(k)), owner));
+        lines.push_back(receive(pp::pass_at(table.over, needed.index(k)), owner));
     lines.push_back(run(work));
-    if (int const to = pp::receiver(table.over(), work); to != pp::nothing)
+    if (int const to = pp::receiver(table.over, work); to != pp::nothing)
       lines.push_back(send(work, to));
   }
   return lines;
@@ -116,7 +116,7 @@ TEST_CASE("receive, compute, send on 1F1B with no buffering") {
     std::vector<std::vector<line>> programs;
     for (int device = 0; device < devices; ++device)
       programs.push_back(receive_compute_send(table, device));
-    pp::plan const work = build(table.extents, programs);
+    pp::plan const work = build(table.over.extents, programs);
     CHECK(simulated(work) == outcome::hangs);
     CHECK(simulated(work, 1) == outcome::drains); // one eager message hides it
     pp::proof const verdict = pp::prove(work);

@@ -71,7 +71,7 @@ void leave_out(pp::dynamic_timetable& table, std::size_t at) {
 
 std::string verdict_on(pp::dynamic_timetable const& table) {
   pp::report const found = pp::verify(table);
-  return found ? std::string() : pp::describe(found, table.extents.chunks > 1);
+  return found ? std::string() : pp::describe(found, table.over.extents.chunks > 1);
 }
 std::string verdict_on(pp::plan const& work) {
   pp::proof const found = pp::prove(work);
@@ -163,7 +163,7 @@ TEST_CASE("an exchange of attention with a third device is found") {
   auto table = pp::make_timetable(schedule, {4, 4});
   REQUIRE(verdict_on(table).empty());
   auto const stage_of = [&](pp::pass const& what) {
-    return schedule.stage_at(table.extents, what.stage);
+    return schedule.stage_at(table.over.extents, what.stage);
   };
   auto const taken = [&](pp::pass const& what) {
     return stage_of(what).part == pp::layer_part::taken_attention && stage_of(what).taken > 0;

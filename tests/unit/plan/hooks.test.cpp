@@ -53,9 +53,9 @@ pp::item& find(pp::plan& work, int device, pp::operation what, subject about, in
 template <class Policy>
 void check_sound(pp::timetable_view table, bool drain_in_all_orders) {
   pp::plan const work = pp::lower<Policy>(table, both); // throws unless it is proven
-  int const stages = pp::stages(table.extents);
-  int const last = pp::device_of(table.extents, stages - 1);
-  bool const apart = stages > 1 && last != pp::device_of(table.extents, 0);
+  int const stages = pp::stages(table.over.extents);
+  int const last = pp::device_of(table.over.extents, stages - 1);
+  bool const apart = stages > 1 && last != pp::device_of(table.over.extents, 0);
   int tied = 0;
   int updates = 0;
   for (pp::item const& step : work.items) {

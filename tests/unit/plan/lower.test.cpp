@@ -96,9 +96,9 @@ void check_plan(pp::timetable_view table) {
   int crossing = 0;
   for (int i = 0; i < table.size(); ++i)
     crossing +=
-      pp::receiver(pp::timetable_view(table).over(), table.passes[i]) != pp::nothing ? 1 : 0;
+      pp::receiver(pp::timetable_view(table).over, table.passes[i]) != pp::nothing ? 1 : 0;
   CHECK(static_cast<int>(work.items.size()) == table.size() + 2 * crossing);
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     CHECK(view.layout(device, pp::slot_class::activation).count ==
           pp::peak_activation_chunks(table, device));
     std::vector<pp::pass> ran;

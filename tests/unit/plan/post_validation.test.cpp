@@ -45,7 +45,7 @@ std::vector<int> about(pp::plan_view work, int device, subject what) {
 //! The rule in the words of the reference: what runs before the validation is a forward pass of the
 //! first chunk of layers on its device.
 void check_early_passes(pp::plan_view work) {
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     int lowest = 0;
     while (pp::device_of(work, lowest) != device)
       ++lowest;

@@ -240,7 +240,7 @@ TEST_CASE("a plan is judged whatever has become of it") {
       ++found;
       CAPTURE(turn);
       REQUIRE(verdict.device >= 0);
-      REQUIRE(verdict.device < whole.extents.devices);
+      REQUIRE(verdict.device < whole.over.extents.devices);
       auto const end = static_cast<int>(pp::plan_view(work).program_of(verdict.device).size());
       REQUIRE(verdict.item_index < end);
     }

@@ -40,7 +40,7 @@ on_graph(Schedule const& schedule, pp::pipeline_size size, support::edge_list co
 // an input elsewhere.
 int messages_by_hand(pp::timetable_view const& table, support::edge_list const& edges) {
   int count = 0;
-  for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+  for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
     int const home = pp::device_of(table, stage);
     std::set<int> readers;
     for (int const to : support::after(edges, stage))
@@ -50,7 +50,7 @@ int messages_by_hand(pp::timetable_view const& table, support::edge_list const& 
     for (int const from : support::before(edges, stage))
       count += pp::device_of(table, from) != home ? 1 : 0;
   }
-  return count * pp::units(table.over());
+  return count * pp::units(table.over);
 }
 
 int sends_of(pp::plan const& work) {
@@ -184,7 +184,7 @@ TEST_CASE("sizes may look at the reader") {
       if (step.what != pp::operation::send)
         continue;
       bool const forward = step.work.kind == pp::pass_kind::forward;
-      int const reader = pp::reader_stage(view.over(), step.work, step.number);
+      int const reader = pp::reader_stage(view.over, step.work, step.number);
       CHECK(step.in_bytes == own_sizes::made_by(forward ? step.work.stage : reader));
       gradients += forward ? 0 : 1;
     }

@@ -26,12 +26,12 @@ namespace {
 //! Of a microbatch: a reduce, a broadcast and an all-gather at each end, but for the all-gather at
 //! the first, and a reduce back; between devices, and from stage to stage.
 int messages_by_hand(pp::timetable_view table) {
-  int const devices = table.extents.devices;
-  int const chain = pp::stages(table.extents) - 2 * devices;
+  int const devices = table.over.extents.devices;
+  int const chain = pp::stages(table.over.extents) - 2 * devices;
   int neighbours = 0;
   for (int stage = devices; stage + 1 < devices + chain; ++stage)
     neighbours += pp::device_of(table, stage) == pp::device_of(table, stage + 1) ? 0 : 1;
-  return table.extents.microbatches *
+  return table.over.extents.microbatches *
          (4 * (devices - 1) + devices * (devices - 1) + 2 * neighbours);
 }
 

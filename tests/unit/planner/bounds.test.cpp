@@ -71,7 +71,7 @@ void check_table(pp::dynamic_timetable const& table,
                  bool pairs = false,
                  std::vector<double> const& shares = {}) {
   double peak = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     peak = std::max(peak,
                     shares.empty() ? pp::to_double(pp::peak_activations(table, device))
                                    : pp::peak_activations(table, device, shares));
@@ -79,7 +79,7 @@ void check_table(pp::dynamic_timetable const& table,
     pp::bound_options options{.chunk_shares = shares, .pairs = pairs};
     if (limited)
       options.memory_limit = peak + 1e-9;
-    pp::time_bounds const bounds = pp::least_times(table.over(), cost, options);
+    pp::time_bounds const bounds = pp::least_times(table.over, cost, options);
     CHECK(bounds.span.least() <= pp::span_of(table) * (1 + 1e-12));
     CHECK(bounds.makespan.least() <= pp::makespan(table) * (1 + 1e-12));
     CHECK(bounds.span.least() <= bounds.makespan.least() * (1 + 1e-12));
@@ -275,7 +275,7 @@ TEST_CASE("no order of a graph of stages beats the bounds") {
         double const least = all_orders(jobs, graph.devices, room).least(1000);
         REQUIRE(least < 1000);
         std::vector<int> const edges = pp::edge_table(graph.edges, pp::stages(extents));
-        pp::pipeline over{extents};
+        pp::pipeline_view over{extents};
         over.edges = edges.data();
         pp::time_bounds const bounds =
           pp::least_times(over, cost, {.memory_limit = static_cast<double>(room)});
@@ -349,7 +349,7 @@ TEST_CASE("no order of stages between shards of a vocabulary beats the bounds") 
               pp::make_timetable(schedule, {devices, microbatches}, cost);
             double const made = pp::makespan(table);
             double const least = all_orders(jobs, devices, 100).least(made * (1 + 1e-12));
-            double const bound = pp::least_times(table.over(), cost).makespan.least();
+            double const bound = pp::least_times(table.over, cost).makespan.least();
             CHECK(bound <= least * (1 + 1e-12));
             CHECK(bound >= 0.7 * least);
             met += bound >= least * (1 - 1e-12) ? 1 : 0;
@@ -377,8 +377,8 @@ TEST_CASE("no schedule between shards of a vocabulary beats the bounds") {
         check_table(table, cost);
         // It is more than the stages between the shards take.
         double const inside =
-          pp::least_times(schedule.inside(table.extents), cost).makespan.least();
-        CHECK(pp::least_times(table.over(), cost).makespan.least() > inside);
+          pp::least_times(schedule.inside(table.over.extents), cost).makespan.least();
+        CHECK(pp::least_times(table.over, cost).makespan.least() > inside);
       };
       check(pp::with_vocabulary<pp::OneFOneB, 1>{});
       check(pp::with_vocabulary<pp::OneFOneB, 2>{});
@@ -400,7 +400,7 @@ TEST_CASE("a graph of stages that is a chain has the bounds of a chain") {
         for (int stage = 1; stage < pp::stages(extents); ++stage)
           edges.push_back({stage - 1, stage});
         std::vector<int> const table = pp::edge_table(edges, pp::stages(extents));
-        pp::pipeline over{extents};
+        pp::pipeline_view over{extents};
         over.edges = table.data();
         pp::time_bounds const chain = pp::least_times(extents, cost, {.memory_limit = limit});
         pp::time_bounds const graph = pp::least_times(over, cost, {.memory_limit = limit});
@@ -452,9 +452,9 @@ TEST_CASE("bounds are met where theory says so") {
       // Zero bubble: nothing but work on the busiest device, and its way there for the makespan.
       pp::dynamic_timetable const h2 =
         pp::make_timetable<pp::ZeroBubbleH2>({devices, std::max(microbatches, 2 * devices)}, unit);
-      pp::time_bounds const free = pp::least_times(h2.extents, unit);
+      pp::time_bounds const free = pp::least_times(h2.over.extents, unit);
       CHECK(free.span.least() == pp::span_of(h2));
-      CHECK(free.makespan.work == 3.0 * h2.extents.microbatches + devices - 1);
+      CHECK(free.makespan.work == 3.0 * h2.over.extents.microbatches + devices - 1);
       // One microbatch alone is a path.
       pp::shape one{.devices = devices, .microbatches = 1};
       CHECK(pp::least_times(one, unit).makespan.least() == 2.0 * devices + 1);
@@ -483,7 +483,7 @@ TEST_CASE("bounds are below proven optima and near them") {
     CAPTURE(line);
     if (copy != "-")
       cost.copy_out = cost.copy_in = std::stod(copy);
-    pp::pipeline const over{extents, copy == "-" ? &pp::training : &pp::frugal_training};
+    pp::pipeline_view const over{extents, copy == "-" ? &pp::training : &pp::frugal_training};
     pp::time_bounds const bounds =
       pp::least_times(over, cost, {.memory_limit = cap, .relief = pp::memory_relief::copy});
     CHECK(bounds.makespan.least() <= makespan);
@@ -515,7 +515,7 @@ TEST_CASE("no proven order with recomputation or copies beats the bounds under a
             pp::shortest_order(extents, cost, {.memory_limit = limit, .copy = extra});
           REQUIRE((again.optimal && moved.optimal));
           auto const bound = [&](pp::memory_relief relief) {
-            return pp::least_times(pp::pipeline{extents, &pp::frugal_training},
+            return pp::least_times(pp::pipeline_view{extents, &pp::frugal_training},
                                    cost,
                                    {.memory_limit = 1.0 * limit, .relief = relief})
               .makespan.least();
@@ -549,13 +549,13 @@ TEST_CASE("no schedule with recomputation beats the bounds, which count what is 
                                                pp::memory_relief::recompute_all})
           for (double const limit : {peak + 1e-9, 1e9}) {
             pp::time_bounds const bounds =
-              pp::least_times(table.over(), cost, {.memory_limit = limit, .relief = relief});
+              pp::least_times(table.over, cost, {.memory_limit = limit, .relief = relief});
             CHECK(bounds.span.least() <= pp::span_of(table) * (1 + 1e-12));
             CHECK(bounds.makespan.least() <= pp::makespan(table) * (1 + 1e-12));
           }
         pp::time_bounds const all =
-          pp::least_times(table.over(), cost, {.relief = pp::memory_relief::recompute_all});
-        CHECK(all.span.work >= microbatches * table.extents.stages_per_device * (39.0) - 1e-9);
+          pp::least_times(table.over, cost, {.relief = pp::memory_relief::recompute_all});
+        CHECK(all.span.work >= microbatches * table.over.extents.stages_per_device * (39.0) - 1e-9);
       };
       check(pp::with_recompute<pp::OneFOneB>{});
       check(pp::with_recompute<pp::GPipe>{});
@@ -567,7 +567,7 @@ TEST_CASE("no schedule with recomputation beats the bounds, which count what is 
         continue;
       pp::dynamic_timetable const alone =
         pp::make_timetable(pp::with_recompute<pp::OneFOneB>{}, {1, microbatches}, cost);
-      CHECK(pp::least_times(alone.over(), cost, {.relief = pp::memory_relief::recompute_all})
+      CHECK(pp::least_times(alone.over, cost, {.relief = pp::memory_relief::recompute_all})
               .makespan.least() == doctest::Approx(pp::makespan(alone)));
     }
 }
@@ -603,9 +603,9 @@ TEST_CASE("no order over sequences of unequal length beats the bounds") {
       double peak = 0;
       for (int device = 0; device < devices; ++device)
         peak = std::max(peak, 1.0 * pp::peak_tokens(table, device, packed));
-      pp::time_bounds const free = pp::least_times(table.over(), cost);
+      pp::time_bounds const free = pp::least_times(table.over, cost);
       pp::time_bounds const tight = pp::least_times(
-        table.over(),
+        table.over,
         cost,
         {.memory_limit = peak, .chunk_shares = tokens, .relief = pp::memory_relief::recompute});
       for (pp::time_bounds const& bounds : {free, tight}) {
@@ -623,7 +623,7 @@ TEST_CASE("unequal numbers of chunks that are equal have the bounds of equal one
   pp::shape const extents{.devices = 4, .microbatches = 6, .chunks = 3};
   std::vector<int> const first{0, 3, 6, 9, 12, 15, 18};
   std::vector<double> const weights(18, 1.0 / 3);
-  pp::pipeline const listed{extents, &pp::training, nullptr, first.data()};
+  pp::pipeline_view const listed{extents, &pp::training, nullptr, first.data()};
   for (double const limit : {1.0, 2.0, 4.0}) {
     pp::time_bounds const equal = pp::least_times(extents, cost, {.memory_limit = limit});
     pp::time_bounds const unequal =
@@ -643,7 +643,7 @@ TEST_CASE("bounds refuse what cannot be") {
   CHECK_THROWS_WITH(pp::least_times(extents, pp::uniform_cost{}, {.chunk_shares = one_share}),
                     doctest::Contains("one share per chunk"));
   std::vector<int> const first{0, 1, 3};
-  pp::pipeline const unequal{extents, &pp::training, nullptr, first.data()};
+  pp::pipeline_view const unequal{extents, &pp::training, nullptr, first.data()};
   CHECK_THROWS_WITH((void)pp::least_times(unequal, pp::uniform_cost{}, {.memory_limit = 1}),
                     doctest::Contains("give what each unit takes"));
   CHECK_THROWS_WITH((void)pp::least_times(unequal, pp::uniform_cost{}, {.chunk_shares = one_share}),

@@ -129,8 +129,8 @@ private:
 };
 
 std::vector<device_record> run(pp::plan const& work, predicted_sizes const& sizes) {
-  std::vector<device_record> devices(static_cast<std::size_t>(work.extents.devices));
-  std::vector<recording_stage> stages(static_cast<std::size_t>(pp::stages(work.extents)),
+  std::vector<device_record> devices(static_cast<std::size_t>(work.over.extents.devices));
+  std::vector<recording_stage> stages(static_cast<std::size_t>(pp::stages(work.over.extents)),
                                       recording_stage{&sizes, &devices});
   pp::thread_runner runner(work, stages);
   runner.step();
@@ -143,11 +143,11 @@ template <class Schedule>
 void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
   pp::dynamic_timetable const table = pp::make_timetable(schedule, size, cost);
   pp::timetable_view const view = table;
-  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
-  auto const chunks = static_cast<std::size_t>(table.extents.chunks);
+  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
+  auto const chunks = static_cast<std::size_t>(table.over.extents.chunks);
   predicted_sizes const sizes(
     std::vector<int>(stages, model.layers / static_cast<int>(stages)),
-    std::vector<int>(chunks, static_cast<int>(setup.sequence) / table.extents.chunks));
+    std::vector<int>(chunks, static_cast<int>(setup.sequence) / table.over.extents.chunks));
   pp::plan const work = pp::lower(view, sizes);
   std::vector<device_record> const devices = run(work, sizes);
   for (int device = 0; device < size.devices; ++device) {
@@ -161,7 +161,7 @@ void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
     double const kept = pp::peak_kept_input_bytes(view, device, [&](pp::pass const& what) {
       return what.stage == 0 ? 0 : static_cast<double>(sizes.stages[what.stage].message);
     });
-    if (kept > 0 && table.extents.stages_per_device == 1) {
+    if (kept > 0 && table.over.extents.stages_per_device == 1) {
       // And at most the one that is on its way while those are kept.
       CHECK(had.inputs.bytes() >= static_cast<std::int64_t>(kept));
       CHECK(had.inputs.bytes() <= static_cast<std::int64_t>(kept) + sizes.stages[1].message);

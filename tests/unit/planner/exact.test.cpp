@@ -564,13 +564,13 @@ TEST_CASE("orders are timetables that keep the limit, and no schedule is shorter
           int peak = 0;
           for (int device = 0; device < devices; ++device)
             peak = std::max(peak, pp::peak_activation_chunks(table, device));
-          pp::exact_order const order =
-            pp::shortest_order(table.extents, cost, {.memory_limit = peak, .most_states = 100000});
+          pp::exact_order const order = pp::shortest_order(
+            table.over.extents, cost, {.memory_limit = peak, .most_states = 100000});
           CHECK(order.bound <= pp::makespan(table) + 1e-9);
           if (!order.optimal)
             return;
           pp::dynamic_timetable const best =
-            pp::simulate(pp::passes_of(table.extents, order), cost);
+            pp::simulate(pp::passes_of(table.over.extents, order), cost);
           CHECK(bool(pp::verify(best, peak)));
           CHECK(pp::makespan(best) == doctest::Approx(order.makespan));
         };

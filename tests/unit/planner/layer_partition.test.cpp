@@ -35,7 +35,7 @@ double slowest(std::vector<pp::layer_cost> const& layers, std::vector<int> const
 
 //! The most that a device does for one microbatch; a stage on two devices counts half on each.
 double slowest_device(std::vector<pp::layer_cost> const& layers,
-                      pp::pipeline const& over,
+                      pp::pipeline_view const& over,
                       std::vector<int> const& cut,
                       pp::layer_ends const& ends) {
   std::vector<double> work(static_cast<std::size_t>(over.extents.devices));

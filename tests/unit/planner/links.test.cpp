@@ -49,11 +49,11 @@ pp::cost_table costs_with_links(pp::shape const& extents, double bytes) {
 std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& cost) {
   auto const count = static_cast<std::size_t>(table.size());
   std::vector<double> starts(count);
-  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(table.over())), -1);
+  std::vector<int> entries(static_cast<std::size_t>(pp::pass_indices(table.over)), -1);
   std::vector<int> devices(count);
-  for (int d = 0; d < table.extents.devices; ++d)
+  for (int d = 0; d < table.over.extents.devices; ++d)
     for (int i = table.offsets[d]; i < table.offsets[d + 1]; ++i) {
-      entries[static_cast<std::size_t>(pp::pass_index(table.over(), table.passes[i]))] = i;
+      entries[static_cast<std::size_t>(pp::pass_index(table.over, table.passes[i]))] = i;
       devices[static_cast<std::size_t>(i)] = d;
     }
   auto const end = [&](int i) {
@@ -64,12 +64,13 @@ std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& 
     for (int i = 0; i < table.size(); ++i) {
       int const d = devices[static_cast<std::size_t>(i)];
       double start = i == table.offsets[d] ? 0 : end(i - 1);
-      pp::dependency_list const needed = pp::dependencies(table.over(), table.passes[i]);
+      pp::dependency_list const needed = pp::dependencies(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const other = entries[static_cast<std::size_t>(needed.index(k))];
         int const from = devices[static_cast<std::size_t>(other)];
         double const message =
-          from == d ? 0 : cost.links()[static_cast<std::size_t>(from * table.extents.devices + d)];
+          from == d ? 0
+                    : cost.links()[static_cast<std::size_t>(from * table.over.extents.devices + d)];
         start = std::max(start, end(other) + message);
       }
       moved = moved || start > starts[static_cast<std::size_t>(i)];
@@ -211,12 +212,12 @@ std::string with_links(pp::timetable_view two_chunks, pp::timetable_view eight, 
   std::vector<pp::timetable_view> const runs[] = {{two_chunks}, {eight}};
   std::vector<pp::message_sample> samples;
   for (auto const& run : runs) {
-    double const each = bytes / run.front().extents.chunks;
+    double const each = bytes / run.front().over.extents.chunks;
     auto const seen = pp::message_samples(run, [&](pp::pass const&) { return each; });
     samples.insert(samples.end(), seen.begin(), seen.end());
   }
   return pp::write_costs(
-    two_chunks.extents, pp::costs_of(runs[0]), pp::fit_links(samples), bytes / 2);
+    two_chunks.over.extents, pp::costs_of(runs[0]), pp::fit_links(samples), bytes / 2);
 }
 // [snippet links]
 

@@ -39,7 +39,7 @@ using orders_list = std::vector<pp::device_orders>;
 
 int peak_of(pp::timetable_view table) {
   int peak = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     peak = std::max(peak, pp::peak_activation_chunks(table, device));
   return peak;
 }
@@ -122,9 +122,9 @@ TEST_CASE("small searches end at the proven optimum") {
       for (std::uint64_t seed = 0; seed < 4; ++seed) {
         pp::pipeline_size const size{devices, 4};
         orders_list const starts{pp::make_orders(pp::ZeroBubbleH1{}, size)};
-        pp::cost_table const cost = random_costs(starts[0].extents, seed);
+        pp::cost_table const cost = random_costs(starts[0].over.extents, seed);
         pp::exact_order const optimum =
-          pp::shortest_order(starts[0].extents, cost, {.memory_limit = limit});
+          pp::shortest_order(starts[0].over.extents, cost, {.memory_limit = limit});
         REQUIRE(optimum.optimal);
         pp::found_order const found =
           pp::search_order(std::span<pp::device_orders const>(starts),
@@ -146,12 +146,12 @@ TEST_CASE("the length that moves keep up is that of a whole simulation, and so i
     pp::device_orders const start = seed % 2 == 0
                                       ? pp::make_orders(pp::VHalf{}, size)
                                       : pp::make_orders(pp::Seq1F1BZeroBubbleH1<2>{}, size);
-    pp::cost_table const cost = random_costs(start.extents, seed);
+    pp::cost_table const cost = random_costs(start.over.extents, seed);
     int const limit = peak_of(pp::simulate(start, cost)) + static_cast<int>(seed % 3);
     auto const rows = pp::detail::plain_rows(start, true);
-    auto const graph = pp::detail::make_graph(start.over(), cost, rows, limit);
+    auto const graph = pp::detail::make_graph(start.over, cost, rows, limit);
     pp::detail::order_walk walk(graph, {seed});
-    REQUIRE(walk.start(pp::detail::nodes_of(start.over(), graph, rows)));
+    REQUIRE(walk.start(pp::detail::nodes_of(start.over, graph, rows)));
     int made = 0;
     for (int i = 0; i < 4000; ++i) {
       double const before = walk.length();
@@ -181,7 +181,7 @@ TEST_CASE("nothing found is longer than a start that keeps the limit, and every 
                 pp::make_orders(pp::Seq1F1BZeroBubbleH2<2>{}, size)};
     else
       starts = {pp::make_orders(pp::Interleaved<2>{}, size)};
-    pp::cost_table const cost = random_costs(starts[0].extents, seed);
+    pp::cost_table const cost = random_costs(starts[0].over.extents, seed);
     for (pp::device_orders const& start : starts) {
       pp::dynamic_timetable const table = pp::simulate(start, cost);
       pp::order_search_options const options{.memory_limit = peak_of(table), .most_moves = 4000};
@@ -204,7 +204,7 @@ TEST_CASE("nothing found is longer than a start that keeps the limit, and every 
 TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it") {
   pp::pipeline_size const size{4, 8};
   orders_list const starts{pp::make_orders(pp::ZeroBubbleH1{}, size)};
-  pp::cost_table const cost = random_costs(starts[0].extents, 5);
+  pp::cost_table const cost = random_costs(starts[0].over.extents, 5);
   pp::order_search_options options{.memory_limit = 3, .most_moves = 30000};
   std::span<pp::device_orders const> const list(starts);
   pp::found_order const first = pp::search_order(list, cost, options);
@@ -239,7 +239,7 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
 TEST_CASE("whole backward passes stay whole where they must") {
   pp::pipeline_size const size{4, 8};
   orders_list const starts{pp::make_orders(pp::OneFOneB{}, size)};
-  pp::cost_table const cost = random_costs(starts[0].extents, 3);
+  pp::cost_table const cost = random_costs(starts[0].over.extents, 3);
   std::span<pp::device_orders const> const list(starts);
   pp::found_order const whole =
     pp::search_order(list, cost, {.memory_limit = 4, .split_backward = false, .most_moves = 20000});
@@ -299,7 +299,7 @@ TEST_CASE("orders of a stage graph are searched along its edges") {
     .memory_limit = 3, .split_backward = false, .most_moves = 20'000};
   auto const found = pp::search_order(starts, pp::uniform_cost{}, options);
   CHECK(pp::verify(found.table, 3));
-  CHECK(found.table.tables.edges == starts.front().tables.edges);
+  CHECK(found.table.over.edges == starts.front().over.edges);
   // What no order beats: two forward passes before the last stage's first, which has 24 to do, and
   // two backward passes behind its last.
   CHECK(found.time == 2 + 24 + 2 * 2);

@@ -65,24 +65,25 @@ struct one_long_microbatch {
   [[nodiscard]] int layers() const { return base.layers(); }
   [[nodiscard]] bool equal_devices() const { return true; }
   //! The worst cut there is.
-  [[nodiscard]] std::vector<int> start(pp::pipeline const& over, std::vector<int> const&) const {
+  [[nodiscard]] std::vector<int> start(pp::pipeline_view const& over,
+                                       std::vector<int> const&) const {
     std::vector<int> cut(static_cast<std::size_t>(pp::stages(over.extents)), 1);
     cut.back() += layers() - pp::stages(over.extents);
     return cut;
   }
-  [[nodiscard]] times costs(pp::pipeline const& over, pp::arrangement const& how) const {
+  [[nodiscard]] times costs(pp::pipeline_view const& over, pp::arrangement const& how) const {
     return {base.costs(over, how)};
   }
   [[nodiscard]] double excess(pp::timetable_view table, pp::arrangement const& how) const {
     return base.excess(table, how);
   }
-  [[nodiscard]] double least_time(pp::pipeline const&) const { return 0; }
+  [[nodiscard]] double least_time(pp::pipeline_view const&) const { return 0; }
 };
 
 static_assert(pp::layered_model<one_long_microbatch>);
 
 //! Times of stages by hand, with a loop of its own.
-pp::cost_table costs_by_hand(pp::pipeline const& over,
+pp::cost_table costs_by_hand(pp::pipeline_view const& over,
                              std::vector<pp::layer_load> const& layers,
                              std::vector<pp::device_power> const& devices,
                              pp::arrangement const& how) {
@@ -130,18 +131,19 @@ bool fits(pp::dynamic_timetable const& table,
       sum += layers[static_cast<std::size_t>(i)].*what;
     return sum;
   };
-  for (int place = 0; place < table.extents.devices; ++place) {
+  for (int place = 0; place < table.over.extents.devices; ++place) {
     double resident = 0;
-    for (int stage = 0; stage < pp::stages(table.extents); ++stage) {
+    for (int stage = 0; stage < pp::stages(table.over.extents); ++stage) {
       bool here = false;
-      for (int microbatch = 0; microbatch < table.extents.microbatches; ++microbatch)
+      for (int microbatch = 0; microbatch < table.over.extents.microbatches; ++microbatch)
         here = here || pp::device_of(table, stage, microbatch) == place;
       resident += here ? sum_of(stage, &pp::layer_load::resident) : 0;
     }
     double held = 0;
     double most = 0;
     for (pp::pass const& what : table.view().row(place)) {
-      double const bytes = sum_of(what.stage, &pp::layer_load::activation) / table.extents.chunks;
+      double const bytes =
+        sum_of(what.stage, &pp::layer_load::activation) / table.over.extents.chunks;
       if (what.kind == pp::pass_kind::forward)
         held += bytes;
       most = std::max(most, held);
@@ -176,7 +178,7 @@ TEST_CASE("microbatches that take different times are searched as well") {
   double least = HUGE_VAL;
   each_cut(8, 2, [&](std::vector<int> const& cut) {
     pp::arrangement const how{cut, {0, 1}};
-    least = std::min(least, pp::makespan(pp::simulate(start, model.costs(start.over(), how))));
+    least = std::min(least, pp::makespan(pp::simulate(start, model.costs(start.over, how))));
   });
   pp::found_pipeline const found =
     pp::search_pipeline(model, std::vector{start}, {.rounds = 0, .order_moves = 0});
@@ -200,7 +202,7 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
     CHECK(plain.best_given == makespan);
     CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(
             size,
-            costs_by_hand(pp::pipeline{starts.front().extents},
+            costs_by_hand(pp::pipeline_view{starts.front().over.extents},
                           layers,
                           std::vector<pp::device_power>(cut.size()),
                           {cut, plain.how.places}))) == makespan);
@@ -237,10 +239,10 @@ TEST_CASE("on devices that differ, the search agrees with all cuts, places and g
     std::iota(places.begin(), places.end(), 0);
     do
       for (pp::device_orders const& each : starts)
-        each_cut(count, pp::stages(each.extents), [&](std::vector<int> const& cut) {
+        each_cut(count, pp::stages(each.over.extents), [&](std::vector<int> const& cut) {
           pp::arrangement const how{cut, places};
           pp::dynamic_timetable const table =
-            pp::simulate(each, costs_by_hand(each.over(), layers, powers, how));
+            pp::simulate(each, costs_by_hand(each.over, layers, powers, how));
           if (fits(table, layers, powers, how))
             least = std::min(least, pp::makespan(table));
         });
@@ -279,8 +281,8 @@ TEST_CASE("with orders free as well, tiny pipelines get the shortest of all cuts
     pp::arrangement how{{}, {0, 1, 2}};
     each_cut(devices + 2, devices, [&](std::vector<int> const& cut) {
       how.cut = cut;
-      pp::cost_table const cost = costs_by_hand(starts.front().over(), layers, powers, how);
-      pp::exact_order const best = pp::shortest_order(starts.front().extents, cost);
+      pp::cost_table const cost = costs_by_hand(starts.front().over, layers, powers, how);
+      pp::exact_order const best = pp::shortest_order(starts.front().over.extents, cost);
       REQUIRE(best.optimal);
       least = std::min(least, best.makespan);
     });

@@ -91,7 +91,7 @@ private:
 //! Runs steps of an order; the first one, which is not like the others, is left out.
 std::vector<pp::dynamic_timetable>
 run(model_times const& model, pp::timetable_view table, int steps) {
-  int const count = pp::stages(table.extents);
+  int const count = pp::stages(table.over.extents);
   std::vector<sleeping_stage> stages(static_cast<std::size_t>(count));
   for (int layer = 0; layer < layers; ++layer)
     stages[static_cast<std::size_t>(layer * count / layers)].own.push_back(
@@ -150,7 +150,7 @@ std::vector<candidate> plan_all(pp::cut_costs const& costs) {
 pp::cut_costs measure(model_times const& model) {
   auto const traces = run(model, pp::make_timetable<finest>(size), 3);
   std::vector<pp::timetable_view> const steps(traces.begin(), traces.end());
-  return pp::read_costs(pp::write_costs(steps.front().extents, pp::costs_of(steps)));
+  return pp::read_costs(pp::write_costs(steps.front().over.extents, pp::costs_of(steps)));
 }
 
 constexpr double limit = 1.03;

@@ -423,9 +423,9 @@ struct result {
 template <class Policy, class Schedule>
 result train(Schedule const& schedule, pp::pipeline_size size) {
   auto const table = pp::make_timetable(schedule, size);
-  model of(schedule, table.extents);
+  model of(schedule, table.over.extents);
   pp::thread_runner runner(
-    pp::lower<Policy>(table, sizes_of{schedule, table.extents}), of.stages, {.guarded = true});
+    pp::lower<Policy>(table, sizes_of{schedule, table.over.extents}), of.stages, {.guarded = true});
   runner.step();
   CHECK(pp::verify(runner.trace()));
   return {of.output, of.gradients()};

@@ -49,20 +49,20 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size,
   auto const table = pp::make_timetable(schedule, size, costs);
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
-  std::vector<recomputing_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  std::vector<recomputing_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].weight = s + 3;
-    model[s].chunks = table.extents.chunks;
+    model[s].chunks = table.over.extents.chunks;
   }
   pp::thread_runner runner(pp::lower<Policy>(table, words), model);
   int const steps = 2;
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
   for (std::size_t s = 0; s < model.size(); ++s) {
     CHECK(model[s].gradient == steps * expected.gradients[s]);
-    CHECK(model[s].recomputed == steps * recomputes * pp::units(table.over()));
+    CHECK(model[s].recomputed == steps * recomputes * pp::units(table.over));
   }
   CHECK(model.back().losses == steps * expected.losses);
   CHECK(pp::verify(runner.trace()));

@@ -107,7 +107,7 @@ struct outcome {
 template <class Table>
 outcome hang(Table const& table, int device, int nth) {
   trap all{.device = device, .nth = nth};
-  std::vector<trapped_stage> model(static_cast<std::size_t>(pp::stages(table.extents)),
+  std::vector<trapped_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)),
                                    trapped_stage{&all});
   pp::thread_runner runner(pp::lower(table, sizes), model, {.deadline = deadline});
   outcome found;
@@ -137,13 +137,13 @@ template <class Schedule>
 int hang_everywhere(pp::pipeline_size size) {
   auto const table = pp::make_timetable<Schedule>(size);
   constexpr int most = 24; // more than a device has calls
-  std::vector<outcome> found(static_cast<std::size_t>(table.extents.devices * most));
+  std::vector<outcome> found(static_cast<std::size_t>(table.over.extents.devices * most));
   std::vector<std::thread> runs;
-  for (int run = 0; run < table.extents.devices * most; ++run)
+  for (int run = 0; run < table.over.extents.devices * most; ++run)
     runs.emplace_back(
       [&, run] { found[static_cast<std::size_t>(run)] = hang(table, run / most, run % most); });
   int hung = 0;
-  for (int run = 0; run < table.extents.devices * most; ++run) {
+  for (int run = 0; run < table.over.extents.devices * most; ++run) {
     runs[static_cast<std::size_t>(run)].join();
     outcome const& its = found[static_cast<std::size_t>(run)];
     CAPTURE(its.name);

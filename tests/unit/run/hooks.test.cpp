@@ -26,10 +26,10 @@ using support::training_sizes;
 
 template <class Policy>
 void check_training(pp::timetable_view table) {
-  int const stages = pp::stages(table.extents);
+  int const stages = pp::stages(table.over.extents);
   int const steps = 9;
   auto expected = support::untrained(stages);
-  support::train_sequentially(expected, table.extents.microbatches, steps);
+  support::train_sequentially(expected, table.over.extents.microbatches, steps);
   auto model = support::training_model(stages);
   pp::thread_runner runner(pp::lower<Policy>(table, training_sizes), model);
   for (int step = 0; step < steps; ++step)

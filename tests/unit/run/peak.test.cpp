@@ -54,7 +54,7 @@ struct counting_stage {
 
 void check_peaks(pp::plan const& work) {
   std::vector<counters> devices(work.lanes.size());
-  std::vector<counting_stage> stages(static_cast<std::size_t>(pp::stages(work.extents)),
+  std::vector<counting_stage> stages(static_cast<std::size_t>(pp::stages(work.over.extents)),
                                      counting_stage{&devices});
   pp::thread_runner runner(work, stages);
   for (int step = 0; step < 3; ++step)

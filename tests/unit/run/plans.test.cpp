@@ -58,7 +58,8 @@ struct expectation {
   std::uint64_t losses = 0;
 
   void trained(int microbatches, int chunks = 1) {
-    auto const one = support::run_sequentially(static_cast<int>(model.size()), microbatches, chunks);
+    auto const one =
+      support::run_sequentially(static_cast<int>(model.size()), microbatches, chunks);
     for (std::size_t s = 0; s < model.size(); ++s)
       gradients[s] += one.gradients[s];
     losses += one.losses;
@@ -101,7 +102,7 @@ TEST_CASE("plans of sizes that come back are run again, and few are kept") {
     runner.step(number);
     // [snippet sizes]
     expected.trained(microbatches, chunks);
-    CHECK(runner.trace().extents.microbatches == microbatches);
+    CHECK(runner.trace().over.extents.microbatches == microbatches);
   };
   for (int epoch = 0; epoch < 3; ++epoch) // three sizes: each is made once
     for (int const microbatches : {4, 7, 5})
@@ -152,8 +153,8 @@ TEST_CASE("training, evaluation and other numbers of microbatches share threads 
       };
       pp::thread_runner runner(lowered(4, words), model, {.guarded = guarded});
       pp::plan_number const rest = runner.add(lowered(3, wide)); // the memory must grow
-      pp::plan_number const evaluation = runner.add(
-        pp::lower_evaluation(pp::make_timetable<pp::OneFOneB>({devices, 5}), words));
+      pp::plan_number const evaluation =
+        runner.add(pp::lower_evaluation(pp::make_timetable<pp::OneFOneB>({devices, 5}), words));
       pp::plan_number const halves =
         runner.add(pp::lower(pp::make_timetable<pp::ZeroBubbleH1>({devices, 6}), words));
       pp::plan_number const chunks =
@@ -167,7 +168,7 @@ TEST_CASE("training, evaluation and other numbers of microbatches share threads 
         expected.trained(4);
         runner.step(rest);
         expected.trained(3);
-        CHECK(runner.trace().extents.microbatches == 3);
+        CHECK(runner.trace().over.extents.microbatches == 3);
         CHECK(pp::verify(runner.trace()));
         runner.step(evaluation);
         expected.evaluated(5);
@@ -189,8 +190,7 @@ TEST_CASE("training, evaluation and other numbers of microbatches share threads 
 
 TEST_CASE("a plan may place the stages elsewhere") {
   auto model = make_model(4);
-  pp::thread_runner runner(
-    pp::lower(pp::make_timetable<pp::Interleaved<2>>({2, 4}), words), model);
+  pp::thread_runner runner(pp::lower(pp::make_timetable<pp::Interleaved<2>>({2, 4}), words), model);
   pp::plan_number const v = runner.add(pp::lower(pp::make_timetable<pp::VHalf>({2, 3}), words));
   expectation expected{model};
   runner.step();
@@ -259,11 +259,12 @@ TEST_CASE("plans for other devices or stages are refused, and so are numbers of 
 TEST_CASE("an evaluation has totals, and the caller reads them") {
   for (int const devices : {1, 2, 3}) {
     auto const table = pp::make_timetable<pp::VHalf>({devices, 6});
-    int const stages = pp::stages(table.extents);
+    int const stages = pp::stages(table.over.extents);
     auto model = support::training_model(stages);
     pp::thread_runner runner(pp::lower(table, support::training_sizes), model, {.guarded = true});
     CHECK(runner.totals().rows == 0); // nothing has run
-    pp::plan_number const evaluation = runner.add(pp::lower_evaluation(table, support::training_sizes));
+    pp::plan_number const evaluation =
+      runner.add(pp::lower_evaluation(table, support::training_sizes));
     pp::plan_number const silent =
       runner.add(pp::lower_evaluation(table, pp::uniform_sizes{.message = 4, .activation = 4}));
     runner.step(evaluation);
@@ -284,15 +285,15 @@ TEST_CASE("an evaluation has totals, and the caller reads them") {
   }
 }
 
-TEST_CASE("threads begin with the caller's function, each for its device, and its failure is told") {
+TEST_CASE(
+  "threads begin with the caller's function, each for its device, and its failure is told") {
   std::vector<std::thread::id> started(3);
   auto model = make_model(3);
-  pp::thread_runner runner(
-    pp::lower(pp::make_timetable<pp::OneFOneB>({3, 2}), words),
-    model,
-    {.on_start = [&](int device, int) {
-      started[static_cast<std::size_t>(device)] = std::this_thread::get_id();
-    }});
+  pp::thread_runner runner(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 2}), words),
+                           model,
+                           {.on_start = [&](int device, int) {
+                             started[static_cast<std::size_t>(device)] = std::this_thread::get_id();
+                           }});
   runner.step();
   for (std::size_t d = 0; d < 3; ++d)
     CHECK(model[d].seen == std::set<std::thread::id>{started[d]});

@@ -36,7 +36,7 @@ struct counts {
 //! Trains early and validates, and compares every bit with one device, now and then and at the end.
 template <class Policy, class Model>
 counts train(pp::timetable_view table, Model& model, int steps, pp::threads options = {}) {
-  int const stages = pp::stages(table.extents);
+  int const stages = pp::stages(table.over.extents);
   auto expected = support::untrained(stages, model[0].numbers.scale);
   auto plans = pp::lower_post_validated<Policy>(table, training_sizes);
   pp::thread_runner runner(plans.first, model, std::move(options));
@@ -45,7 +45,7 @@ counts train(pp::timetable_view table, Model& model, int steps, pp::threads opti
   counts all;
   for (int step = 0; step < steps; ++step) {
     early.step(numbers);
-    support::train_planted(expected, table.extents.microbatches, step, 1);
+    support::train_planted(expected, table.over.extents.microbatches, step, 1);
     if (step % 5 != 3 && step + 1 != steps)
       continue;
     early.finish();
@@ -63,7 +63,7 @@ counts train(pp::timetable_view table, Model& model, int steps, pp::threads opti
 
 template <class Policy>
 counts check_training(pp::timetable_view table) {
-  auto model = support::early_training_model(pp::stages(table.extents));
+  auto model = support::early_training_model(pp::stages(table.over.extents));
   auto const all = train<Policy>(table, model, 24);
   CHECK(all.differ == 0);
   return all;

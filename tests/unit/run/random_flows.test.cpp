@@ -120,10 +120,8 @@ template <class Schedule>
 outcome go(support::dice& chance, Schedule& plan, pp::flow const& declared) {
   outcome result{end::ordered, {}};
   try {
-    pp::pipeline_tables const tables = pp::detail::tables_of(plan, plan.extents);
-    pp::pipeline_tables with_flow = tables;
-    with_flow.declared = declared;
-    pp::pipeline const over = with_flow.over(plan.extents);
+    pp::pipeline over = pp::detail::pipeline_of(plan, plan.extents);
+    over.declared = declared;
     plan.rows.assign(static_cast<std::size_t>(row_count(over)), {});
     fill_rows(chance, over, plan.rows);
     auto const table = pp::make_timetable(
@@ -134,7 +132,7 @@ outcome go(support::dice& chance, Schedule& plan, pp::flow const& declared) {
     CHECK(pp::prove(work));
     result.at = end::ran;
     std::vector<tagging_stage> model(static_cast<std::size_t>(stages(plan.extents)));
-    bool looks = work.tables.edges.empty();
+    bool looks = work.over.edges.empty();
     for (pp::kind_of_pass const& kind : declared.kinds)
       looks = looks && (!kind.exists() || kind.calls == pp::stage_call::perform);
     for (tagging_stage& stage : model) {

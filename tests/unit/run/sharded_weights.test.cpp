@@ -105,7 +105,7 @@ private:
 int count_kinds(pp::timetable_view table, pp::stage_call call) {
   int count = 0;
   for (int i = 0; i < table.size(); ++i)
-    count += (*table.declared)[table.passes[i].kind].calls == call ? 1 : 0;
+    count += (*table.over.declared)[table.passes[i].kind].calls == call ? 1 : 0;
   return count;
 }
 
@@ -120,11 +120,11 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
   auto const table = pp::make_timetable(schedule, size, gather_costs);
   CAPTURE(size.devices);
   CAPTURE(size.microbatches);
-  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
   for (std::size_t s = 0; s < model.size(); ++s) {
     model[s].shards[0] = 2 * s;
     model[s].shards[1] = s + 3 - 2 * s;
-    model[s].whole.chunks = table.extents.chunks;
+    model[s].whole.chunks = table.over.extents.chunks;
     model[s].kept = s + 3;
     if (!is_gathered(table, static_cast<int>(s))) {
       model[s].weight = &model[s].kept;
@@ -150,7 +150,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
     runner.step();
   }
   auto const expected = support::run_sequentially(
-    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
   int gathers = 0;
   int scatters = 0;
   for (std::size_t s = 0; s < model.size(); ++s) {

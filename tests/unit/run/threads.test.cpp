@@ -37,13 +37,13 @@ std::vector<support::arithmetic_stage> make_model(pp::shape const& extents) {
 
 template <class Policy>
 void check_equal_to_sequential(pp::timetable_view table) {
-  auto model = make_model(table.extents);
+  auto model = make_model(table.over.extents);
   pp::thread_runner runner(pp::lower<Policy>(table, words), model, {.guarded = true});
   int const steps = 3;
   for (int step = 0; step < steps; ++step)
     runner.step();
   auto const expected = support::run_sequentially(
-    pp::stages(table.extents), table.extents.microbatches, table.extents.chunks);
+    pp::stages(table.over.extents), table.over.extents.microbatches, table.over.extents.chunks);
   for (std::size_t s = 0; s < model.size(); ++s)
     CHECK(model[s].gradient == steps * expected.gradients[s]);
   CHECK(model.back().losses == steps * expected.losses);
@@ -205,9 +205,9 @@ TEST_CASE("every stage is told once when its weight gradients are complete") {
   for (pp::dynamic_timetable const& table : {pp::make_timetable<split_v>({3, 5}),
                                              pp::make_timetable<pp::GPipe>({3, 5}),
                                              pp::make_timetable<pp::Seq1F1B<2>>({3, 4})}) {
-    std::vector<announcing_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+    std::vector<announcing_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
     for (auto& stage : model)
-      stage.chunks = table.extents.chunks;
+      stage.chunks = table.over.extents.chunks;
     pp::run(pp::lower(table, words), model);
     for (std::size_t s = 0; s < model.size(); ++s) {
       CHECK(model[s].announced == 1);

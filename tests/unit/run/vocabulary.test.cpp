@@ -28,7 +28,8 @@ template <class Policy, int Barriers, class Schedule>
 void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19937& random) {
   auto const table = pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, size);
   std::vector<std::uint64_t> weights;
-  std::vector<support::vocabulary_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  std::vector<support::vocabulary_stage> model(
+    static_cast<std::size_t>(pp::stages(table.over.extents)));
   for (auto& stage : model) {
     stage.barriers = Barriers;
     weights.push_back(stage.weight = random() | 1u);
@@ -41,7 +42,7 @@ void check_gradients(Schedule const& schedule, pp::pipeline_size size, std::mt19
   auto const expected = support::vocabulary_gradients(weights,
                                                       static_cast<std::size_t>(size.devices),
                                                       size.microbatches,
-                                                      table.extents.chunks,
+                                                      table.over.extents.chunks,
                                                       Barriers);
   for (std::size_t s = 0; s < model.size(); ++s)
     CHECK(model[s].gradient == steps * expected[s]);

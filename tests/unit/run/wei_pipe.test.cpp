@@ -194,7 +194,7 @@ TEST_CASE("a device of WeiPipe sends weights and gradients of every group for ea
       auto const table = pp::make_timetable<pp::WeiPipe>({devices, devices * rounds});
       std::vector<int> sent(static_cast<std::size_t>(devices)); // in weights of a group
       for (pp::pass const& what : table.passes)
-        if (pp::receiver(table.over(), what) != pp::kind_links::none)
+        if (pp::receiver(table.over, what) != pp::kind_links::none)
           sent[static_cast<std::size_t>(pp::device_of(table, what))] +=
             what.kind == pp::pass_kind::forward ? 1 : 2;
       for (int device = 0; device < devices; ++device) // the last microbatch sends to nobody

@@ -63,7 +63,7 @@ void check_block(std::istringstream& line, int devices) {
 
 int most_held(pp::timetable_view table) {
   int most = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     most = std::max(most, pp::peak_activation_chunks(table, device));
   return most;
 }

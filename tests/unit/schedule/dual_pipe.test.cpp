@@ -24,7 +24,7 @@ make(std::string const& name, pp::pipeline_size size, pp::uniform_cost const& co
 
 double least_busy(pp::timetable_view table) {
   double least = pp::busy(table, 0);
-  for (int device = 1; device < table.extents.devices; ++device)
+  for (int device = 1; device < table.over.extents.devices; ++device)
     least = std::min(least, pp::busy(table, device));
   return least;
 }

@@ -89,11 +89,10 @@ TEST_CASE("Hanayo is no longer than a list schedule that runs what is there") {
     for (int devices = 1; devices <= 7; ++devices)
       for (int blocks = 1; blocks <= 4; ++blocks)
         for (double const backward : {1.0, 1.5, 2.0, 3.0}) {
-          auto const table =
-            pp::make_timetable(pp::Hanayo<>{waves},
-                               {devices, blocks * devices},
-                               pp::uniform_cost{1, backward / 2, backward / 2});
-          double const list = list_makespan(table.extents, 1, backward);
+          auto const table = pp::make_timetable(pp::Hanayo<>{waves},
+                                                {devices, blocks * devices},
+                                                pp::uniform_cost{1, backward / 2, backward / 2});
+          double const list = list_makespan(table.over.extents, 1, backward);
           CHECK(pp::makespan(table) <= list);
           if (backward == 1)
             CHECK(pp::makespan(table) == list);
@@ -121,9 +120,8 @@ TEST_CASE("a stage of another device, and a backward before its forward, are fou
   auto broken = pp::make_timetable(pp::Hanayo<2>{}, {4, 8});
   REQUIRE(pp::verify(broken));
   SUBCASE("another device") { // the second leg comes up the devices
-    auto const pass = std::find_if(broken.passes.begin(), broken.passes.end(), [](pp::pass what) {
-      return what.stage == 7;
-    });
+    auto const pass = std::find_if(
+      broken.passes.begin(), broken.passes.end(), [](pp::pass what) { return what.stage == 7; });
     pass->stage = 4;
     CHECK(pp::verify(broken).broken == pp::rule::wrong_device);
   }

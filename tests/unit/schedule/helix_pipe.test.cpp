@@ -27,7 +27,7 @@ namespace {
 
 constexpr auto compiled_helix_pipe = pp::timetable<pp::HelixPipe<2, 1>, 3, 6>;
 static_assert(pp::verify(compiled_helix_pipe));
-static_assert(pp::stages(pp::timetable_view(compiled_helix_pipe).extents) == 13);
+static_assert(pp::stages(pp::timetable_view(compiled_helix_pipe).over.extents) == 13);
 
 //! Times by stage: N_0 takes pre, the last N post, the others both; backward `ratio` times as long.
 struct helix_times {
@@ -184,7 +184,7 @@ TEST_CASE("HelixPipe runs any number of microbatches") {
 
 TEST_CASE("attention sends its output and the residual, and gets query, keys and values with it") {
   auto const table = pp::make_timetable(pp::HelixPipe<>{2}, {4, 8});
-  pp::pipeline const over = table.over();
+  pp::pipeline_view const over = table.over;
   int from_attention = 0;
   int to_attention = 0;
   for (pp::pass const& what : table.passes)
@@ -253,7 +253,7 @@ TEST_CASE("a pass of HelixPipe on a wrong device, too early, lost or twice is fo
 
 TEST_CASE("the placement of the stages is the published one") {
   auto const table = pp::make_timetable(pp::HelixPipe<>{2, 2}, {4, 16});
-  CHECK(pp::stages(table.extents) == 17);
+  CHECK(pp::stages(table.over.extents) == 17);
   for (int microbatch = 0; microbatch < 16; ++microbatch)
     for (int layer = 0; layer < 8; ++layer) {
       CHECK(pp::device_of(table, 2 * layer, microbatch) == layer % 4);

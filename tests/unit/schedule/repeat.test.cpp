@@ -185,7 +185,7 @@ TEST_CASE("blocks on any list of devices keep every rule and their memory") {
       for (int device = 0; device < devices; ++device)
         CHECK(pp::peak_activation_chunks(table, device) <= pp::peak_bound(made) + 3);
       for (int stage = 0; stage < pp::stages(extents); ++stage)
-        CHECK(pp::device_of(table.over(), stage) == list.devices[static_cast<std::size_t>(stage)]);
+        CHECK(pp::device_of(table.over, stage) == list.devices[static_cast<std::size_t>(stage)]);
     } while (std::next_permutation(second.begin(), second.end()));
   }
 }
@@ -196,7 +196,7 @@ TEST_CASE("the compiler takes a list of devices too, and one that does not fit i
   using crossed = pp::Repeat<pp::fixed_block<legs>, pp::placed_on<0, 1, 2, 1, 0, 2>>;
   constexpr auto table = pp::timetable<crossed, 3, 6, costs>;
   static_assert(pp::verify(table));
-  static_assert(pp::device_of(table.view.over(), 3) == 1);
+  static_assert(pp::device_of(table.view.over, 3) == 1);
   auto const made = pp::make_timetable<crossed>({3, 6}, costs::value);
   CHECK(pp::span_of(made) == pp::span_of(table));
   CHECK_THROWS_WITH_AS(static_cast<void>(pp::make_timetable<crossed>({2, 6})),

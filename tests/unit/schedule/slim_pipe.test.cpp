@@ -158,7 +158,7 @@ TEST_CASE("SlimPipe's bubble, peaks and wait for messages follow their laws") {
             CHECK(pp::peak_activation_chunks(table, device) ==
                   std::min(held * chunks + 2 * (devices - 1 - device), units));
           auto const late = pp::make_timetable(schedule, size, pp::uniform_cost{10, 12, 8, 3});
-          int const size_of_group = pp::SlimPipe<>::chunk_group(late.extents);
+          int const size_of_group = pp::SlimPipe<>::chunk_group(late.over.extents);
           int const spare = size_of_group - devices;
           int const waits =
             std::max(3 * devices - 10 * spare, 0) + std::max(3 * devices - 20 * spare, 0);
@@ -279,21 +279,21 @@ TEST_CASE("passes in parts exchange attention as planned, and their plans are pr
           auto const whole = pp::make_timetable(schedule.inner, {devices, microbatches});
           std::vector<pp::pass> seen;
           for (pp::pass const& what : table.passes) {
-            pp::exchange_stage const stage = schedule.stage_at(table.extents, what.stage);
+            pp::exchange_stage const stage = schedule.stage_at(table.over.extents, what.stage);
             if (stage.part == pp::layer_part::attention)
               seen.push_back(
                 pp::row_writer::make(what.kind, stage.layer, what.microbatch, stage.chunk));
           }
           CHECK(seen == whole.passes);
           for (pp::pass const& what : table.passes) {
-            pp::exchange_stage const stage = schedule.stage_at(table.extents, what.stage);
+            pp::exchange_stage const stage = schedule.stage_at(table.over.extents, what.stage);
             int const own = stage.layer % devices;
             int const on = pp::device_of(table, what);
             if (stage.part != pp::layer_part::taken_attention || on == own)
               continue;
             ++given;
             auto const planned = schedule.exchange.steady(
-              schedule.inside(table.extents),
+              schedule.inside(table.over.extents),
               pp::row_writer::make(what.kind, stage.layer, what.microbatch, stage.chunk));
             CHECK(planned == pp::exchanged_keys{on, -stage.taken});
           }

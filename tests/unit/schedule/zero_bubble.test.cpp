@@ -24,7 +24,7 @@ hand_made(std::string const& name, pp::pipeline_size size, pp::uniform_cost cons
 }
 
 void check_peak_everywhere(pp::timetable_view table, int peak) {
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     CHECK(pp::peak_activation_chunks(table, device) == peak);
 }
 

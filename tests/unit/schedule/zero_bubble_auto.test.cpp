@@ -63,7 +63,7 @@ pp::cost_table table_of(pp::pipeline_size size, std::vector<pp::uniform_cost> co
 // The most that any device holds, when backward_input gives back all but `kept`.
 double peak_held(pp::timetable_view table, double kept) {
   double peak = 0;
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     double held = 0;
     for (pp::pass const& what : table.row(device)) {
       held += what.kind == pp::pass_kind::forward          ? 1

@@ -26,16 +26,16 @@ namespace {
 //! the end of the iteration before on all devices. With a barrier no pass may start before that.
 double run_out(pp::timetable_view table, int iterations, bool barrier) {
   auto const size = static_cast<std::size_t>(table.size());
-  std::vector<int> entry_of(static_cast<std::size_t>(pp::pass_indices(table.over())), -1);
+  std::vector<int> entry_of(static_cast<std::size_t>(pp::pass_indices(table.over)), -1);
   for (int i = 0; i < table.size(); ++i)
-    entry_of[static_cast<std::size_t>(pp::pass_index(table.over(), table.passes[i]))] = i;
+    entry_of[static_cast<std::size_t>(pp::pass_index(table.over, table.passes[i]))] = i;
   std::vector<int> order(size); // by start: whoever is needed comes first
   for (std::size_t i = 0; i < size; ++i)
     order[i] = static_cast<int>(i);
   std::stable_sort(order.begin(), order.end(), [&](int one, int other) {
     return table.starts[one] < table.starts[other];
   });
-  std::vector<double> free(static_cast<std::size_t>(table.extents.devices), 0);
+  std::vector<double> free(static_cast<std::size_t>(table.over.extents.devices), 0);
   double complete = 0; // the iteration before, on all devices
   for (int n = 0; n < iterations; ++n) {
     std::vector<double> ends(size, 0);
@@ -43,13 +43,13 @@ double run_out(pp::timetable_view table, int iterations, bool barrier) {
     std::vector<bool> validated(free.size(), false);
     for (int const i : order) {
       pp::pass const& what = table.passes[i];
-      auto const device = static_cast<std::size_t>(pp::device_of(table.over(), what));
+      auto const device = static_cast<std::size_t>(pp::device_of(table.over, what));
       validated[device] = validated[device] || what.kind != pp::pass_kind::forward ||
-                          what.stage >= table.extents.devices;
+                          what.stage >= table.over.extents.devices;
       double start = free[device];
       if (n > 0 && (barrier || validated[device]))
         start = std::max(start, complete);
-      auto const needs = pp::dependencies(table.over(), what);
+      auto const needs = pp::dependencies(table.over, what);
       for (int k = 0; k < needs.count; ++k)
         start = std::max(
           start,

@@ -32,7 +32,7 @@ struct entry {
 using rows = std::vector<std::vector<entry>>;
 
 rows split(pp::timetable_view table) {
-  rows result(static_cast<std::size_t>(table.extents.devices));
+  rows result(static_cast<std::size_t>(table.over.extents.devices));
   for (std::size_t device = 0; device < result.size(); ++device)
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
       result[device].push_back({table.passes[i], table.starts[i], table.ends[i]});
@@ -40,7 +40,8 @@ rows split(pp::timetable_view table) {
 }
 
 pp::dynamic_timetable join(rows const& from, pp::timetable_view like) {
-  pp::dynamic_timetable table{like.extents, like.latency, {}, {}, {}, {0}, {}};
+  pp::dynamic_timetable table{
+    .over = pp::copy_of(like.over), .latency = like.latency, .offsets = {0}};
   for (auto const& row : from) {
     for (entry const& one : row) {
       table.passes.push_back(one.what);
@@ -186,7 +187,7 @@ std::vector<pp::dynamic_timetable> sound_timetables() {
 
 int peak_chunks(pp::timetable_view table) {
   int peak = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     peak = std::max(peak, pp::peak_activation_chunks(table, device));
   return peak;
 }

@@ -95,15 +95,16 @@ struct travelling_stage {
 
 //! The sums of all stages that have gradients, one after the other.
 std::vector<gradient> sums_of(pp::timetable_view table, bool weights_travel) {
-  auto const stages = static_cast<std::size_t>(pp::stages(table.extents));
+  auto const stages = static_cast<std::size_t>(pp::stages(table.over.extents));
   auto const plan = pp::lower(table, pp::uniform_sizes{.message = sizeof(gradient)});
   if (weights_travel) {
-    std::vector<gradient> sums(static_cast<std::size_t>(table.extents.chunks));
+    std::vector<gradient> sums(static_cast<std::size_t>(table.over.extents.chunks));
     std::vector<travelling_stage> model(stages, {&sums});
     pp::thread_runner(plan, model).step();
     return sums;
   }
-  adding_stage const none{std::vector<gradient>(static_cast<std::size_t>(table.extents.devices))};
+  adding_stage const none{
+    std::vector<gradient>(static_cast<std::size_t>(table.over.extents.devices))};
   std::vector<adding_stage> model(stages, none);
   pp::thread_runner(plan, model).step();
   std::vector<gradient> sums;
@@ -162,7 +163,7 @@ TEST_CASE("gradients have the bits of a plain loop where timetables say so, and 
           bool const travel = schedule.weights_travel;
           bool const in_order = pp::sums_in_order(*table);
           always = always && in_order;
-          gradient const loop = sum_of_loop(microbatches, travel ? 1 : table->extents.chunks);
+          gradient const loop = sum_of_loop(microbatches, travel ? 1 : table->over.extents.chunks);
           auto const sums = sums_of(*table, travel);
           REQUIRE(!sums.empty());
           bool const same =
@@ -209,7 +210,7 @@ template <class Schedule>
 bool sharded_in_order(pp::reshard rule) {
   auto const table = pp::make_timetable(
     pp::with_sharded_weights<Schedule>{.rule = rule}, {2, 8}, pp::uniform_cost{});
-  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.extents)));
+  std::vector<sharded_stage> model(static_cast<std::size_t>(pp::stages(table.over.extents)));
   pp::thread_runner(pp::lower(table, sharded_sizes{}), model).step();
   bool same = true;
   for (sharded_stage const& stage : model)

@@ -73,14 +73,14 @@ struct counted {
 //! pass stands in a visit, what is collected is scattered once, and all is given back.
 counted replay(pp::timetable_view table, int device) {
   counted result;
-  int const devices = table.extents.devices;
+  int const devices = table.over.extents.devices;
   std::map<std::vector<int>, double> gathered[2]; // by label: when the gather ends
   std::map<std::vector<int>, double> asked[2];
   std::map<int, int> open;
   std::map<int, int> collecting;
   std::map<std::vector<int>, double> complete;
   std::map<std::vector<int>, double> begun;
-  auto const network = row_of(table, (table.declared->engines - 1) * devices + device);
+  auto const network = row_of(table, (table.over.declared->engines - 1) * devices + device);
   auto const compute = row_of(table, device);
   double free_from = 0;
   for (entry const& one : network) {

@@ -66,7 +66,7 @@ void check_times(pp::timetable_view const& table, support::edge_list const& edge
   auto const size = static_cast<std::size_t>(table.size());
   std::vector<int> device(size);
   std::vector<std::vector<std::size_t>> all(size);
-  for (int d = 0; d < table.extents.devices; ++d)
+  for (int d = 0; d < table.over.extents.devices; ++d)
     for (int i = table.offsets[d]; i < table.offsets[d + 1]; ++i)
       device[static_cast<std::size_t>(i)] = d;
   for (std::size_t i = 0; i < size; ++i)
@@ -120,7 +120,7 @@ TEST_CASE(
     auto const edges = support::draw_graph(stages, random);
     std::vector<int> const table = pp::edge_table(edges, stages);
     CHECK(pp::table_size(table.data(), stages) == static_cast<int>(table.size()));
-    pp::pipeline const over{
+    pp::pipeline_view const over{
       .extents = {.devices = stages}, .holders = nullptr, .edges = table.data()};
     int widest = 1;
     for (int s = 0; s < stages; ++s)
@@ -201,10 +201,10 @@ TEST_CASE("an adapter around a graph keeps its edges, and one inside it its kind
   pp::with_stage_graph<pp::with_recompute<pp::OneFOneB>> const inside{{}, edges};
   auto const one = pp::make_timetable(outside, {4, 5});
   auto const other = pp::make_timetable(inside, {4, 5});
-  CHECK(one.tables.edges == other.tables.edges);
+  CHECK(one.over.edges == other.over.edges);
   CHECK(one.passes == other.passes);
   CHECK(one.starts == other.starts);
-  CHECK(!one.tables.edges.empty());
+  CHECK(!one.over.edges.empty());
 }
 
 namespace {

@@ -54,7 +54,7 @@ std::istringstream& operator>>(std::istringstream& in, golden_row& at) {
 
 double sum_of_work(pp::dynamic_timetable const& table) {
   double most = 0;
-  for (int device = 0; device < table.extents.devices; ++device)
+  for (int device = 0; device < table.over.extents.devices; ++device)
     most = std::max(most, pp::busy(table, device));
   return most;
 }
@@ -130,7 +130,7 @@ std::istringstream& operator>>(std::istringstream& in, interlaced_case& at) {
 //! start at the same time on all devices, or a message apart.
 bool takes_steps_at_once(pp::dynamic_timetable const& table) {
   bool good = true;
-  std::vector<double> starts(static_cast<std::size_t>(pp::units(table.view().over())), -1);
+  std::vector<double> starts(static_cast<std::size_t>(pp::units(table.view().over)), -1);
   for (std::size_t i = 0; i < table.passes.size(); ++i) {
     pp::pass const& what = table.passes[i];
     if (what.kind != pp::pass_kind::logits_gradient)
@@ -138,7 +138,7 @@ bool takes_steps_at_once(pp::dynamic_timetable const& table) {
     pp::pass logits = what;
     logits.kind = pp::pass_kind::logits;
     good = good && table.passes[i - 1] == logits;
-    double& start = starts[static_cast<std::size_t>(pp::unit_of(table.view().over(), what))];
+    double& start = starts[static_cast<std::size_t>(pp::unit_of(table.view().over, what))];
     if (start < 0)
       start = table.starts[i];
     good = good && std::abs(table.starts[i] - start) <= table.latency;
@@ -390,7 +390,7 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
     CHECK_FALSE(pp::verify(bad));
   }
   SUBCASE("two exchanges swapped on one device") {
-    pp::device_orders orders{good.extents, good.passes, good.offsets, good.tables};
+    pp::device_orders orders{good.over, good.passes, good.offsets};
     std::swap(orders.passes[entry_of(pp::pass_kind::logits, 1, 0)].microbatch,
               orders.passes[entry_of(pp::pass_kind::logits, 1, 1)].microbatch);
     CHECK(pp::verify(pp::simulate(orders, cost)).broken == pp::rule::waits_for_ever);
@@ -400,7 +400,7 @@ TEST_CASE("what breaks a timetable with a vocabulary in shards is found") {
                             pp::pass_kind::logits,
                             pp::pass_kind::logits_gradient,
                             pp::pass_kind::embed_gradient}) {
-      pp::device_orders orders{good.extents, good.passes, good.offsets, good.tables};
+      pp::device_orders orders{good.over, good.passes, good.offsets};
       orders.passes.erase(orders.passes.begin() +
                           static_cast<std::ptrdiff_t>(entry_of(kind, 3, 5)));
       --orders.offsets[4];

@@ -58,7 +58,7 @@ TEST_CASE("the formulas of weight inputs in docs/schedules.md hold") {
 TEST_CASE("chunks count their share, and both halves of a pair are held at once") {
   double const shares[] = {0.75, 0.25};
   // One device: F0 F1 I1 I0 W1 W0 of one sequence in two chunks.
-  pp::dynamic_timetable table{{.devices = 1, .chunks = 2}, 0, {}, {}, {}, {0, 6}, {}};
+  pp::dynamic_timetable table{.over = {.extents = {.devices = 1, .chunks = 2}}, .offsets = {0, 6}};
   auto const add = [&](pp::pass_kind kind, int chunk, bool overlapped, double start) {
     table.passes.push_back({kind, overlapped, 0, 0, static_cast<std::uint16_t>(chunk)});
     table.starts.push_back(start);

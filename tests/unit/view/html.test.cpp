@@ -103,7 +103,7 @@ TEST_CASE("unequal chunks keep their ratio to the mean") {
   auto const table = pp::make_timetable<pp::Seq1F1B<2>>({1, 1});
   std::vector<int> const lengths{3, 1};
   pp::uniform_cost const mean;
-  auto const cost = pp::chunk_costs(table.extents, lengths, pp::sequence_work{}, mean);
+  auto const cost = pp::chunk_costs(table.over.extents, lengths, pp::sequence_work{}, mean);
   CHECK(has(page({pp::make_html_timeline(table, {"seq1f1b", mean, {}, lengths}, cost)}),
             "\"times\":[{\"always\":0,\"takes\":{\"F\":1.5}},{\"always\":0,\"takes\":{\"F\":0.5}},"
             "{\"always\":0,\"takes\":{\"I\":0.5,\"W\":0.5}},"

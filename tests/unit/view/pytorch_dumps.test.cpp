@@ -77,15 +77,16 @@ TEST_CASE("every file that torch 2.14 and 2.15 write is read, but for those in w
     }
     pp::pytorch_schedule const file = pp::read_pytorch_csv(each.text);
     auto const table = pp::make_timetable(file);
-    CHECK(table.extents.devices == each.devices);
-    CHECK(pp::stages(table.extents) == each.stages);
-    CHECK(table.extents.microbatches == each.microbatches);
+    CHECK(table.over.extents.devices == each.devices);
+    CHECK(pp::stages(table.over.extents) == each.stages);
+    CHECK(table.over.extents.microbatches == each.microbatches);
     CHECK(file.has_messages == (each.content == "comms" && each.devices > 1));
     if (!file.has_messages)
       continue;
     ++with_messages;
-    CHECK(count(each.text, "WAIT_SEND") == (each.version == "2.15" ? crossings(table.extents) : 0));
-    CHECK(count(each.text, "RECV_") == crossings(table.extents));
+    CHECK(count(each.text, "WAIT_SEND") ==
+          (each.version == "2.15" ? crossings(table.over.extents) : 0));
+    CHECK(count(each.text, "RECV_") == crossings(table.over.extents));
     // What is written for that version waits as often, and is proven as well.
     std::string written;
     pp::write_pytorch_csv(written,

@@ -93,7 +93,7 @@ TEST_CASE("stages on any devices come back") {
         auto const table = pp::make_timetable(
           by_chance(devices, stage_count, seed), {devices, microbatches}, io_tests::times);
         pp::pytorch_schedule const file = io_tests::check_round_trip(table);
-        custom += file.orders.extents.where == pp::placement::custom ? 1 : 0;
+        custom += file.orders.over.extents.where == pp::placement::custom ? 1 : 0;
         CHECK_NOTHROW(static_cast<void>(pp::lower(pp::make_timetable(file))));
       }
   CHECK(custom > 80);
@@ -103,8 +103,8 @@ TEST_CASE("the ends of a model are on one device") {
   auto const table = pp::make_timetable(pp::read_pytorch_csv("0F0,3F0,0F1,3B0,0B0,3F1,3B1,0B1\n"
                                                              "1F0,1F1,1B0,1B1\n"
                                                              "2F0,2F1,2B0,2B1\n"));
-  CHECK(table.tables.holders == std::vector<std::uint16_t>{0, 1, 2, 0});
-  CHECK(pp::stages(table.extents) == 4);
+  CHECK(table.over.holders == std::vector<std::uint16_t>{0, 1, 2, 0});
+  CHECK(pp::stages(table.over.extents) == 4);
   CHECK(pp::makespan(table) == 22);
   static_cast<void>(io_tests::check_round_trip(table, {}));
 }
@@ -112,7 +112,7 @@ TEST_CASE("the ends of a model are on one device") {
 TEST_CASE("lines need not have as many stages as others") {
   CHECK(refusal("0F0,2F0,2B0,0B0\n1F0,1B0\n").empty());
   CHECK(refusal("0F0,1F0,1B0,0B0\n2F0,2B0\n").empty());
-  CHECK(pp::read_pytorch_csv("0F0,2F0,2B0,0B0\n1F0,1B0\n").orders.extents.where ==
+  CHECK(pp::read_pytorch_csv("0F0,2F0,2B0,0B0\n1F0,1B0\n").orders.over.extents.where ==
         pp::placement::custom);
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("a line without a stage is refused, and so is a stage on two lines") {
         "PyTorch CSV, line 2, cell 1: stage 0 is on this device, but also on that of line 1, "
         "cell 1");
   auto orders = pp::make_orders(by_chance(2, 3, 1), {2, 1});
-  orders.extents = {.devices = 3, .microbatches = 1, .where = pp::placement::custom};
+  orders.over.extents = {.devices = 3, .microbatches = 1, .where = pp::placement::custom};
   orders.offsets.push_back(orders.offsets.back());
   std::string text;
   CHECK_THROWS_WITH_AS(pp::write_pytorch_csv(text, orders),

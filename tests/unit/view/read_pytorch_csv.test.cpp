@@ -30,9 +30,9 @@ bool begins(std::string_view text, std::string_view start) {
 
 TEST_CASE("a file becomes the order of its devices") {
   pp::pytorch_schedule const file = pp::read_pytorch_csv("0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n");
-  CHECK(file.orders.extents.devices == 2);
-  CHECK(file.orders.extents.microbatches == 2);
-  CHECK(file.orders.extents.where == pp::placement::looped);
+  CHECK(file.orders.over.extents.devices == 2);
+  CHECK(file.orders.over.extents.microbatches == 2);
+  CHECK(file.orders.over.extents.where == pp::placement::looped);
   CHECK(file.orders.passes == pp::make_orders(pp::OneFOneB{}, {2, 2}).passes);
   CHECK(file.orders.offsets == pp::make_orders(pp::OneFOneB{}, {2, 2}).offsets);
   CHECK(file.cells == std::vector<int>{1, 2, 4, 5, 2, 3, 4, 5});
@@ -51,7 +51,7 @@ TEST_CASE("placements are inferred") {
   auto const where = [](std::string_view text) {
     pp::pytorch_schedule const file = pp::read_pytorch_csv(text);
     CHECK(pp::verify(pp::make_timetable(file)));
-    return file.orders.extents.where;
+    return file.orders.over.extents.where;
   };
   CHECK(where("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n") == pp::placement::looped);
   CHECK(where("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n") == pp::placement::wave);
@@ -61,7 +61,7 @@ TEST_CASE("placements are inferred") {
   auto const uneven =
     pp::make_timetable(pp::read_pytorch_csv("0F0,1F0,2F0,2B0,1B0,0B0\n3F0,3B0\n"));
   CHECK(pp::makespan(uneven) == 12);
-  CHECK(uneven.tables.holders == std::vector<std::uint16_t>{0, 0, 0, 1});
+  CHECK(uneven.over.holders == std::vector<std::uint16_t>{0, 0, 0, 1});
 }
 
 TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back as it was") {
@@ -95,8 +95,8 @@ TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back a
     }
     pp::pytorch_schedule const file = pp::read_pytorch_csv(text);
     auto const table = pp::make_timetable(file, pp::uniform_cost{10, 12, 8, 1});
-    CHECK(table.extents.stages_per_device == per_device);
-    CHECK(table.extents.microbatches == microbatches);
+    CHECK(table.over.extents.stages_per_device == per_device);
+    CHECK(table.over.extents.microbatches == microbatches);
     if (makespan > 0) {
       CHECK(pp::peak_activations(table) == pp::ratio{static_cast<int>(peak), 1});
       CHECK(pp::span_of(table) == span);
@@ -109,8 +109,8 @@ TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back a
       pp::pytorch_schedule const again = pp::read_pytorch_csv(written);
       CHECK(again.orders.passes == file.orders.passes);
       CHECK(again.orders.offsets == file.orders.offsets);
-      CHECK(again.orders.tables.holders == file.orders.tables.holders);
-      CHECK(again.orders.extents.where == file.orders.extents.where);
+      CHECK(again.orders.over.holders == file.orders.over.holders);
+      CHECK(again.orders.over.extents.where == file.orders.over.extents.where);
       CHECK(again.has_messages ==
             (content == pp::pytorch_content::passes_and_messages && devices > 1));
       std::string twice;

@@ -76,7 +76,7 @@ TEST_CASE("what the format cannot say is refused") {
   pp::flow own = pp::training;
   own.kinds[static_cast<std::size_t>(pp::pass_kind::backward)].calls = pp::stage_call::perform;
   pp::timetable_view view = table;
-  view.declared = &own;
+  view.over.declared = &own;
   std::string text;
   CHECK_THROWS_WITH_AS(
     pp::write_pytorch_csv(text, view),

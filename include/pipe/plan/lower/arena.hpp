@@ -175,7 +175,7 @@ constexpr arena_sizes lay_out(data_uses const& uses,
                               Sizes const& sizes,
                               slot_layout* layouts,
                               further_slots const& further) {
-  pipeline const& over = uses.over;
+  pipeline_view const& over = uses.over;
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.about != subject::pass)

@@ -33,7 +33,7 @@ struct over_budget {
 //! @param limit the most bytes of an arena.
 //! @complexity O(P).
 [[nodiscard]] constexpr over_budget find_over_budget(plan_view work, std::int64_t limit) noexcept {
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     bool const counted = work.arena_bytes[device] < detail::most_bytes;
     if (counted && work.arena_bytes[device] <= limit)
       continue;
@@ -43,7 +43,7 @@ struct over_budget {
       slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
       if (detail::times(layout.bytes, layout.count) <=
             detail::times(found.slot_bytes, found.slots) ||
-          detail::lies_on_host(*work.declared, of))
+          detail::lies_on_host(*work.over.declared, of))
         continue;
       found.largest = static_cast<slot_class>(of);
       found.slots = layout.count;

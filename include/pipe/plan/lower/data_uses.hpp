@@ -29,13 +29,13 @@ inline constexpr int made_by_reader = -2;
 
 //! True for the chunk that comes first in an order.
 [[nodiscard]] constexpr bool
-opens(pipeline const& over, chunk_order order, pass const& work) noexcept {
+opens(pipeline_view const& over, chunk_order order, pass const& work) noexcept {
   return work.chunk == (order == chunk_order::ascending ? 0 : chunks_of(over, work.microbatch) - 1);
 }
 
 //! Whether a pass brings a datum to life: it makes it, or is the first of those that add to it.
-[[nodiscard]] constexpr bool
-brings(pipeline const& over, bool makes, bool adds, chunk_order order, pass const& work) noexcept {
+[[nodiscard]] constexpr bool brings(
+  pipeline_view const& over, bool makes, bool adds, chunk_order order, pass const& work) noexcept {
   return makes || (adds && opens(over, order, work));
 }
 
@@ -86,14 +86,14 @@ struct data_uses {
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
   };
 
-  pipeline over;
+  pipeline_view over;
   int stage_count;
   int unit_count;
   int width;                    //!< the most neighbours of a stage on one side
   list of[most_kinds][4]{};     // [kind][1 with a stage before + 2 with a stage after]
   bool completes[most_kinds]{}; //!< whether the last of a kind on a stage completes its gradients
 
-  constexpr explicit data_uses(pipeline const& whose)
+  constexpr explicit data_uses(pipeline_view const& whose)
       : over(whose), stage_count(stages(whose.extents)), unit_count(units(whose)),
         width(graph_width(whose)) {
     flow const& declared = *over.declared;

@@ -68,7 +68,7 @@ constexpr further_slots lower_slots(lowering const& shared,
                                     int* needs,
                                     int* counts) {
   bool used[slot_classes]{};
-  pipeline const& over = shared.uses.over;
+  pipeline_view const& over = shared.uses.over;
   flow const& declared = *over.declared;
   int pools = 0;
   for (int of = 0; of < declared.data_count; ++of)
@@ -138,7 +138,7 @@ constexpr lowered_device lower_device(lowering const& shared,
                                       slot_layout* layouts,
                                       int* waits) {
   int const lanes = assign_lanes<Policy>(work, device, space.keys.get(work.count + 1));
-  pipeline const& over = shared.uses.over;
+  pipeline_view const& over = shared.uses.over;
   assign_copy_lanes(work, *over.declared, lanes);
   number_messages(work, over.extents.devices, space.counters.get(2 * over.extents.devices));
   assign_groups(work, position_at_peer, Policy::duplex_groups);

@@ -15,7 +15,7 @@
 namespace pipelining::inline v0_3::detail {
 
 //! @brief The number of values of `exchange_of`.
-[[nodiscard]] constexpr int exchange_indices(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int exchange_indices(pipeline_view const& over) noexcept {
   return pass_indices(over) * over.declared->data_count;
 }
 
@@ -27,7 +27,7 @@ namespace pipelining::inline v0_3::detail {
 //! all-gather.
 //! @pre reader_stage(over, maker, number) is a stage.
 [[nodiscard]] constexpr int
-exchange_of(pipeline const& over, pass const& maker, int number) noexcept {
+exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
   if (over.edges == nullptr)
     return nothing;
   product_reader const reader = reader_of(over, maker, number);
@@ -41,7 +41,7 @@ exchange_of(pipeline const& over, pass const& maker, int number) noexcept {
 
 //! @brief True for a message of an exchange that brings the same from one device to all others.
 //! @param step one of its ends.
-[[nodiscard]] constexpr bool is_broadcast(pipeline const& over, item const& step) noexcept {
+[[nodiscard]] constexpr bool is_broadcast(pipeline_view const& over, item const& step) noexcept {
   if (step.exchange == nothing || in_group(over, step.work.stage))
     return false;
   int receivers = 0;

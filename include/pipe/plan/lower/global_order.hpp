@@ -72,7 +72,7 @@ struct order_merge {
 //! True when an entry, or the other half of its composite pass, waits for a pass that is not in the
 //! order yet: the halves start together, so the first goes once both may.
 [[nodiscard]] constexpr bool
-must_wait(order_merge const& merge, pipeline const& over, int entry, int end) noexcept {
+must_wait(order_merge const& merge, pipeline_view const& over, int entry, int end) noexcept {
   for (int i = entry; i < end && (i == entry || merge.table.passes[i].overlapped); ++i) {
     dependency_list const needed = dependencies(over, merge.table.passes[i]);
     for (int k = 0; k < needed.count; ++k)
@@ -83,7 +83,8 @@ must_wait(order_merge const& merge, pipeline const& over, int entry, int end) no
 }
 
 //! Puts a row into the heap if all that its next pass waits for is in the order already.
-constexpr void offer(order_merge& merge, pipeline const& over, row_heap& heap, int row) noexcept {
+constexpr void
+offer(order_merge& merge, pipeline_view const& over, row_heap& heap, int row) noexcept {
   int const entry = merge.next[row];
   int const end = merge.table.offsets[row + 1];
   if (entry == end)
@@ -98,8 +99,11 @@ constexpr void offer(order_merge& merge, pipeline const& over, row_heap& heap, i
 }
 
 //! Notes what a pass of a row has made, and offers the rows that waited for it.
-constexpr void
-emit(order_merge& merge, pipeline const& over, row_heap& heap, int row, pass const& what) noexcept {
+constexpr void emit(order_merge& merge,
+                    pipeline_view const& over,
+                    row_heap& heap,
+                    int row,
+                    pass const& what) noexcept {
   kind_links const& links = links_of(over, what);
   int const stage_count = stages(over.extents);
   int const unit_count = units(over);
@@ -121,7 +125,7 @@ emit(order_merge& merge, pipeline const& over, row_heap& heap, int row, pass con
 
 //! @brief Prepares a merge: the rows whose first pass waits for nothing are offered.
 constexpr void begin(order_merge& merge) noexcept {
-  pipeline const over = merge.table.over();
+  pipeline_view const over = merge.table.over;
   for (int i = 0; merge.emitted != nullptr && i < pass_indices(over); ++i)
     merge.emitted[i] = false;
   row_heap heap{merge.heap, merge.key};
@@ -146,7 +150,7 @@ constexpr void begin(order_merge& merge) noexcept {
 //! @source own derivation, see docs/explanation/plan.md.
 constexpr int advance(order_merge& merge, int budget) noexcept {
   timetable_view const& table = merge.table;
-  pipeline const over = table.over();
+  pipeline_view const over = table.over;
   row_heap heap{merge.heap, merge.key, merge.heap_count};
   int appended = 0;
   while (heap.count > 0 && appended < budget) {

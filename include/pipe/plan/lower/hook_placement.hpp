@@ -63,7 +63,7 @@ push_message(hook_placement& work, subject about, int from, int to, int stage, i
 //! Validates the step before on all devices down to one, from the last one on: each hands the rows
 //! on, then looks at them.
 constexpr void place_validations(hook_placement& work, int device) noexcept {
-  shape const& extents = work.table.extents;
+  shape const& extents = work.table.over.extents;
   for (; work.unvalidated > device; --work.unvalidated) {
     int const next = work.unvalidated - 1;
     if (next > 0)
@@ -95,7 +95,7 @@ constexpr void push_event(hook_placement& work, int index) noexcept {
   if (what.to != nothing)
     validate_receiver(work, what.device, what.to);
   else if (is_half(work, index) ||
-           !may_run_again(work.table.over(), what.device, work.table.passes[what.entry]))
+           !may_run_again(work.table.over, what.device, work.table.passes[what.entry]))
     place_validations(work, what.device);
   push(work, what);
 }

@@ -54,7 +54,7 @@ struct tied_end {
     event const& what = work.events[i];
     pass const& done = work.table.passes[what.entry];
     if (what.to == nothing && done.stage == stage &&
-        completes_gradients(*work.table.declared, done.kind))
+        completes_gradients(*work.table.over.declared, done.kind))
       end.completing = i;
   }
   return end;
@@ -81,7 +81,7 @@ constexpr void follow(hook_placement const& work, tied_end& end, int index) noex
   event const& what = work.events[index];
   if (index == end.completing) {
     end.complete = true;
-    end.sent = stays_on_device(work.table.over(), work.table.passes[what.entry]);
+    end.sent = stays_on_device(work.table.over, work.table.passes[what.entry]);
   } else if (end.complete && what.to != nothing &&
              what.entry == work.events[end.completing].entry) {
     end.sent = true;
@@ -89,7 +89,8 @@ constexpr void follow(hook_placement const& work, tied_end& end, int index) noex
 }
 
 constexpr void place_tied_steps(hook_placement& work) noexcept {
-  tied_end ends[2]{find_tied_end(work, 0), find_tied_end(work, stages(work.table.extents) - 1)};
+  tied_end ends[2]{find_tied_end(work, 0),
+                   find_tied_end(work, stages(work.table.over.extents) - 1)};
   for (int i = 0; i <= work.count; ++i) {
     // What the pass made goes first: another device waits for it.
     bool const between = i == work.count || (work.events[i].to == nothing &&
@@ -107,7 +108,7 @@ constexpr void place_tied_steps(hook_placement& work) noexcept {
 
 //! Sends the rows of the stages of some devices, a message for each run of stages.
 constexpr void place_rows(hook_placement& work, int from, int to, int first, int last) noexcept {
-  shape const& extents = work.table.extents;
+  shape const& extents = work.table.over.extents;
   auto const has = [&](int stage) {
     int const device = device_of(work.table, stage);
     return device >= first && device <= last;
@@ -124,7 +125,7 @@ constexpr void place_rows(hook_placement& work, int from, int to, int first, int
 }
 
 constexpr void place_totals(hook_placement& work) noexcept {
-  shape const& extents = work.table.extents;
+  shape const& extents = work.table.over.extents;
   int const rows = stages(extents);
   for (int device = extents.devices - 1; device >= 0; --device) {
     for (int stage = 0; stage < rows; ++stage)
@@ -141,7 +142,7 @@ constexpr void place_totals(hook_placement& work) noexcept {
 
 //! Rows go to the last device; each device steps once it has those of the devices before it.
 constexpr void place_early_steps(hook_placement& work) noexcept {
-  shape const& extents = work.table.extents;
+  shape const& extents = work.table.over.extents;
   int const rows = stages(extents);
   auto const held = [&work](int stage, int device) {
     return device_of(work.table, stage) == device;
@@ -161,8 +162,8 @@ constexpr void place_early_steps(hook_placement& work) noexcept {
 //! @brief Fills `placed`.
 //! @complexity O(n + P S) for n events.
 constexpr void place_hooks(hook_placement& work) noexcept {
-  work.unvalidated = validates(work.validation) ? work.table.extents.devices : 0;
-  if (work.tied && stages(work.table.extents) > 1)
+  work.unvalidated = validates(work.validation) ? work.table.over.extents.devices : 0;
+  if (work.tied && stages(work.table.over.extents) > 1)
     place_tied_steps(work);
   else
     for (int i = 0; i < work.count; ++i)

@@ -85,7 +85,7 @@ struct message_placement {
 template <class Put>
 constexpr void
 place_messages_of(message_placement const& work, int entry, int wanted, Put put) noexcept {
-  pipeline const over = work.table.over();
+  pipeline_view const over = work.table.over;
   pass const& maker = work.table.passes[entry];
   int const width = graph_width(over);
   for (int number = 0; number < width; ++number) {
@@ -103,7 +103,7 @@ place_messages_of(message_placement const& work, int entry, int wanted, Put put)
 //! all messages of the exchange to `put`.
 template <class Put>
 constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
-  pipeline const over = work.table.over();
+  pipeline_view const over = work.table.over;
   pass const& maker = work.table.passes[entry];
   work.entries[pass_index(over, maker)] = entry;
   bool const grouped = in_group(over, maker.stage);
@@ -134,7 +134,7 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
 //! merge makes them.
 constexpr int advance(message_placement& work, int budget) noexcept {
   timetable_view const& table = work.table;
-  pipeline const over = table.over();
+  pipeline_view const over = table.over;
   int const start = work.next;
   while (work.next < work.count && work.next - start < budget) {
     int const end = end_of_slot(table, work.order, work.count, work.next, work.slots);

@@ -78,7 +78,7 @@ struct slot_state {
 //! @brief The most items that an item needs: the makers of what it reads, and who left the slots
 //! that it takes. In a chain that is one for each effect; in a graph of width w, up to w + 2 left
 //! each of the seven slots that a pass may take, 3 w those that it fills for readers.
-[[nodiscard]] constexpr int most_needs(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int most_needs(pipeline_view const& over) noexcept {
   int const width = graph_width(over);
   return 12 * width + (width > 1 ? 24 : 0);
 }
@@ -370,7 +370,7 @@ private:
 
   slot_state& state_;
   data_uses const& uses_;
-  pipeline const& over_;
+  pipeline_view const& over_;
   flow const& declared_;
   program& work_;
   int* needs_;

@@ -16,7 +16,7 @@ namespace pipelining::inline v0_3::detail {
 //! @brief The most waits per item, on average: without copies an item needs at most two items of
 //! other streams for each of its neighbours, since all slots but those of messages go from pass to
 //! pass.
-[[nodiscard]] constexpr int most_waits(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int most_waits(pipeline_view const& over) noexcept {
   return (over.declared->engines > 1 ? 6 : 2) * graph_width(over);
 }
 

@@ -47,7 +47,7 @@ constexpr proof check_device(plan_view const& work,
     return check_lanes(work, device, space.lanes.get(work.lanes[device], {}));
   case device_check::sent_twice: return enter_messages(work, device, space.ends);
   case device_check::sequences:
-    return check_sequences(work, device, space.next_messages.get(2 * work.extents.devices, 0));
+    return check_sequences(work, device, space.next_messages.get(2 * work.over.extents.devices, 0));
   case device_check::ran_twice: return enter_passes(work, device, space.ran);
   case device_check::layout: return check_layout(work, device);
   case device_check::slots: return check_slots(work, uses, device, space.slots);

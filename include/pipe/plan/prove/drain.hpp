@@ -54,7 +54,7 @@ is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept
 //! A device that others at an exchange wait for, or `nothing` where all have come.
 [[nodiscard]] constexpr int
 missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     if (!is_at_exchange(work, at, device, exchange))
       continue;
     auto const steps = work.program_of(device);
@@ -79,7 +79,7 @@ constexpr bool meet_at_messages(plan_view work, int* at, int device, Moved moved
                           : missing_at_exchange(work, at, exchange) != nothing)
     return false;
   int const first = exchange == nothing ? step.peer : 0;
-  int const last = exchange == nothing ? step.peer : work.extents.devices - 1;
+  int const last = exchange == nothing ? step.peer : work.over.extents.devices - 1;
   for (int other = first; other <= last; ++other)
     if (other != device && (exchange == nothing || is_at_exchange(work, at, other, exchange))) {
       at[other] = end_of_group(work.program_of(other), at[other]);
@@ -109,7 +109,7 @@ struct plan_drain {
 //! @brief Puts every device at the start of its program.
 constexpr void begin(plan_drain& run) noexcept {
   run.depth = 0;
-  for (int device = 0; device < run.work.extents.devices; ++device) {
+  for (int device = 0; device < run.work.over.extents.devices; ++device) {
     run.at[device] = 0;
     run.stack[run.depth] = device;
     ++run.depth;
@@ -153,7 +153,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
 
 //! @brief The first device that has not ended, or `nothing` when the plan has drained.
 [[nodiscard]] constexpr int first_standing(plan_drain const& run) noexcept {
-  for (int device = 0; device < run.work.extents.devices; ++device)
+  for (int device = 0; device < run.work.over.extents.devices; ++device)
     if (!ended(run, device))
       return device;
   return nothing;
@@ -174,7 +174,7 @@ constexpr int advance(plan_drain& run, int budget) noexcept {
   };
   // Every device that stands still waits for its peer: following peers leads into the circle, or to
   // a device that has ended.
-  for (int step = 0; step < run.work.extents.devices && !ended(run, waits_for(device)); ++step)
+  for (int step = 0; step < run.work.over.extents.devices && !ended(run, waits_for(device)); ++step)
     device = waits_for(device);
   int count = 0;
   int const start = device;

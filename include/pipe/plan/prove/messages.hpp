@@ -28,7 +28,7 @@ inline constexpr int most_group_messages = 64;
 [[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
   bool const tied = step.about == subject::tied_gradient || step.about == subject::add_tied;
   if ((tied ? work.tied_bytes : work.totals_bytes) <= 0 || step.rows < 0 ||
-      step.rows > stages(work.extents))
+      step.rows > stages(work.over.extents))
     return false;
   if (step.what == operation::run)
     return step.about != subject::gather && step.about != subject::spread;
@@ -50,7 +50,7 @@ inline constexpr int most_group_messages = 64;
 constexpr proof check_exchanges(plan_view work, int device) {
   if (!takes_part_in_exchanges(work, device))
     return {};
-  pipeline const over = work.over();
+  pipeline_view const over = work.over;
   int const count = exchange_indices(over);
   auto const steps = work.program_of(device);
   scratch<int> group_of(count, nothing);
@@ -81,7 +81,7 @@ constexpr proof check_exchanges(plan_view work, int device) {
 constexpr proof check_form(plan_view work, int device) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
-  pipeline const over = work.over();
+  pipeline_view const over = work.over;
   int const width = graph_width(over);
   scratch<bool> used(count, false);
   for (int first = 0; first < count;) {
@@ -99,7 +99,7 @@ constexpr proof check_form(plan_view work, int device) {
         if (wait < 0 || wait >= first)
           return {plan_rule::waits_forward, device, i, device, wait};
       if (step.about == subject::pass ? !contains(over, step.work)
-                                      : step.work.stage >= stages(work.extents))
+                                      : step.work.stage >= stages(work.over.extents))
         return {plan_rule::wrong_passes, device, i};
       if (step.about != subject::pass && !other_exists(work, step))
         return {message ? plan_rule::unmatched : plan_rule::wrong_passes, device, i};
@@ -107,7 +107,7 @@ constexpr proof check_form(plan_view work, int device) {
         continue;
       if (step.about == subject::pass && (step.number < 0 || step.number >= width))
         return {plan_rule::unmatched, device, i};
-      if (step.peer < 0 || step.peer >= work.extents.devices || step.peer == device)
+      if (step.peer < 0 || step.peer >= work.over.extents.devices || step.peer == device)
         return {plan_rule::unmatched, device, i};
       if (step.exchange != head.exchange || (step.exchange == nothing && step.peer != head.peer) ||
           step.lane != head.lane || (!work.duplex_groups && step.what != head.what))
@@ -163,7 +163,7 @@ struct message_ends {
 //! Enters the messages of a device; a message that is sent or received twice is named.
 constexpr proof enter_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
-  message_numbers const numbers(work.over());
+  message_numbers const numbers(work.over);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
@@ -214,7 +214,7 @@ misfit(item const& step, int device, item const& other, int peer) noexcept {
 //! the same messages.
 constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
-  message_numbers const numbers(work.over());
+  message_numbers const numbers(work.over);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];

@@ -71,8 +71,8 @@ struct slot_check {
       first += uses.width + 1;
     }
     // The rows of the plan before are where they are complete.
-    if (validates(work.validation) && device + 1 == work.extents.devices)
-      for (int row = 0; row < stages(work.extents); ++row)
+    if (validates(work.validation) && device + 1 == work.over.extents.devices)
+      for (int row = 0; row < stages(work.over.extents); ++row)
         if (slot_history* const past = history(slot_class::totals, row); past != nullptr)
           past->content = row;
   }
@@ -131,7 +131,7 @@ struct slot_check {
   //! A step that is not about a pass. What it reads and writes has its place in slots.
   constexpr void other(int i, item const& step) noexcept {
     int const stage = step.work.stage;
-    int const last = stages(work.extents) - 1;
+    int const last = stages(work.over.extents) - 1;
     bool const totals = step.about != subject::tied_gradient && step.about != subject::add_tied;
     slot_class const of = totals ? slot_class::totals : slot_class::tied_gradient;
     int first = stage;
@@ -162,12 +162,12 @@ struct slot_check {
     constexpr unsigned char complete = 1;
     constexpr unsigned char added = 2;
     unsigned char& at = progress[step.work.stage];
-    bool const tied = work.tied_bytes > 0 && holds_tied(work.extents, step.work.stage);
+    bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, step.work.stage);
     if (step.about != subject::pass && !knows(i, last_scatter))
       return fail(plan_rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
-      if (completes_gradients(*work.declared, step.work.kind) && at != 0)
+      if (completes_gradients(*work.over.declared, step.work.kind) && at != 0)
         return fail(plan_rule::incomplete, i, nothing);
       at = step.completes_stage ? complete : at;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
@@ -217,7 +217,7 @@ struct slot_check {
     pass const& what = step.work;
     int const unit = unit_of(uses.over, what);
     for (data_use const& use : uses[what]) {
-      if (use.nowhere && use.stage == 0 && work.declared->engines > 1)
+      if (use.nowhere && use.stage == 0 && work.over.declared->engines > 1)
         follow_nowhere(i, uses.index(use, what, unit, 0), use.makes);
       int const count = use.lies ? uses.count(use, what) : 0;
       for (int number = 0; number < count; ++number) {
@@ -236,9 +236,9 @@ struct slot_check {
 
 //! Every pass runs where what it needs of its stage is there.
 constexpr proof check_needs(plan_view const& work, int device) {
-  if (!work.declared->has_needs)
+  if (!work.over.declared->has_needs)
     return {};
-  needed_data there(work.over());
+  needed_data there(work.over);
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (item const& step = steps[i]; step.what == operation::run && !runs_beside(step) &&
@@ -258,15 +258,16 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   for (int of = 0; of < slot_classes; ++of)
     slots += work.layout(device, static_cast<slot_class>(of)).count;
   bool const hooks = work.tied_bytes + work.totals_bytes > 0;
-  slot_check walk{work,
-                  uses,
-                  device,
-                  steps.data(),
-                  {space.clocks.get(count * streams), space.tail.get(streams), streams},
-                  space.histories.get(slots, {}),
-                  space.readers.get(slots * (uses.width + 1)),
-                  space.progress.get(hooks ? stages(work.extents) : 0, 0),
-                  space.makers.get(work.declared->engines > 1 ? uses.instances() : 0, nothing)};
+  slot_check walk{
+    work,
+    uses,
+    device,
+    steps.data(),
+    {space.clocks.get(count * streams), space.tail.get(streams), streams},
+    space.histories.get(slots, {}),
+    space.readers.get(slots * (uses.width + 1)),
+    space.progress.get(hooks ? stages(work.over.extents) : 0, 0),
+    space.makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing)};
   walk.begin();
   auto const at = [&steps](int index) -> item const& {
     return steps[static_cast<std::size_t>(index)];
@@ -299,7 +300,7 @@ constexpr proof check_layout(plan_view work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-    std::int64_t& end = ends[lies_on_host(*work.declared, of) ? 1 : 0];
+    std::int64_t& end = ends[lies_on_host(*work.over.declared, of) ? 1 : 0];
     if (layout.offset < end || layout.bytes < 0 || layout.count < 0)
       return {plan_rule::slots_overlap, device, layout.peak_item};
     end = plus(layout.offset, times(layout.bytes, layout.count));

@@ -51,7 +51,7 @@ struct steps_run {
   unsigned char* others; // [other_step_count S]
 };
 
-[[nodiscard]] constexpr int unit_indices(pipeline const& over) noexcept {
+[[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
   return stages(over.extents) * units(over);
 }
 
@@ -60,20 +60,21 @@ struct steps_run {
   int kind = 0;
   while (kind + 1 < other_step_count && other_steps[kind] != step.about)
     ++kind;
-  return kind * stages(work.extents) + step.work.stage;
+  return kind * stages(work.over.extents) + step.work.stage;
 }
 
 //! The lane of a copy, `nothing` for what the compute engine runs.
 [[nodiscard]] constexpr int
 lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
-  int const row = work.declared->engine_row[static_cast<int>((*work.declared)[what.kind].on)];
+  int const row =
+    work.over.declared->engine_row[static_cast<int>((*work.over.declared)[what.kind].on)];
   return row > 0 ? work.lanes[device] + row - 1 : nothing;
 }
 
 //! Enters what a device runs: each on the device of its stage and on its engine, none twice.
 constexpr proof enter_passes(plan_view const& work, int device, steps_run const& ran) noexcept {
   auto const steps = work.program_of(device);
-  pipeline const over = work.over();
+  pipeline_view const over = work.over;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     if (step.what != operation::run)
@@ -99,7 +100,7 @@ constexpr proof enter_passes(plan_view const& work, int device, steps_run const&
 
 //! Finds a step beside passes that no device runs, or that none should.
 constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
-  shape const& extents = work.extents;
+  shape const& extents = work.over.extents;
   for (int stage = 0; stage < stages(extents); ++stage)
     for (subject const about : other_steps) {
       bool const tied = about == subject::tied_gradient || about == subject::add_tied;
@@ -120,20 +121,20 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
 //! True when the kinds of passes of a unit are what it needs; in an evaluation, one forward pass.
 [[nodiscard]] constexpr bool suffices(plan_view const& work, flow_set kinds) noexcept {
   if (!work.evaluates)
-    return makes_rows_once(*work.declared, kinds) && uses_all_data(*work.declared, kinds);
+    return makes_rows_once(*work.over.declared, kinds) && uses_all_data(*work.over.declared, kinds);
   int forwards = 0;
   int others = 0;
   for (int kind = 0; kind < most_kinds; ++kind)
     if (holds(kinds, kind))
-      ++(work.declared->kinds[kind].calls == stage_call::forward ? forwards : others);
+      ++(work.over.declared->kinds[kind].calls == stage_call::forward ? forwards : others);
   return forwards == 1 && others == 0;
 }
 
 //! What is wrong with a unit: the first row of data that no pass makes, or that two make.
 [[nodiscard]] constexpr int find_wrong_row(plan_view const& work, flow_set kinds) noexcept {
-  for (int row = 0; row < work.declared->rows; ++row) {
-    auto const makers = static_cast<unsigned>(work.declared->makers[row] & kinds);
-    bool const wanted = work.evaluates ? row == 0 : work.declared->wanted[row];
+  for (int row = 0; row < work.over.declared->rows; ++row) {
+    auto const makers = static_cast<unsigned>(work.over.declared->makers[row] & kinds);
+    bool const wanted = work.evaluates ? row == 0 : work.over.declared->wanted[row];
     bool const once = makers != 0 && (makers & (makers - 1)) == 0;
     if (wanted ? !once : work.evaluates ? makers != 0 && row > 0 : makers != 0 && !once)
       return row;
@@ -143,7 +144,7 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
 
 //! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
 constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexcept {
-  pipeline const over = work.over();
+  pipeline_view const over = work.over;
   flow_set good = 0; // the last that was found to suffice
   for (int unit = 0; unit < unit_indices(over); ++unit) {
     flow_set const kinds = ran.kinds[unit];

@@ -21,7 +21,7 @@ namespace pipelining::inline v0_3::detail {
 //! @complexity O(n) for n items where the messages that a device receives before it validates come
 //! from one device after the other, as those to its lowest stage do.
 constexpr proof check_validation(plan_view const& work) noexcept {
-  for (int device = 0; device < work.extents.devices; ++device) {
+  for (int device = 0; device < work.over.extents.devices; ++device) {
     int const end = behind_validation(work, device);
     auto const steps = work.program_of(device);
     int sender = device; // of the message before
@@ -34,8 +34,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
         early = sent_early(work, sender, device);
       }
       bool const runs = step.what == operation::run && step.about != subject::validation;
-      if ((runs &&
-           (step.about != subject::pass || !may_run_again(work.over(), device, step.work))) ||
+      if ((runs && (step.about != subject::pass || !may_run_again(work.over, device, step.work))) ||
           (receives && step.sequence >= early))
         return {plan_rule::not_validated, device, i};
     }

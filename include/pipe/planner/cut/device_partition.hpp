@@ -19,7 +19,7 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief The devices that hold a stage: two where microbatches go both ways, else one.
-[[nodiscard]] inline std::vector<int> holders_of(pipeline const& over, int stage) {
+[[nodiscard]] inline std::vector<int> holders_of(pipeline_view const& over, int stage) {
   std::vector<int> devices{device_of(over, stage, 0)};
   if (int const other = device_of(over, stage, over.extents.microbatches - 1);
       other != devices.front())
@@ -34,7 +34,7 @@ class device_cut {
 public:
   //! @param speeds [S], or empty
   device_cut(std::span<layer_cost const> layers,
-             pipeline const& over,
+             pipeline_view const& over,
              std::span<double const> speeds,
              layer_ends const& ends)
       : speeds_(speeds.begin(), speeds.end()), before_{0}, devices_(over.extents.devices) {
@@ -202,7 +202,7 @@ private:
 //! each
 //! @source own derivation
 [[nodiscard]] inline std::vector<int> balanced_devices(std::span<layer_cost const> layers,
-                                                       pipeline const& over,
+                                                       pipeline_view const& over,
                                                        std::span<double const> speeds = {},
                                                        layer_ends const& ends = {}) {
   detail::check_cut(layers, stages(over.extents), speeds, ends);

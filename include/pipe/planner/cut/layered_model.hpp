@@ -59,8 +59,10 @@ struct arrangement {
 //! the memory of the device that has the most too many, 0 where all fits; `start` a cut to begin
 //! with; `least_time` a makespan that no arrangement and no order can beat.
 template <class Model>
-concept layered_model =
-  requires(Model const& model, pipeline const& over, arrangement const& how, timetable_view table) {
+concept layered_model = requires(Model const& model,
+                                 pipeline_view const& over,
+                                 arrangement const& how,
+                                 timetable_view table) {
   { model.layers() } -> std::convertible_to<int>;
   { model.equal_devices() } -> std::convertible_to<bool>;
   { model.start(over, how.places) } -> std::convertible_to<std::vector<int>>;
@@ -80,7 +82,7 @@ concept layered_model =
 [[nodiscard]] inline double least_of_cuts(std::span<layer_cost const> layers,
                                           std::vector<double> speeds,
                                           double latency,
-                                          pipeline const& over) {
+                                          pipeline_view const& over) {
   std::sort(speeds.begin(), speeds.end(), std::greater<>());
   double work = 0;
   double path = 0;
@@ -151,11 +153,12 @@ public:
     });
   }
   //! Layers of each stage, [S], balanced over the devices by their speeds.
-  [[nodiscard]] std::vector<int> start(pipeline const& over, std::vector<int> const& places) const {
+  [[nodiscard]] std::vector<int> start(pipeline_view const& over,
+                                       std::vector<int> const& places) const {
     return balanced_devices(times_, over, speeds(over, places));
   }
   //! The times of the stages of an arrangement.
-  [[nodiscard]] cost_table costs(pipeline const& over, arrangement const& how) const {
+  [[nodiscard]] cost_table costs(pipeline_view const& over, arrangement const& how) const {
     std::vector<double> const speed = speeds(over, how.places);
     cost_table table(over.extents, {.communication = latency_});
     std::size_t layer = 0;
@@ -182,25 +185,25 @@ public:
       activation.push_back(0);
       resident.push_back(0);
       for (int i = 0; i < count; ++i, ++layer) {
-        activation.back() += layer->activation / table.extents.chunks;
+        activation.back() += layer->activation / table.over.extents.chunks;
         resident.back() += layer->resident;
       }
     }
     double most = 0;
-    for (int device = 0; device < table.extents.devices; ++device) {
+    for (int device = 0; device < table.over.extents.devices; ++device) {
       double held =
         detail::peak_of<double>(table, device, slot_class::activation, [&](pass const& what) {
           return activation[what.stage];
         });
-      for (int stage = 0; stage < stages(table.extents); ++stage)
-        for (int const holder : holders_of(table.over(), stage))
+      for (int stage = 0; stage < stages(table.over.extents); ++stage)
+        for (int const holder : holders_of(table.over, stage))
           held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
       most = std::max(most, held - device_at(how.places, device).memory);
     }
     return most;
   }
   //! A makespan that no cut, placement and order goes below.
-  [[nodiscard]] double least_time(pipeline const& over) const {
+  [[nodiscard]] double least_time(pipeline_view const& over) const {
     std::vector<double> all;
     for (device_power const& each : devices_)
       all.push_back(each.speed);
@@ -212,7 +215,7 @@ private:
     return devices_.at(static_cast<std::size_t>(places.at(static_cast<std::size_t>(place))));
   }
   //! Of every stage; of its slower device where it has two.
-  [[nodiscard]] std::vector<double> speeds(pipeline const& over,
+  [[nodiscard]] std::vector<double> speeds(pipeline_view const& over,
                                            std::vector<int> const& places) const {
     std::vector<double> result;
     for (int stage = 0; stage < stages(over.extents); ++stage) {

@@ -53,14 +53,14 @@ template <class BytesOf>
                                                           BytesOf const& bytes_of) {
   std::vector<message_sample> samples;
   for (timetable_view const& table : measured) {
-    std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over())), -1);
+    std::vector<int> entries(static_cast<std::size_t>(pass_indices(table.over)), -1);
     for (int i = 0; i < table.size(); ++i)
-      entries[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = i;
-    for (int device = 0; device < table.extents.devices; ++device)
+      entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+    for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
         int latest = -1;
-        dependency_list const needed = dependencies(table.over(), table.passes[i]);
+        dependency_list const needed = dependencies(table.over, table.passes[i]);
         for (int k = 0; k < needed.count; ++k) {
           int const entry = entries[static_cast<std::size_t>(needed.index(k))];
           if (entry >= 0 && table.ends[entry] >= made) {

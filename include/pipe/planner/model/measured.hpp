@@ -35,7 +35,7 @@ namespace pipelining::inline v0_3 {
 [[nodiscard]] inline cost_table costs_of(std::span<timetable_view const> measured) {
   if (measured.empty())
     throw std::invalid_argument("costs_of: give at least one measured step");
-  shape const& extents = measured.front().extents;
+  shape const& extents = measured.front().over.extents;
   auto const count =
     static_cast<std::size_t>(stages(extents)) * static_cast<std::size_t>(extents.chunks);
   std::vector<std::vector<double>> samples(std::size(timed_kinds) * count);
@@ -46,7 +46,7 @@ namespace pipelining::inline v0_3 {
           .push_back(time);
   };
   for (timetable_view const& table : measured) {
-    if (!(table.extents == extents))
+    if (!(table.over.extents == extents))
       throw std::invalid_argument("costs_of: the steps are of pipelines of different extents");
     for (int i = 0; i < table.size(); ++i) {
       pass const& what = table.passes[i];
@@ -81,7 +81,7 @@ namespace pipelining::inline v0_3 {
 //! @complexity O(n) for n passes
 template <cost_model Cost>
 [[nodiscard]] dynamic_timetable retime(dynamic_timetable const& table, Cost const& cost) {
-  return simulate({table.extents, table.passes, table.offsets, table.tables}, cost);
+  return simulate({table.over, table.passes, table.offsets}, cost);
 }
 
 } // namespace pipelining::inline v0_3

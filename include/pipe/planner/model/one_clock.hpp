@@ -22,14 +22,14 @@ namespace detail {
 //! The least times from the end of a pass to the start of one that reads it, by the devices of
 //! both, [P x P]; infinite where no message goes.
 [[nodiscard]] inline std::vector<double> least_gaps(timetable_view step) {
-  auto const devices = static_cast<std::size_t>(step.extents.devices);
+  auto const devices = static_cast<std::size_t>(step.over.extents.devices);
   std::vector<double> gaps(devices * devices, HUGE_VAL);
-  std::vector<int> entries(static_cast<std::size_t>(pass_indices(step.over())), -1);
+  std::vector<int> entries(static_cast<std::size_t>(pass_indices(step.over)), -1);
   for (int i = 0; i < step.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(step.over(), step.passes[i]))] = i;
+    entries[static_cast<std::size_t>(pass_index(step.over, step.passes[i]))] = i;
   for (int i = 0; i < step.size(); ++i) {
     auto const to = static_cast<std::size_t>(device_of(step, step.passes[i]));
-    dependency_list const needed = dependencies(step.over(), step.passes[i]);
+    dependency_list const needed = dependencies(step.over, step.passes[i]);
     for (int k = 0; k < needed.count; ++k) {
       int const maker = entries[static_cast<std::size_t>(needed.index(k))];
       if (maker < 0)
@@ -55,7 +55,7 @@ namespace detail {
 //! @source Mills, "Internet time synchronization", IEEE Transactions on Communications 1991: the
 //! offset of two clocks from the least delays both ways.
 [[nodiscard]] inline dynamic_timetable on_one_clock(dynamic_timetable step) {
-  auto const devices = static_cast<std::size_t>(step.extents.devices);
+  auto const devices = static_cast<std::size_t>(step.over.extents.devices);
   std::vector<double> const gaps = detail::least_gaps(step);
   std::vector<double> ahead(devices); // of the clock of device 0
   std::vector<bool> known(devices);

@@ -33,7 +33,10 @@ struct bound_node {
 template <class Cost>
 class microbatch_graph {
 public:
-  microbatch_graph(pipeline const& over, Cost const& cost, int microbatch, bound_case const& of)
+  microbatch_graph(pipeline_view const& over,
+                   Cost const& cost,
+                   int microbatch,
+                   bound_case const& of)
       : over_(over), microbatch_(microbatch), chunks_(chunks_of(over, microbatch)) {
     auto const units = static_cast<std::size_t>(stages(over.extents) * chunks_);
     made_by_.assign(static_cast<std::size_t>(over.declared->rows) * units, none);
@@ -235,7 +238,7 @@ private:
           std::max(start[each.after], start[each.before] + time(each.before) + each.latency);
   }
 
-  pipeline over_;
+  pipeline_view over_;
   int microbatch_;
   int chunks_;
   std::vector<bound_node> nodes_;

@@ -29,7 +29,7 @@ struct bound_case {
 
 //! Of the kinds that make a row on a stage of a group, the one that is made for it: it reads a
 //! stage before or after this one, else others of the group, else nobody.
-[[nodiscard]] inline pass_kind kind_in_group(pipeline const& over, int row, int stage) {
+[[nodiscard]] inline pass_kind kind_in_group(pipeline_view const& over, int row, int stage) {
   pass_kind best{};
   int rank = 0;
   for (int kind = 0; kind < most_kinds; ++kind) {
@@ -49,7 +49,7 @@ struct bound_case {
 
 //! What a unit has done on a stage, whole or split: passes of training, or, in a group, those that
 //! make what has to be made there.
-[[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline const& over, int stage) {
+[[nodiscard]] inline std::vector<pass_kind> kinds_of_stage(pipeline_view const& over, int stage) {
   if (!in_group(over, stage))
     return {pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
   std::vector<pass_kind> result;

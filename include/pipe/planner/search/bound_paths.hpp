@@ -203,7 +203,7 @@ void add_device(bound_device& facts,
 //! All that the bounds ask. Microbatches of equal costs on the same devices are looked at once.
 template <cost_model Cost>
 [[nodiscard]] bound_facts
-gather_facts(pipeline const& over, Cost const& cost, bound_case const& of) {
+gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) {
   shape const& extents = over.extents;
   bound_facts facts;
   facts.devices.resize(static_cast<std::size_t>(extents.devices));

@@ -167,7 +167,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
 //! and windows before the first backward and behind the last forward pass.
 template <cost_model Cost>
 [[nodiscard]] time_bounds
-least_times(pipeline const& over, Cost const& cost, bound_options const& options = {}) {
+least_times(pipeline_view const& over, Cost const& cost, bound_options const& options = {}) {
   shape const& extents = over.extents;
   check_extents(extents);
   if (stages_go_one_way(*over.declared))
@@ -227,7 +227,7 @@ least_times(pipeline const& over, Cost const& cost, bound_options const& options
 template <cost_model Cost>
 [[nodiscard]] time_bounds
 least_times(shape const& extents, Cost const& cost, bound_options const& options = {}) {
-  return least_times(pipeline{extents}, cost, options);
+  return least_times(pipeline_view{extents}, cost, options);
 }
 
 } // namespace pipelining::inline v0_3

@@ -254,7 +254,7 @@ shortest_order(shape const& extents, Cost const& cost, exact_options const& opti
 //! @brief The passes of an order without copies and recomputation, as any schedule gives them.
 //! @throws std::invalid_argument when there are other steps, or none at all.
 [[nodiscard]] inline device_orders passes_of(shape const& extents, exact_order const& order) {
-  device_orders result{extents, {}, {0}, {}};
+  device_orders result{{.extents = extents}, {}, {0}};
   if (order.steps.empty())
     throw std::invalid_argument("passes_of: the search has found no order");
   for (int device = 0; device < extents.devices; ++device) {

@@ -82,8 +82,8 @@ using node_rows = std::vector<std::vector<graph_node>>;
 //! The passes of an order whose backward passes are in halves, if `split`; pairs come apart.
 [[nodiscard]] inline std::vector<std::vector<pass>> plain_rows(device_orders const& orders,
                                                                bool split) {
-  std::vector<std::vector<pass>> rows(static_cast<std::size_t>(orders.extents.devices));
-  for (int device = 0; device < orders.extents.devices; ++device)
+  std::vector<std::vector<pass>> rows(static_cast<std::size_t>(orders.over.extents.devices));
+  for (int device = 0; device < orders.over.extents.devices; ++device)
     for (int i = orders.offsets[static_cast<std::size_t>(device)];
          i < orders.offsets[static_cast<std::size_t>(device) + 1];
          ++i) {
@@ -154,7 +154,7 @@ inline void count_spans(order_graph& graph) {
 //! The graph of the passes of these rows.
 //! @param rows every pass of the pipeline once, on one engine per device
 template <cost_model Cost>
-[[nodiscard]] order_graph make_graph(pipeline const& over,
+[[nodiscard]] order_graph make_graph(pipeline_view const& over,
                                      Cost const& cost,
                                      std::vector<std::vector<pass>> const& rows,
                                      int memory_limit) {
@@ -205,7 +205,7 @@ template <cost_model Cost>
 
 //! The nodes of rows of passes.
 //! @throws std::invalid_argument for passes that the graph does not have.
-[[nodiscard]] inline node_rows nodes_of(pipeline const& over,
+[[nodiscard]] inline node_rows nodes_of(pipeline_view const& over,
                                         order_graph const& graph,
                                         std::vector<std::vector<pass>> const& rows) {
   std::vector<graph_node> node_of(static_cast<std::size_t>(pass_indices(over)), no_node);

@@ -220,7 +220,7 @@ template <cost_model Cost>
                                          node_rows const& rows,
                                          Cost const& cost,
                                          int memory_limit) {
-  device_orders orders{like.extents, {}, {0}, like.tables};
+  device_orders orders{like.over, {}, {0}};
   for (std::vector<graph_node> const& row : rows) {
     for (graph_node const node : row)
       orders.passes.push_back(graph.passes[static_cast<std::size_t>(node)]);
@@ -228,7 +228,7 @@ template <cost_model Cost>
   }
   dynamic_timetable table = simulate(std::move(orders), cost);
   if (report const verdict = verify(table, memory_limit); !verdict)
-    throw std::logic_error("search_order: " + describe(verdict, table.extents.chunks > 1));
+    throw std::logic_error("search_order: " + describe(verdict, table.over.extents.chunks > 1));
   return table;
 }
 
@@ -265,17 +265,16 @@ template <cost_model Cost, class Watch>
   if (options.memory_limit < 1)
     throw std::invalid_argument("search_order: the memory limit must be at least 1 chunk");
   device_orders const& like = starts.front();
-  pipeline const over = like.over();
+  pipeline_view const over = like.over;
   check_cost(over, cost);
   if (over.declared->engines > 1)
     throw std::invalid_argument("search_order: orders of several engines per device cannot be "
                                 "searched; give the schedule without copies");
   std::vector<std::vector<std::vector<pass>>> rows;
   for (device_orders const& each : starts) {
-    if (!(each.extents == like.extents) || !(each.tables.declared == like.tables.declared) ||
-        each.tables.holders != like.tables.holders ||
-        each.tables.first_units != like.tables.first_units ||
-        each.tables.edges != like.tables.edges)
+    if (!(each.over.extents == like.over.extents) || !(each.over.declared == like.over.declared) ||
+        each.over.holders != like.over.holders || each.over.first_units != like.over.first_units ||
+        each.over.edges != like.over.edges)
       throw std::invalid_argument("search_order: the orders to start from are of different "
                                   "pipelines; search each pipeline by itself");
     rows.push_back(detail::plain_rows(each, options.split_backward));

@@ -44,8 +44,8 @@ template <layered_model Model, class Watch>
   if (starts.empty())
     throw std::invalid_argument("search_pipeline: give at least one order to start from");
   for (device_orders const& each : starts)
-    if (each.extents.devices != starts.front().extents.devices ||
-        each.extents.microbatches != starts.front().extents.microbatches)
+    if (each.over.extents.devices != starts.front().over.extents.devices ||
+        each.over.extents.microbatches != starts.front().over.extents.microbatches)
       throw std::invalid_argument("search_pipeline: the orders to start from must have as many "
                                   "devices and microbatches each");
   return detail::pipeline_walk<Model, Watch>(model, starts, options, watch).run();

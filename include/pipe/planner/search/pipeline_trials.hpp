@@ -57,7 +57,7 @@ public:
     if (!going_)
       return false;
     ++looks_;
-    pipeline const over = one.orders.over();
+    pipeline_view const over = one.orders.over;
     auto const costs = model_.costs(over, one.how);
     one.makespan = std::numeric_limits<double>::infinity();
     one.excess = one.makespan;
@@ -86,7 +86,7 @@ public:
 private:
   //! The work of the busiest device, where every microbatch takes the same way.
   template <class Costs>
-  [[nodiscard]] static double least_work(pipeline const& over, Costs const& costs) {
+  [[nodiscard]] static double least_work(pipeline_view const& over, Costs const& costs) {
     shape const& extents = over.extents;
     if (routes(extents) > 1 || over.first_units != nullptr)
       return 0;

@@ -48,12 +48,12 @@ public:
         trials_(model, least_of(model, starts), watch) {}
 
   [[nodiscard]] found_pipeline run() {
-    std::vector<int> places(static_cast<std::size_t>(starts_.front().extents.devices));
+    std::vector<int> places(static_cast<std::size_t>(starts_.front().over.extents.devices));
     std::iota(places.begin(), places.end(), 0);
     bool all_cuts = true;
     std::vector<tried_pipeline> tried;
     for (std::size_t i = 0; i < starts_.size(); ++i) {
-      tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over(), places), places}});
+      tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over, places), places}});
       trials_.look(tried.back());
     }
     detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
@@ -75,7 +75,7 @@ private:
   [[nodiscard]] static double least_of(Model const& model, std::span<device_orders const> starts) {
     double bound = std::numeric_limits<double>::infinity();
     for (device_orders const& each : starts)
-      bound = std::min(bound, double{model.least_time(each.over())});
+      bound = std::min(bound, double{model.least_time(each.over)});
     return bound;
   }
 
@@ -96,10 +96,10 @@ private:
         return better;
       };
       all = try_cuts(model_.layers(),
-                     stages(one.orders.extents),
+                     stages(one.orders.over.extents),
                      options_.most_cuts,
                      look_at,
-                     [&] { return model_.start(one.orders.over(), other.how.places); }) &&
+                     [&] { return model_.start(one.orders.over, other.how.places); }) &&
             all;
       bool const few = other.how.places.size() <= 4;
       all = all && (few || model_.equal_devices());
@@ -129,16 +129,16 @@ private:
 
   //! The device that works longest.
   [[nodiscard]] int worst_device(tried_pipeline const& one) const {
-    dynamic_timetable const table = simulate(one.orders, model_.costs(one.orders.over(), one.how));
+    dynamic_timetable const table = simulate(one.orders, model_.costs(one.orders.over, one.how));
     int worst = 0;
-    for (int device = 1; device < table.extents.devices; ++device)
+    for (int device = 1; device < table.over.extents.devices; ++device)
       if (busy(table, device) > busy(table, worst))
         worst = device;
     return worst;
   }
   //! A layer of the worst device goes to any other stage, those in between move by one.
   bool move_layers(tried_pipeline& one) {
-    pipeline const over = one.orders.over();
+    pipeline_view const over = one.orders.over;
     int const worst = worst_device(one);
     std::vector<int> const cut = one.how.cut;
     bool better = false;
@@ -170,7 +170,7 @@ private:
         other.how.places = places;
         std::swap(other.how.places[i], other.how.places[j]);
         tried_pipeline cut = other;
-        cut.how.cut = model_.start(cut.orders.over(), cut.how.places);
+        cut.how.cut = model_.start(cut.orders.over, cut.how.places);
         better = take(one, std::move(other)) || better;
         better = take(one, std::move(cut)) || better;
       }
@@ -178,9 +178,9 @@ private:
   }
   //! A new order, with the activations that the devices hold now at most, and with any number.
   bool order_anew(tried_pipeline& one) {
-    if (options_.order_moves < 1 || one.orders.tables.declared.engines > 1)
+    if (options_.order_moves < 1 || one.orders.over.declared.engines > 1)
       return false;
-    pipeline const over = one.orders.over();
+    pipeline_view const over = one.orders.over;
     auto const costs = model_.costs(over, one.how);
     dynamic_timetable const table = simulate(one.orders, costs);
     int peak = 1;
@@ -198,8 +198,7 @@ private:
                      [this](order_search_progress const&) { return trials_.goes_on(); });
       tried_pipeline other = one;
       other.own_order = true;
-      other.orders = {
-        found.table.extents, found.table.passes, found.table.offsets, found.table.tables};
+      other.orders = {found.table.over, found.table.passes, found.table.offsets};
       if (take(one, std::move(other))) {
         better = true;
         break;
@@ -227,7 +226,7 @@ private:
 
   [[nodiscard]] found_pipeline result(double best_given, bool all_cuts) const {
     found_pipeline found;
-    pipeline const over = trials_.best().orders.over();
+    pipeline_view const over = trials_.best().orders.over;
     auto const costs = model_.costs(over, trials_.best().how);
     found.table = simulate(trials_.best().orders, costs);
     if (report const verdict = verify(found.table); !verdict)

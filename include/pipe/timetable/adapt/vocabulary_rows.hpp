@@ -57,20 +57,20 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
 //! The work of a unit on the device that has most.
 [[nodiscard]] inline double interval_of(timetable_view const& table) {
   double most = 0;
-  for (int device = 0; device < table.extents.devices; ++device) {
+  for (int device = 0; device < table.over.extents.devices; ++device) {
     double work = 0;
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
       work += table.ends[i] - table.starts[i];
-    most = std::max(most, work / units(table.over()));
+    most = std::max(most, work / units(table.over));
   }
   return most;
 }
 
 //! The starts or the ends of a timetable, by the number of the pass.
 [[nodiscard]] inline std::vector<double> by_pass(timetable_view const& table, double const* times) {
-  std::vector<double> result(static_cast<std::size_t>(pass_indices(table.over())));
+  std::vector<double> result(static_cast<std::size_t>(pass_indices(table.over)));
   for (int i = 0; i < table.size(); ++i)
-    result[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))] = times[i];
+    result[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = times[i];
   return result;
 }
 
@@ -122,7 +122,7 @@ void write_vocabulary_rows(
   std::vector<double> const ends = by_pass(table, table.ends);
   // The passes of a stage stand one unit behind the other.
   auto const of_stage = [&](std::vector<double> const& times, pass_kind kind, int stage) {
-    auto const first = times.begin() + pass_index(table.over(), row_writer::make(kind, stage, 0));
+    auto const first = times.begin() + pass_index(table.over, row_writer::make(kind, stage, 0));
     return std::vector<double>(first, first + units(within));
   };
   std::vector<double> const read = of_stage(starts, pass_kind::forward, 0);

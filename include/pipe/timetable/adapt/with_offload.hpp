@@ -33,7 +33,7 @@ struct planned_copy {
 [[nodiscard]] inline std::vector<idle_activation> idle_activations(timetable_view const& table,
                                                                    int device) {
   std::vector<idle_activation> result;
-  std::vector<int> number(static_cast<std::size_t>(pass_indices(table.over())), -1);
+  std::vector<int> number(static_cast<std::size_t>(pass_indices(table.over)), -1);
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass what = table.passes[i];
     bool const reads = what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
@@ -41,7 +41,7 @@ struct planned_copy {
       continue;
     what.kind = pass_kind::forward;
     what.overlapped = false;
-    int& index = number[static_cast<std::size_t>(pass_index(table.over(), what))];
+    int& index = number[static_cast<std::size_t>(pass_index(table.over, what))];
     if (!reads) {
       index = static_cast<int>(result.size());
       result.push_back({what, table.ends[i] - table.starts[i], table.ends[i]});
@@ -60,10 +60,10 @@ inline void write_offloaded(timetable_view const& table,
                             row_writer* rows) {
   std::vector<planned_copy> out;
   std::vector<planned_copy> in;
-  std::vector<char> moves(static_cast<std::size_t>(pass_indices(table.over())));
+  std::vector<char> moves(static_cast<std::size_t>(pass_indices(table.over)));
   for (idle_activation const& one : all)
     if (one.moves) {
-      moves[static_cast<std::size_t>(pass_index(table.over(), one.forward))] = 1;
+      moves[static_cast<std::size_t>(pass_index(table.over, one.forward))] = 1;
       out.push_back({one.leaves, one.forward, out.size()});
       in.push_back({one.returns, one.forward, in.size()});
     }
@@ -86,12 +86,12 @@ inline void write_offloaded(timetable_view const& table,
     if (what.kind == pass_kind::forward) {
       pass key = what;
       key.overlapped = false;
-      if (moves[static_cast<std::size_t>(pass_index(table.over(), key))] != 0)
+      if (moves[static_cast<std::size_t>(pass_index(table.over, key))] != 0)
         what.kind = pass_kind::offloaded_forward;
     }
     rows[device].push(what);
   }
-  int const devices = table.extents.devices;
+  int const devices = table.over.extents.devices;
   for (planned_copy const& one : out)
     push(rows[devices + device], one.forward, pass_kind::copy_out);
   for (planned_copy const& one : in)

@@ -116,24 +116,24 @@ void append_kinds(Sink& out, flow const& declared) {
 template <text_sink Sink>
 void append_measured(Sink& out, html_timeline const& line) {
   timetable_view const& table = line.table;
-  auto const indices = static_cast<std::size_t>(pass_indices(table.over()));
+  auto const indices = static_cast<std::size_t>(pass_indices(table.over));
   std::vector<measured_pass const*> found(indices);
   double first = line.measured.empty() ? 0 : line.measured.front().start;
   for (measured_pass const& ran : line.measured) {
-    if (!contains(table.over(), ran.what))
+    if (!contains(table.over, ran.what))
       throw std::invalid_argument("write_html: a measured pass is not of the timetable: " +
-                                  describe(ran.what, table.extents.chunks > 1));
-    found[static_cast<std::size_t>(pass_index(table.over(), ran.what))] = &ran;
+                                  describe(ran.what, table.over.extents.chunks > 1));
+    found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
     first = std::min(first, ran.start);
   }
   for (bool const ends : {false, true}) {
     append(out, ends ? "],\"ends\":[" : ",\n\"measured\":{\"starts\":[");
     for (int i = 0; i < table.size(); ++i) {
       auto const* const ran =
-        found[static_cast<std::size_t>(pass_index(table.over(), table.passes[i]))];
+        found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
       if (ran == nullptr)
         throw std::invalid_argument("write_html: a pass of the timetable was not measured: " +
-                                    describe(table.passes[i], table.extents.chunks > 1));
+                                    describe(table.passes[i], table.over.extents.chunks > 1));
       append(out, i == 0 ? "" : ",", ((ends ? ran->end : ran->start) - first) * line.measured_unit);
     }
   }
@@ -142,7 +142,7 @@ void append_measured(Sink& out, html_timeline const& line) {
 
 //! "V-Half: 4 devices, 8 microbatches, 8 stages, 2 chunks".
 [[nodiscard]] inline std::string html_heading(html_timeline const& line) {
-  shape const& extents = line.shown.extents;
+  shape const& extents = line.shown.over.extents;
   std::string text(line.about.schedule);
   auto const count = [&text](int number, std::string_view one, std::string_view many) {
     append(text, text.back() == ':' ? " " : ", ", number, " ", number == 1 ? one : many);
@@ -162,7 +162,7 @@ void append_measured(Sink& out, html_timeline const& line) {
 template <text_sink Sink>
 void append_extents(Sink& out, html_timeline const& line) {
   timetable_view const& shown = line.shown;
-  shape const& extents = shown.extents;
+  shape const& extents = shown.over.extents;
   std::vector<int> const locals = local_stages(shown);
   append(out, ",\"devices\":", extents.devices, ",\"microbatches\":", extents.microbatches);
   append(out, ",\"chunks\":", extents.chunks, ",\"stages_per_device\":", device_share(shown));
@@ -180,7 +180,7 @@ void append_extents(Sink& out, html_timeline const& line) {
     append_list(out, "shares", line.about.chunk_shares);
   }
   append(out, ",\n\"engines\":[\"passes\"");
-  for (int engine = 1; engine < shown.declared->engines; ++engine)
+  for (int engine = 1; engine < shown.over.declared->engines; ++engine)
     append(out, ",\"", engine_row_name(shown, engine * extents.devices), "\"");
   append(out, "]");
 }
@@ -214,7 +214,7 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& p
   append_html_text(out, html_heading(line));
   append_extents(out, line);
   append(out, ",\n");
-  append_kinds(out, *table.declared);
+  append_kinds(out, *table.over.declared);
   append_times(out, line, page);
   append(out, ",\n\"between\":{");
   for (page_slider const& each : other_sliders)
@@ -222,7 +222,8 @@ void append_timeline(Sink& out, html_timeline const& line, uniform_cost const& p
       out, &each == other_sliders ? "\"" : ",\"", each.key, "\":", slider_ratio(each, page, cost));
   append(out, "}");
   if (table.links != nullptr) {
-    auto const pairs = static_cast<std::size_t>(table.extents.devices * table.extents.devices);
+    auto const pairs =
+      static_cast<std::size_t>(table.over.extents.devices * table.over.extents.devices);
     append(out, ",\n");
     append_list(out, "links", std::span(table.links, pairs));
   }

@@ -42,7 +42,7 @@ class table_links {
 public:
   //! @pre `verify` accepts the timetable
   explicit table_links(timetable_view const& table)
-      : table_(table), over_(table.over()), flow_(*table.declared),
+      : table_(table), over_(table.over), flow_(*table.over.declared),
         makers_(static_cast<std::size_t>(pass_indices(over_)), -1) {
     for (int row = 0; row < table.rows(); ++row)
       for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
@@ -198,7 +198,7 @@ private:
   }
 
   timetable_view table_;
-  pipeline over_;
+  pipeline_view over_;
   flow const& flow_;
   std::vector<int> makers_; // by pass_index
   std::vector<int> rows_;   // of each entry

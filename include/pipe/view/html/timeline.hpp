@@ -77,8 +77,8 @@ make_html_timeline(timetable_view table, timetable_caption const& about, ModelOf
   html_timeline result{table, about, table};
   detail::time_probe<std::invoke_result_t<ModelOf const&, uniform_cost const&>> const probe(
     model_of, about.cost.all_reduce > 0);
-  auto const stage_count = static_cast<std::size_t>(stages(table.extents));
-  auto const chunks = static_cast<std::size_t>(table.extents.chunks);
+  auto const stage_count = static_cast<std::size_t>(stages(table.over.extents));
+  auto const chunks = static_cast<std::size_t>(table.over.extents.chunks);
   std::vector<int> known(most_kinds * stage_count * chunks, -1);
   std::map<detail::pass_time, int> numbers;
   for (pass const& what : std::span(table.passes, static_cast<std::size_t>(table.size()))) {

@@ -23,7 +23,7 @@ namespace detail {
 //! of the file.
 class pytorch_messages {
 public:
-  pytorch_messages(pipeline const& over, std::vector<pytorch_action> const& actions)
+  pytorch_messages(pipeline_view const& over, std::vector<pytorch_action> const& actions)
       : over_(over), extents_(over.extents), actions_(actions),
         places_(static_cast<std::size_t>(kinds * stages(extents_) * extents_.microbatches), -1) {}
 
@@ -246,7 +246,7 @@ private:
              "the order of the file");
   }
 
-  pipeline over_;
+  pipeline_view over_;
   shape extents_;
   std::vector<pytorch_action> const& actions_;
   std::vector<int> places_; // [kinds S M], the index of the action or -1

@@ -150,7 +150,7 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
   std::vector<std::uint16_t> devices = detail::devices_of_stages(actions, stages(extents));
   detail::find_missing_forward(actions, stages(extents), extents.microbatches);
   extents.where = detail::infer_placement(extents, devices);
-  pytorch_schedule result{{extents, {}, {0}, {}}, {}, false, 0};
+  pytorch_schedule result{{{.extents = extents}, {}, {0}}, {}, false, 0};
   int line = 1;
   for (detail::pytorch_action const& action : actions) {
     for (; line < action.line; ++line)
@@ -171,12 +171,12 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
   for (; line <= line_count; ++line)
     result.orders.offsets.push_back(static_cast<int>(result.orders.passes.size()));
   if (result.has_messages) {
-    pipeline placed{extents};
+    pipeline_view placed{extents};
     placed.holders = devices.data();
     detail::pytorch_messages(placed, actions).check();
   }
   if (extents.where == placement::custom)
-    result.orders.tables.holders = std::move(devices);
+    result.orders.over.holders = std::move(devices);
   return result;
 }
 

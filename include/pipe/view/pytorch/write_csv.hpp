@@ -84,7 +84,7 @@ void append_cell(std::string& row, Part const&... parts) {
 //! Appends entry i, with its other half where it is the first of a pair; nothing where torch has no
 //! action for it. Returns the entries taken.
 inline int append_entry(std::string& row, timetable_view order, int i, int end) {
-  flow const& declared = *order.declared;
+  flow const& declared = *order.over.declared;
   pass const& first = order.passes[i];
   char const kind = torch_letter(declared, first);
   if (kind == 0)
@@ -111,10 +111,12 @@ inline int append_entry(std::string& row, timetable_view order, int i, int end) 
 class pytorch_message_writer {
 public:
   pytorch_message_writer(timetable_view order, pytorch_release release)
-      : order_(order), release_(release), rows_(static_cast<std::size_t>(order.extents.devices)),
-        ends_(rows_.size()), done_(static_cast<std::size_t>(pass_indices(order.over())), 1),
-        left_(static_cast<std::size_t>(stages(order.extents)), order.extents.microbatches),
-        next_(order.offsets, order.offsets + order.extents.devices) {
+      : order_(order), release_(release),
+        rows_(static_cast<std::size_t>(order.over.extents.devices)), ends_(rows_.size()),
+        done_(static_cast<std::size_t>(pass_indices(order.over)), 1),
+        left_(static_cast<std::size_t>(stages(order.over.extents)),
+              order.over.extents.microbatches),
+        next_(order.offsets, order.offsets + order.over.extents.devices) {
     // Nobody waits for what is not in the file.
     for (int entry = 0; entry < order.size(); ++entry)
       if (is_action(entry))
@@ -123,12 +125,12 @@ public:
 
   [[nodiscard]] std::vector<std::string> write() {
     // Copies have rows of their own, which are not in the file.
-    int left = order_.offsets[order_.extents.devices];
-    for (int device = 0; device < order_.extents.devices; ++device)
+    int left = order_.offsets[order_.over.extents.devices];
+    for (int device = 0; device < order_.over.extents.devices; ++device)
       left -= write_marks(device); // before anything is received
     while (left > 0) {
       int ran = 0;
-      for (int device = 0; device < order_.extents.devices; ++device)
+      for (int device = 0; device < order_.over.extents.devices; ++device)
         ran += run_next(device);
       if (ran == 0)
         throw std::invalid_argument(
@@ -142,14 +144,14 @@ public:
 
 private:
   [[nodiscard]] std::size_t index_of(pass const& what) const {
-    return static_cast<std::size_t>(pass_index(order_.over(), what));
+    return static_cast<std::size_t>(pass_index(order_.over, what));
   }
   [[nodiscard]] bool is_action(int entry) const {
-    return torch_letter(*order_.declared, order_.passes[entry]) != 0;
+    return torch_letter(*order_.over.declared, order_.passes[entry]) != 0;
   }
 
   [[nodiscard]] bool is_ready(pass const& what) const {
-    dependency_list const needed = dependencies(order_.over(), what);
+    dependency_list const needed = dependencies(order_.over, what);
     for (int k = 0; k < needed.count; ++k)
       if (done_[static_cast<std::size_t>(needed.index(k))] == 0)
         return false;
@@ -196,18 +198,18 @@ private:
   void finish(int device, pass const& what) {
     done_[index_of(what)] = 1;
     auto const own = static_cast<std::size_t>(device);
-    char const kind = torch_letter(*order_.declared, what);
+    char const kind = torch_letter(*order_.over.declared, what);
     bool const forward = kind == 'F';
-    int const consumer = receiver(order_.over(), what);
+    int const consumer = receiver(order_.over, what);
     if (consumer != kind_links::none) {
-      int const stage = reader_stage(order_.over(), what);
+      int const stage = reader_stage(order_.over, what);
       char const* const of = forward ? "F" : "B";
       append_cell(rows_[own], what.stage, "SEND_", of, what.microbatch);
       append_cell(rows_[static_cast<std::size_t>(consumer)], stage, "RECV_", of, what.microbatch);
       if (!forward && waits())
         append(ends_[own], ",", what.stage, "WAIT_SEND_B", what.microbatch);
     }
-    if ((kind == 'B' || kind == 'I') && waits() && what.stage + 1 < stages(order_.extents) &&
+    if ((kind == 'B' || kind == 'I') && waits() && what.stage + 1 < stages(order_.over.extents) &&
         device_of(order_, what.stage + 1) != device)
       append_cell(rows_[own], what.stage, "WAIT_SEND_F", what.microbatch);
     if ((kind == 'B' || kind == 'W') && --left_[what.stage] == 0) {
@@ -251,27 +253,27 @@ void write_pytorch_csv(Sink& out,
                        timetable_view order,
                        pytorch_content content = pytorch_content::passes,
                        pytorch_release release = pytorch_release::v2_15) {
-  if (order.extents.chunks > 1)
+  if (order.over.extents.chunks > 1)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's format has no chunks of sequences");
-  if (order.extents.where == placement::bidirectional)
+  if (order.over.extents.where == placement::bidirectional)
     throw std::invalid_argument(
       "write_pytorch_csv: PyTorch's format has one device for every stage, so microbatches "
       "cannot enter at both ends");
-  if (routes(order.extents) > 1)
+  if (routes(order.over.extents) > 1)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's format has one device for every "
                                 "stage, but here it depends on the microbatch");
-  if (order.edges != nullptr)
+  if (order.over.edges != nullptr)
     throw std::invalid_argument("write_pytorch_csv: PyTorch's stages are a chain");
-  if (!detail::trains_as_torch(*order.declared))
+  if (!detail::trains_as_torch(*order.over.declared))
     throw std::invalid_argument(
       "write_pytorch_csv: PyTorch's stages go forward and back: they hand "
       "activations to the stage after them and gradients to the one "
       "before, which this flow does not");
-  std::vector<std::string> rows(static_cast<std::size_t>(order.extents.devices));
+  std::vector<std::string> rows(static_cast<std::size_t>(order.over.extents.devices));
   if (content == pytorch_content::passes_and_messages) {
     rows = detail::pytorch_message_writer(order, release).write();
   } else {
-    for (int device = 0; device < order.extents.devices; ++device)
+    for (int device = 0; device < order.over.extents.devices; ++device)
       for (int i = order.offsets[device]; i < order.offsets[device + 1];)
         i += detail::append_entry(
           rows[static_cast<std::size_t>(device)], order, i, order.offsets[device + 1]);
@@ -290,17 +292,8 @@ void write_pytorch_csv(Sink& out,
                        device_orders const& orders,
                        pytorch_content content = pytorch_content::passes,
                        pytorch_release release = pytorch_release::v2_15) {
-  pipeline const over = orders.over();
-  timetable_view const view{orders.extents,
-                            0,
-                            orders.passes.data(),
-                            nullptr,
-                            nullptr,
-                            orders.offsets.data(),
-                            over.declared,
-                            over.holders,
-                            over.first_units,
-                            over.edges};
+  timetable_view const view{
+    .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
   write_pytorch_csv(out, view, content, release);
 }
 
