@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks that scripts/rename-from-0.2 finds a header of today for each of 0.2, and that running it twice changes nothing.
+"""Checks that scripts/rename-from-0.2 finds a header of today for each of 0.2, changes names and members, and changes nothing when it
+runs again.
 
 usage: rename_test.py ROOT
 """
@@ -14,10 +15,24 @@ GONE = {
     "flow/constants.hpp", "plan/lower/static_lowering.hpp", "plan/prove/diagnosis.hpp", "plan/prove/static_proof.hpp",
     "plan/static_plan.hpp", "timetable/static_order.hpp", "timetable/static_simulation.hpp"}
 
+# Lines of 0.2, and the same in 0.3.
+NAMES = [
+    ("namespace pp = pipelining;", None),
+    ("int last(pp::pipeline const& over, pp::rank_axis axis) { return axis == pp::rank_axis::pipeline; }",
+     "int last(pp::pipeline_view const& over, pp::rank_axis axis) { return axis == pp::rank_axis::pipeline; }"),
+    ("pp::pipeline_tables own = pp::copy_tables(table);", "pp::pipeline own = pp::copy_of(table.over);"),
+    ("auto const table = pp::make_timetable<pp::GPipe>({4, 8});", None),
+    ("std::vector<pp::dynamic_timetable> const& steps = all();", None),
+    ("int const devices = table.extents.devices + steps.front().extents.devices + block.extents.devices;",
+     "int const devices = table.over.extents.devices + steps.front().over.extents.devices + block.extents.devices;"),
+    ("int const units = pp::units(table.over()) + steps[1].tables.first_units[0];",
+     "int const units = pp::units(table.over) + steps[1].over.first_units[0];"),
+]
+
 
 def problems(root):
     headers = (root / "tests/checks/headers_of_0.2.txt").read_text(encoding="utf-8").split()
-    program = [f"#include <pipe/{name}>\n" for name in headers]
+    program = [f"#include <pipe/{name}>\n" for name in headers] + [old + "\n" for old, _ in NAMES]
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder) / "source.cpp"
         source.write_text("".join(program), encoding="utf-8")
@@ -26,7 +41,11 @@ def problems(root):
         text = source.read_text(encoding="utf-8")
         if subprocess.run(command, check=True, capture_output=True).stdout or source.read_text(encoding="utf-8") != text:
             yield "the second run changes what the first has changed"
-    found = [line.removeprefix("#include <pipe/").removesuffix(">") for line in text.splitlines()]
+    for (old, new), line in zip(NAMES, text.splitlines()[-len(NAMES):]):
+        if line != (new or old):
+            yield f"rename-from-0.2 makes of\n  {old}\nthe line\n  {line}"
+    includes = [line for line in text.splitlines() if line.startswith("#include ")]
+    found = [line.removeprefix("#include <pipe/").removesuffix(">") for line in includes]
     for name in found:
         if name not in GONE and not (root / "include/pipe" / name).is_file():
             yield f"rename-from-0.2 leads to pipe/{name}, which is not there"
