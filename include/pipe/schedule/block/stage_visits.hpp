@@ -10,6 +10,7 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -24,11 +25,16 @@ struct stage_visit {
 };
 
 //! The visits of a row, in the order in which they begin.
-//! @param needs `needs(pass)`: whether a pass is of a visit. @param keeps `keeps(before, next)`:
-//! whether a visit goes on where other stages have been visited in between
+//! @param needs `needs(pass)`: whether a pass is of a visit. @param resident a visit goes on where
+//! fewer other stages than this have been visited in between, and @param keeps where
+//! `keeps(before, next)`
+//! @complexity O(n V) for n passes and the V stages that the row visits
 template <class Needs, class Keeps>
-[[nodiscard]] std::vector<stage_visit>
-find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, Keeps const& keeps) {
+[[nodiscard]] std::vector<stage_visit> find_visits(std::vector<pass> const& row,
+                                                   int stage_count,
+                                                   Needs const& needs,
+                                                   int resident,
+                                                   Keeps const& keeps) {
   struct latest {
     int visit = -1;
     pass last{};
@@ -36,10 +42,11 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
   };
   std::vector<stage_visit> result;
   std::vector<latest> of(static_cast<std::size_t>(stage_count));
-  struct {
-    int which = -1;
-    std::size_t group = 0;
-  } visited[2]; // the last two stages, the latest first
+  struct visited_stage {
+    int which;
+    std::size_t group;
+  };
+  std::vector<visited_stage> visited; // the latest last
   for (std::size_t first = 0; first < row.size();) {
     std::size_t end = first + 1;
     while (end < row.size() && row[end].overlapped)
@@ -50,9 +57,11 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
       pass what = row[i];
       what.overlapped = false;
       latest& mine = of[what.stage];
-      auto const& other = visited[visited[0].which == what.stage ? 1 : 0];
-      bool const alone = other.which < 0 || other.group <= mine.group;
-      if (mine.visit < 0 || (!alone && !keeps(mine.last, what))) {
+      int others = 0;
+      for (auto other = visited.rbegin(); other != visited.rend() && other->group > mine.group;
+           ++other)
+        others += other->which != what.stage ? 1 : 0;
+      if (mine.visit < 0 || (others >= resident && !keeps(mine.last, what))) {
         mine.visit = static_cast<int>(result.size());
         result.push_back({what, static_cast<int>(first), 0});
       }
@@ -62,9 +71,12 @@ find_visits(std::vector<pass> const& row, int stage_count, Needs const& needs, K
     }
     for (std::size_t i = first; i < end; ++i)
       if (needs(row[i])) {
-        if (visited[0].which != row[i].stage)
-          visited[1] = visited[0];
-        visited[0] = {row[i].stage, first};
+        int const stage = row[i].stage;
+        visited.erase(std::remove_if(visited.begin(),
+                                     visited.end(),
+                                     [&](visited_stage const& one) { return one.which == stage; }),
+                      visited.end());
+        visited.push_back({stage, first});
       }
     first = end;
   }
@@ -80,18 +92,36 @@ public:
   visit_writer(std::vector<pass> const& row, row_writer& compute, row_writer& network)
       : row_(row), compute_(compute), network_(network) {}
 
+  //! @param turns as `weights`, but with none of them longer because its stage is resident: when a
+  //! turn begins, the weights of the next `prefetch` other stages may be gathered
   void run(std::vector<stage_visit> const& weights,
+           std::vector<stage_visit> const& turns,
            std::vector<stage_visit> const& gradients,
            int prefetch) {
-    auto const ahead = static_cast<std::size_t>(prefetch);
     std::size_t used = 0;
+    std::size_t turn = 0;
+    std::size_t requested = 0;
     std::size_t collected = 0;
+    std::vector<int> next;
+    // Asks for the weights of visits that begin while the row is at so many stages.
+    auto const request_next = [&](std::size_t from, int stages) {
+      next.clear();
+      for (std::size_t i = from; i < turns.size() && requested < weights.size(); ++i) {
+        int const stage = turns[i].opener.stage;
+        if (std::find(next.begin(), next.end(), stage) == next.end()) {
+          if (static_cast<int>(next.size()) == stages)
+            return;
+          next.push_back(stage);
+        }
+        if (weights[requested].opener == turns[i].opener)
+          request(weights[requested++]);
+      }
+    };
     auto const released = by_end(weights);
     auto const scattered = by_end(gradients);
     auto release = released.begin();
     auto scatter = scattered.begin();
-    for (std::size_t k = 0; k < weights.size() && k < ahead; ++k)
-      request(weights[k]);
+    request_next(0, prefetch);
     for (std::size_t first = 0;; ++first) {
       if (first < row_.size() && row_[first].overlapped) {
         compute_.push(row_[first]);
@@ -100,12 +130,12 @@ public:
       int const at = static_cast<int>(first);
       for (; release != released.end() && release->end == at; ++release)
         mark(*release, pass_kind::release_weights);
-      for (; used < weights.size() && weights[used].first == at; ++used) {
-        if (ahead == 0)
-          request(weights[used]);
-        mark(weights[used], pass_kind::use_weights);
-        if (ahead > 0 && used + ahead < weights.size())
-          request(weights[used + ahead]);
+      for (; turn < turns.size() && turns[turn].first == at; ++turn) {
+        if (requested == used)
+          request_next(turn, 1);
+        if (used < weights.size() && weights[used].opener == turns[turn].opener)
+          mark(weights[used++], pass_kind::use_weights);
+        request_next(turn, prefetch + 1);
       }
       for (; scatter != scattered.end() && scatter->end == at; ++scatter) {
         push(compute_, *scatter, pass_kind::request_scatter);

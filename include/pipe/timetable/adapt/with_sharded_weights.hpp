@@ -14,6 +14,7 @@
 #include <pipe/schedule/block/stage_visits.hpp>
 #include <pipe/schedule/schedule.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <stdexcept>
@@ -22,24 +23,33 @@
 namespace pipelining::inline v0_3 {
 
 //! @brief Says what stays between two passes of a stage that others of the device stand between,
-//! and how many visits ahead the gather of weights may begin. `leaves(extents, stage)`, where the
-//! rule has it, names the stages that have visits; the weights of the others stay.
+//! the stages that are resident anyway, and how many stages ahead the gather of weights may begin.
+//! `leaves(extents, stage)`, where the rule has it, names the stages that have visits; the weights
+//! of the others stay. `prefetch_on(device)`, where the rule has it, stands for `prefetch`.
 template <class Rule>
 concept sharding_rule = std::copyable<Rule> && requires(Rule const rule, pass const what) {
   { rule.keeps_weights(what, what) } -> std::convertible_to<bool>;
   { rule.keeps_gradients(what, what) } -> std::convertible_to<bool>;
+  { rule.resident } -> std::convertible_to<int>;
   { rule.prefetch } -> std::convertible_to<int>;
 };
 
-//! @brief The rules of FSDP and ZeRO. The default is ZeRO-3: weights are released behind every run
-//! of passes of their stage, gradients scattered behind every run of passes that add to them, and
-//! weights are gathered one visit ahead.
+//! @brief The rules of FSDP and ZeRO. The default is ZeRO-3 with the two stages that the slots of a
+//! prefetch hold anyway: weights are released where their stage is not among the next two of the
+//! device, gradients scattered after every run of passes that add to them, and weights are gathered
+//! one stage ahead.
 struct reshard {
-  bool after_forward = true;  //!< false: weights stay behind a forward pass
-  bool after_backward = true; //!< false: weights stay behind a backward pass
+  bool after_forward = true;  //!< false: weights stay after a forward pass
+  bool after_backward = true; //!< false: weights stay after a backward pass
   bool scatter_once = false;  //!< whole gradients stay until the stage's last pass
-  //! Visits ahead: the gather of the next so many may begin when a visit does. 0: none overlaps.
+  //! Stages ahead: when a stage's turn begins, the weights of the next so many other stages may be
+  //! gathered. 0: none overlaps.
   int prefetch = 1;
+  //! Stages whose weights lie on a device, at most; `prefetch` + 1 where that is more. Those of a
+  //! stage stay while it is among the next so many of its device. 1: they never stay.
+  int resident = 2;
+  //! So many stages further ahead on each device than on the device before, up to `resident` - 1.
+  int prefetch_step = 0;
 
   //! Whether the weights stay from one pass of a stage to the next.
   [[nodiscard]] constexpr bool keeps_weights(pass const& before, pass const&) const noexcept {
@@ -50,6 +60,12 @@ struct reshard {
   //! Whether its whole gradients do.
   [[nodiscard]] constexpr bool keeps_gradients(pass const&, pass const&) const noexcept {
     return scatter_once;
+  }
+  //! The stages ahead on one device.
+  [[nodiscard]] constexpr int prefetch_on(int device) const noexcept {
+    int const wanted = prefetch + device * prefetch_step;
+    int const most = resident - 1 > prefetch ? resident - 1 : prefetch;
+    return wanted < most ? wanted : most;
   }
 };
 
@@ -70,9 +86,10 @@ inline constexpr reshard gathered_once{
 //! @source ChronosPipe (2025, arXiv:2503.03182), by its abstract: the weights of deep stages go to
 //! the host. That their gradients and optimizer do as a whole, and when, is assumed.
 struct weights_on_host {
-  int count = 1; //!< the last so many stages of a device
-
+  int count = 1;    //!< the last so many stages of a device
   int prefetch = 1; //!< as `reshard`
+
+  static constexpr int resident = 1; //!< all stay anyway
   //! They stay from the first use to the last.
   [[nodiscard]] constexpr bool keeps_weights(pass const&, pass const&) const noexcept {
     return true;
@@ -92,25 +109,27 @@ struct weights_on_host {
 //! gradients are scattered.
 //!
 //! Orders the passes as the schedule does. A visit is a run of passes of one stage on its device,
-//! or several where the rule keeps the weights in between. With times g of a gather and r of a
-//! scatter, and one visit gathered ahead:
+//! or several where the stage is resident or the rule keeps its weights in between. With times g of
+//! a gather and r of a scatter, k stages resident and one gathered ahead:
 //! - a schedule with one stage on a device gathers and scatters once per device and ends g + r
 //! later;
-//! - `BreadthFirst` with V > 1 stages on a device gathers 2 V - 1 times, one visit for each stage
-//!   and direction and one for both on the last, and scatters V times. It ends g + r later as long
-//!   as M forward passes of a stage take g at least and M backward passes g + r;
-//! - schedules that go back and forth between their stages pay for every run of passes: Interleaved
-//!   for every pass but those at its ends.
+//! - `BreadthFirst` with V > 1 stages on a device gathers 2 V - k times for k <= V, one visit for
+//!   each stage and direction and one for both on the last k, and scatters V times. It ends g + r
+//!   later as long as M forward passes of a stage take g at least and M backward passes g + r;
+//! - schedules that go back and forth between more than k stages pay for every turn to a stage that
+//!   is not among the last k.
 //!
-//! A device holds the weights of at most two stages at once (of `prefetch` + 1), where no composite
-//! passes need more.
+//! A device holds the weights of at most k stages at once (of `prefetch` + 1, where that is more),
+//! where no composite passes need one more.
 //!
 //! @tparam Schedule any schedule of a flow of training without a vocabulary in shards.
 //! @tparam Rule what stays between visits, and how far ahead weights are gathered.
 //! @throws std::invalid_argument from `arrange` for a negative prefetch, else as the schedule does.
-//! @complexity O(n log n) for n passes of a device, on top of the schedule.
+//! @complexity O(n log n + n V) for n passes of a device and the V stages that it has, on top of
+//! the schedule.
 //! @source Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023 (arXiv:2211.05953),
-//! section 4; Zhao et al., "PyTorch FSDP", VLDB 2023 (one visit ahead). The laws are own.
+//! section 4; Zhao et al., "PyTorch FSDP", VLDB 2023 (one visit ahead); PyTorch 2.15 (resident
+//! stages, a prefetch per rank). The laws are own.
 template <schedule Schedule, sharding_rule Rule = reshard>
 struct with_sharded_weights {
   static_assert(!flow_of<Schedule>().reads_in_groups,
@@ -123,7 +142,10 @@ struct with_sharded_weights {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (rule.prefetch < 0)
       throw std::invalid_argument(
-        "with_sharded_weights: weights cannot be gathered a negative number of visits ahead");
+        "with_sharded_weights: weights cannot be gathered a negative number of stages ahead");
+    if (rule.resident < 1)
+      throw std::invalid_argument(
+        "with_sharded_weights: the stage of a pass is resident; let resident be 1 or more");
     return of.arrange(devices, microbatches);
   }
   template <cost_model Cost>
@@ -157,17 +179,31 @@ struct with_sharded_weights {
           what.kind = pass_kind::keep_weights;
           row.push(what);
         }
-      auto const weights = detail::find_visits(
-        inner, stages(extents), needs_weights, [this](pass const& before, pass const& next) {
-          return rule.keeps_weights(before, next);
-        });
+      int const ahead = prefetch_on(device);
+      auto const visits_of = [&](int resident) {
+        return detail::find_visits(inner,
+                                   stages(extents),
+                                   needs_weights,
+                                   resident,
+                                   [this](pass const& before, pass const& next) {
+                                     return rule.keeps_weights(before, next);
+                                   });
+      };
       auto const gradients = detail::find_visits(
-        inner, stages(extents), needs_gradients, [this](pass const& before, pass const& next) {
+        inner, stages(extents), needs_gradients, 1, [this](pass const& before, pass const& next) {
           return next.kind == pass_kind::backward_weight || rule.keeps_gradients(before, next);
         });
       detail::visit_writer(inner, row, rows[network * extents.devices + device])
-        .run(weights, gradients, rule.prefetch);
+        .run(visits_of(std::max(rule.resident, ahead + 1)), visits_of(1), gradients, ahead);
     }
+  }
+
+private:
+  [[nodiscard]] constexpr int prefetch_on(int device) const noexcept {
+    if constexpr (requires { rule.prefetch_on(device); })
+      return rule.prefetch_on(device);
+    else
+      return rule.prefetch;
   }
 };
 
