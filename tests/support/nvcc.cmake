@@ -16,18 +16,23 @@ if(PIPELINING_NVCC)
   endif()
 endif()
 
-# pipelining_nvcc_object(OUT_VARIABLE source.cu [option...]) compiles a CUDA source with nvcc, as users do, with the PTX
+# pipelining_nvcc_object(OUT_VARIABLE source.cu [OPTIMISED] [option...]) compiles a CUDA source with nvcc, as users do, with the PTX
 # of its kernels inside, and sets OUT_VARIABLE to the object. Link it to pipelining.tests.standin, or to CUDA. Include
-# paths among the options come before that of the library. Code for the host takes longer to optimise than it runs in a
-# test, so it is optimised in release builds only, which measure; kernels are optimised always.
+# paths among the options come before that of the library. Code for the host mostly takes longer to optimise than it runs
+# in a test: it is optimised where OPTIMISED says that it runs longer, and in release builds, which measure; kernels always.
 function(pipelining_nvcc_object out source)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMISED" "" "")
+  set(level 0)
+  if(arg_OPTIMISED)
+    set(level 1)
+  endif()
   cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE input)
   cmake_path(GET source STEM name)
-  string(MAKE_C_IDENTIFIER "${ARGN}" variant)
+  string(MAKE_C_IDENTIFIER "${arg_UNPARSED_ARGUMENTS}" variant)
   set(output "${CMAKE_CURRENT_BINARY_DIR}/${name}${variant}.cu.o")
   add_custom_command(OUTPUT "${output}"
-    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${PIPELINING_NVCC}" -std=c++20 $<IF:$<CONFIG:Release>,-O2,-O0> -gencode arch=compute_80,code=compute_80 --no-compress
-      -ccbin "${CMAKE_CXX_COMPILER}" ${ARGN} -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} "${PIPELINING_NVCC}" -std=c++20 $<IF:$<CONFIG:Release>,-O2,-O${level}> -gencode arch=compute_80,code=compute_80 --no-compress
+      -ccbin "${CMAKE_CXX_COMPILER}" ${arg_UNPARSED_ARGUMENTS} -I "${PROJECT_SOURCE_DIR}/include" -I "${PROJECT_SOURCE_DIR}"
       ${pipelining_nccl_option} -MD -MF "${output}.d" -c -o "${output}" "${input}"
     DEPENDS "${input}" DEPFILE "${output}.d" COMMENT "Compiling ${source} with nvcc" VERBATIM)
   set(${out} "${output}" PARENT_SCOPE)

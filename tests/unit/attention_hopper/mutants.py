@@ -2,12 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Breaks the kernels for Hopper on purpose, by replacing text in a copy of a header.
 
-usage: mutants.py --names             prints lines "KERNEL HEAD_DIM NAME"
-       mutants.py NAME include OUT    writes OUT/pipe/attention/HEADER
+usage: mutants.py --names                      prints lines "KERNEL HEAD_DIM NAME"
+       mutants.py KERNEL HEAD_DIM include OUT  writes OUT/together.cu, all mutants of a kernel
+       mutants.py KERNEL HEAD_DIM PTX OUT      writes OUT/NAME.ptx of what nvcc made of it
 """
 import pathlib
 import shutil
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import planted_kernels  # noqa: E402
 
 KERNEL = "hopper/forward.cuh"
 TELLS = "hopper/forward_copies.cuh"
@@ -157,7 +162,14 @@ WIDE_BACKWARD = {
     "wide_back_step_too_close": (STEPS, "(shape::step * Dim) +", "(shape::step * Dim / 2) +"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD}
-MUTANTS = {name: mutant for mutants in KERNELS.values() for name, mutant in mutants.items()}
+
+
+def planted(include, name, header, old, new):
+    """The header and its text with the mistake."""
+    text = (include / "pipe/attention" / header).read_text(encoding="utf-8")
+    if old not in text:
+        sys.exit(f"{header} no longer has the text that the mutant {name} replaces: {old!r}")
+    return f"pipe/attention/{header}", text.replace(old, new)
 
 
 def main():
@@ -165,19 +177,16 @@ def main():
         for kernel, mutants in KERNELS.items():
             for name in mutants:
                 print(kernel, name)
-        return 0
-    name, include, out = sys.argv[1], *map(pathlib.Path, sys.argv[2:4])
-    header, old, new = MUTANTS[name]
-    text = (include / "pipe/attention" / header).read_text(encoding="utf-8")
-    if old not in text:
-        print(f"{header} no longer has the text that the mutant {name} replaces: {old!r}", file=sys.stderr)
-        return 1
-    shutil.rmtree(out, ignore_errors=True)  # a header that another version of the mutant broke
-    target = out / "pipe/attention" / header
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text.replace(old, new), encoding="utf-8")
-    return 0
+        return
+    mutants = KERNELS[" ".join(sys.argv[1:3])]
+    source, out = map(pathlib.Path, sys.argv[3:5])
+    if source.suffix == ".ptx":
+        planted_kernels.split(source.read_text(encoding="utf-8"), mutants, out)
+        return
+    shutil.rmtree(out, ignore_errors=True)  # headers that another version of the mutants broke
+    planted_kernels.plant(source, pathlib.Path(__file__).parent / "mutant.cu", out,
+                          [planted(source, name, *mutant) for name, mutant in mutants.items()])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Plants one mistake in a copy of a header of the attention kernels.
+"""Plants mistakes in copies of the headers of the attention kernels, one in each.
 
 usage: mutants.py --names
-       mutants.py NAME include/pipe OUT      writes OUT/pipe/attention/HEADER
+       mutants.py include OUT      writes OUT/together.cu, all mutants, and before them the kernels as they are
+       mutants.py PTX OUT          writes OUT/NAME.ptx of what nvcc made of it
 """
 import pathlib
+import shutil
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import planted_kernels  # noqa: E402
 
 FORWARD, WORK, SOFTMAX = "portable/forward_mma.cuh", "portable/forward_block.cuh", "portable/forward_softmax.cuh"
 BACKWARD, TILE, SEARCH = "portable/backward_mma.cuh", "portable/shared_tile.cuh", "kernel/tile_search.cuh"
@@ -62,19 +68,26 @@ MUTANTS = {
 }
 
 
-def mutate(name, source, out):
-    header, place, text, other = MUTANTS[name]
-    parts = (source / "attention" / header).read_text(encoding="utf-8").split(text)
+def planted(include, name, header, place, text, other):
+    """The header and its text with the mistake."""
+    parts = (include / "pipe/attention" / header).read_text(encoding="utf-8").split(text)
     if len(parts) < place + 2:
         sys.exit(f"mutants.py: {name}: {header} has the text '{text}' {len(parts) - 1} times, so not at place {place}")
-    changed = text.join(parts[: place + 1]) + other + text.join(parts[place + 1 :])
-    target = out / "pipe" / "attention" / header
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(changed, encoding="utf-8")
+    return f"pipe/attention/{header}", text.join(parts[: place + 1]) + other + text.join(parts[place + 1 :])
+
+
+def main():
+    if sys.argv[1] == "--names":
+        print(";".join(MUTANTS), end="")
+        return
+    source, out = map(pathlib.Path, sys.argv[1:3])
+    if source.suffix == ".ptx":
+        planted_kernels.split(source.read_text(encoding="utf-8"), ["none", *MUTANTS], out)
+        return
+    shutil.rmtree(out, ignore_errors=True)  # headers that another version of the mutants broke
+    planted_kernels.plant(source, pathlib.Path(__file__).parent / "mutants.cu", out,
+                          [None, *(planted(source, name, *mutant) for name, mutant in MUTANTS.items())])
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--names":
-        print(";".join(MUTANTS), end="")
-    else:
-        mutate(sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
+    main()
