@@ -98,6 +98,9 @@ struct configuration {
   bool allow_shared_device = false; //!< two ranks of a communicator may use one device
   bool expect_more_threads =
     false; //!< unregistered host threads may still come: wait for them before calling deadlock
+  //! Real time after which a thread that holds the turn, but waits for something outside the model,
+  //! is overtaken.
+  std::chrono::nanoseconds overtaken_after = std::chrono::seconds(2);
   bool record_ranges = false; //!< keep what NVTX is told, for nvtx_ranges()
   bool reduce = true;         //!< explore(): branch only where orders do not commute
   costs cost{};

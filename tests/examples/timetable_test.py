@@ -9,6 +9,7 @@ import io
 import json
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -902,6 +903,15 @@ class Mistakes(unittest.TestCase):
             result = subprocess.run([PROGRAM, *self.GOOD], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(result.returncode, 1)
         self.assertIn("could not write", result.stderr)
+
+    def test_limit_of_files(self):
+        """`ulimit -f` is a sentence, and no signal."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        with tempfile.TemporaryFile("w") as printed:
+            result = subprocess.run([PROGRAM, *self.GOOD], stdout=printed, stderr=subprocess.PIPE, text=True, check=False,
+                                    preexec_fn=limit)
+        self.assertEqual((result.returncode, result.stderr), (1, "timetable: could not write the output\n"))
 
 
 if __name__ == "__main__":

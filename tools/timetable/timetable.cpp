@@ -46,6 +46,7 @@
 #include "search.hpp"
 #include "systems.hpp"
 #include "tools/support/named_schedules.hpp"
+#include "tools/support/termination.hpp"
 
 namespace pp = pipelining;
 
@@ -382,6 +383,7 @@ void follow(std::span<char const* const> words) {
 } // namespace
 
 int main(int count, char** words) {
+  example::report_files_beyond_limits();
   try {
     follow({words + std::min(count, 1), words + count});
   } catch (std::bad_alloc const&) {

@@ -7,6 +7,7 @@
 
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/flow/sort_stably.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -15,6 +16,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -65,12 +67,14 @@ public:
     shared& of_;
   };
 
-  //! @param gpu of the rank. @param patience how long the end of the communicators may take where
-  //! nobody asks for it, and a call of NCCL that the rank is in then.
+  //! @param gpu of the rank. @param limit from `arm` on, after which the guard aborts.
+  //! @param patience how long the end of the communicators may take where nobody asks for it, and a
+  //! call of NCCL that the rank is in then.
   //! @throws std::system_error when the machine gives no thread.
-  communicator_guard(int gpu, std::chrono::nanoseconds patience)
+  communicator_guard(int gpu, std::chrono::nanoseconds limit, std::chrono::nanoseconds patience)
       : shared_(std::make_shared<shared>()) {
     shared_->gpu = gpu;
+    shared_->limit = limit;
     shared_->patience = patience;
     thread_ = Clock::start([all = shared_] { serve(*all); });
   }
@@ -96,15 +100,16 @@ public:
   //! @brief What is at that place. @pre a `use` lives.
   [[nodiscard]] entry& entry_at(std::size_t place) const { return shared_->entries[place]; }
 
-  //! @brief From now until `disarm` the guard aborts at this time unless it is armed anew.
-  void arm(typename Clock::time_point until) {
-    shared_->until = until;
-    // It sleeps until the last time that it has seen, so that arming wakes nobody.
-    if (shared_->sleeps_until.load() > until)
+  //! @brief From now until `disarm` the guard aborts once its limit is over, of the time in which
+  //! this process runs, unless it is armed anew. @param now of the clock.
+  void arm(typename Clock::time_point now) {
+    shared_->armed = now;
+    // It looks once in a slice while steps follow each other, so that arming wakes nobody.
+    if (shared_->idle)
       shared_->bell.ring();
   }
   //! @brief The guard is to do nothing until it is armed again.
-  void disarm() noexcept { shared_->until = Clock::time_point::max(); }
+  void disarm() noexcept { shared_->armed = disarmed; }
   //! @brief True once the guard has aborted, or has been asked to.
   [[nodiscard]] bool ending() const noexcept { return shared_->holder == turn::guard; }
 
@@ -125,15 +130,17 @@ public:
 private:
   enum class turn { nobody, rank, guard };
   enum class wish { nothing, abort, destroy, leave };
+  static constexpr auto disarmed = Clock::time_point::max();
 
   // Of both threads; the last of them frees it.
   struct shared {
     int gpu = 0;
+    std::chrono::nanoseconds limit{};
     std::chrono::nanoseconds patience{};
     std::atomic<turn> holder{turn::nobody};
     std::vector<entry> entries{}; // of the holder
-    std::atomic<typename Clock::time_point> until{Clock::time_point::max()};
-    std::atomic<typename Clock::time_point> sleeps_until{Clock::time_point::min()};
+    std::atomic<typename Clock::time_point> armed{disarmed};
+    std::atomic<bool> idle{false}; // it sleeps until somebody rings
     std::atomic<wish> wished{wish::nothing};
     std::atomic<bool> ended{false};
     ncclResult_t result = ncclSuccess;
@@ -148,10 +155,10 @@ private:
   bool end(wish what, std::chrono::nanoseconds patience) {
     if (!thread_.joinable())
       return shared_->ended; // asked before
-    auto const latest = Clock::now() + patience;
+    countdown<Clock> left(patience);
     ask(what);
     while (!shared_->ended) {
-      if (Clock::now() >= latest) {
+      if (left.is_over()) {
         thread_.detach();
         return false;
       }
@@ -162,15 +169,22 @@ private:
   }
 
   static void serve(shared& all) {
+    auto seen = disarmed;
+    countdown<Clock> left(all.limit);
     for (;;) {
-      auto const until = all.until.load();
-      all.sleeps_until = until;
-      if (all.wished == wish::nothing && all.until.load() == until)
-        all.bell.wait_until(until);
+      all.idle = true; // before it looks: who arms it later rings
+      auto const armed = all.armed.load();
+      all.idle = armed == disarmed;
+      if (armed != std::exchange(seen, armed) && armed != disarmed)
+        left = countdown<Clock>(all.limit, armed);
       wish const wished = all.wished;
       if (wished == wish::leave)
         return;
-      if (wished == wish::nothing && Clock::now() < all.until.load())
+      if (wished == wish::nothing && (armed == disarmed || !left.is_over())) {
+        all.bell.wait_until(armed == disarmed ? disarmed : Clock::now() + left.slice());
+        continue;
+      }
+      if (wished == wish::nothing && all.armed.load() != armed)
         continue;
       take_over(all);
       all.result = carry_out(all, wished == wish::destroy);
@@ -181,10 +195,10 @@ private:
 
   //! Waits until the rank is in no call of NCCL; one that has not returned for so long never will.
   static void take_over(shared& all) {
-    auto const latest = Clock::now() + all.patience;
+    countdown<Clock> left(all.patience);
     for (turn free = turn::nobody; !all.holder.compare_exchange_strong(free, turn::guard);
          free = turn::nobody) {
-      if (Clock::now() >= latest) {
+      if (left.is_over()) {
         all.holder = turn::guard;
         return;
       }

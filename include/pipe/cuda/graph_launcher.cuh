@@ -7,6 +7,7 @@
 
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/run/clock.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -38,7 +39,10 @@ public:
   }
   graph_launcher(graph_launcher const&) = delete;
   graph_launcher& operator=(graph_launcher const&) = delete;
-  ~graph_launcher() { (void)end(Clock::time_point::min()); }
+  ~graph_launcher() {
+    countdown<Clock> none(std::chrono::nanoseconds::zero());
+    (void)end(none);
+  }
 
   //! @brief Launches a graph on a stream, and records an event behind it.
   //! @pre idle, and `end` has not been called. What is given lives until the launch has returned.
@@ -58,13 +62,14 @@ public:
   }
 
   //! @brief Ends the thread, if need be behind the launch in progress.
-  //! @return false when that has not returned at this time: it is left behind then, and what it
-  //! uses must live on.
-  [[nodiscard]] bool end(typename Clock::time_point latest) {
+  //! @param left of the time that this may take, with what else looks at it.
+  //! @return false when that has not returned by then: it is left behind, and what it uses must
+  //! live on.
+  [[nodiscard]] bool end(countdown<Clock>& left) {
     if (!thread_.joinable())
       return ended_; // asked before
     while (!idle()) {
-      if (Clock::now() >= latest) {
+      if (left.is_over()) {
         leave();
         thread_.detach();
         return ended_ = false;

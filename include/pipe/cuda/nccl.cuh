@@ -73,7 +73,8 @@ namespace detail {
 //! The host waits for items that it has enqueued earlier, so that it does not meet a full queue of
 //! its GPU; where it does, because a pass launches very many kernels, a thread beside it ends the
 //! step soon after the deadline. Graphs are launched by another thread, which is left behind where
-//! a launch does not return.
+//! a launch does not return. A third one watches steps, where the clock is the machine's, and ends
+//! the process where a pass does not return (hung_status).
 //!
 //! @tparam Stages as for thread_runner. Stages of other devices are never called. They enqueue on
 //! the stream of their context only, do not synchronise and allocate nothing on the device.

@@ -9,6 +9,7 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
+#include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 
 #include <chrono>
@@ -100,8 +101,7 @@ public:
 private:
   //! Of several failures at once the store passes on the first, and all ranks report that one.
   [[nodiscard]] std::string verdict(std::string own) const {
-    auto const end = Clock::now() + patience_;
-    while (Clock::now() < end) {
+    for (countdown<Clock> left(patience_); !left.is_over();) {
       if (std::optional<std::string> first = line_.failure())
         return std::move(*first);
       Clock::sleep_for(std::chrono::microseconds(200));

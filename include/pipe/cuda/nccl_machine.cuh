@@ -8,6 +8,7 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/checked_messages.cuh>
+#include <pipe/cuda/enqueuing_place.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_messages.cuh>
@@ -22,8 +23,10 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/step_validation.hpp>
 #include <pipe/run/carried_totals.hpp>
+#include <pipe/run/clock.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -99,7 +102,14 @@ public:
   nccl_machine(Stages& stages, Store& line, int rank, nccl_ranks const& options, rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), options_(options), now_(now),
         shared_(options.gpu), messages_(rank),
-        launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr) {}
+        launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr),
+        watchdog_(
+          // What else ends a call that lasts, and says more, has had its time by then.
+          detail::both(options.deadline,
+                       detail::both(options.abort_deadline, options.abort_deadline)),
+          place_.pulse,
+          [this] { answer_while_in_item(); },
+          [this] { return "nccl: " + tell_of_hang(); }) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
@@ -141,19 +151,13 @@ public:
     running_ = plans_[at].get();
     running_->position = running_->launched = 0;
     running_->board.restart();
-    latest_ = Clock::now() + options_.deadline;
-    // Later than this rank itself would end the step, if it is not in a call that does not return.
-    messages_.arm(latest_ + options_.abort_deadline / 4);
-    launch();
-    waiting().wait("the iteration", [&] {
-      if (launched() && iteration_end_.happened())
-        return true;
-      look();
-      return false;
-    });
+    auto const begin = Clock::now();
+    left_.emplace(options_.deadline, begin);
+    messages_.arm(begin);
+    run_iteration();
     messages_.disarm();
     messages_.look();
-    latest_ = Clock::time_point::max();
+    left_.reset();
     now_.waits_for.clear();
     if (running_->checks)
       trust_messages();
@@ -233,18 +237,18 @@ public:
   //! with them.
   bool abort() noexcept {
     try {
-      auto const end = Clock::now() + options_.abort_deadline;
+      countdown<Clock> left(options_.abort_deadline);
       if (launcher_ && !launcher_->idle())
         messages_.start_abort();
-      bool const launched = !launcher_ || launcher_->end(end);
+      bool const launched = !launcher_ || launcher_->end(left);
       if (launched)
         for (auto const& each : plans_)
           each->iteration = graph();
-      if (!messages_.abort(end - Clock::now()) || !launched)
+      if (!messages_.abort(left.left()) || !launched)
         return false;
       for (std::size_t index = 0; index < shared_.streams(); ++index)
         while (cudaStreamQuery(shared_.stream_at(index)) == cudaErrorNotReady) {
-          if (Clock::now() >= end)
+          if (left.is_over())
             return false;
           Clock::sleep_for(std::chrono::microseconds(100));
         }
@@ -260,7 +264,51 @@ private:
   using wait_type = typename transport::wait_type;
   using enqueuing_device = detail::nccl_device<Stages, transport, wait_type>;
 
-  [[nodiscard]] wait_type waiting() const { return {line_, options_.deadline, now_, latest_}; }
+  [[nodiscard]] wait_type waiting() {
+    return {line_, options_.deadline, now_, left_ ? &*left_ : nullptr};
+  }
+
+  //! Enqueues an iteration and waits for its end, under the eyes of the watchdog.
+  void run_iteration() {
+    typename pipelining::detail::watchdog_for<Clock>::watch const watch(watchdog_);
+    launch();
+    waiting().wait("the iteration", [&] {
+      if (launched() && iteration_end_.happened())
+        return true;
+      look();
+      return false;
+    });
+  }
+
+  //! For the watchdog, while an item lasts: once the run has failed, others want to know where this
+  //! rank is.
+  void answer_while_in_item() {
+    speak([&] {
+      if (!answered_ && line_.failure())
+        tell_standing(line_,
+                      options_.name,
+                      rank_,
+                      {"is still in " + place_.in_words(running_->view), {}, failure_cause::told});
+      answered_ = line_.failure().has_value();
+    });
+  }
+  //! For the watchdog, when an item has not come back. @return what it has told the other ranks.
+  std::string tell_of_hang() {
+    std::string const where = "is not back from " + place_.in_words(running_->view);
+    std::string const reason =
+      "no progress before the deadline: rank " + std::to_string(rank_) + ' ' + where;
+    speak([&] {
+      tell_standing(line_, options_.name, rank_, {where, {}, failure_cause::own});
+      line_.abort(reason);
+    });
+    return reason;
+  }
+  //! Calls the store from another thread than its own, where it can tell that it is free.
+  template <class Speak>
+  void speak(Speak what) {
+    if constexpr (requires { line_.if_free(what); })
+      (void)line_.if_free(what);
+  }
 
   //! True when the iteration is on the streams. Before, nothing may be asked of the GPU.
   //! @throws error when its launch has failed.
@@ -278,6 +326,7 @@ private:
   //! Throws when the GPU or a communicator has failed. Once a GPU is lost it tells nothing any
   //! more, so its events are asked while it works.
   void look() {
+    place_.leave();
     messages_.look();
     running_->board.look(running_->launched);
   }
@@ -311,9 +360,8 @@ private:
       if (other == rank_)
         continue;
       now_ = {"waits for rank " + std::to_string(other) + " to be " + where, {other}};
-      (void)line_.get(
-        key + std::to_string(other),
-        std::min<std::chrono::nanoseconds>(options_.deadline, latest_ - Clock::now()));
+      place_.leave();
+      (void)line_.get(key + std::to_string(other), left_ ? left_->left() : options_.deadline);
     }
     now_.text.clear();
   }
@@ -371,7 +419,10 @@ private:
         until([&] { return run.board.has_room_for(run.position); });
       if (validated)
         until([&] { return own.knows_enough_for(next); });
+      (void)left_->is_over(); // a look in time
+      place_.enter(rank_, run.position);
       run.position = execute_item(run.view, rank_, run.position, own);
+      place_.leave();
       run.launched = captured ? 0 : run.position;
       if (validated && run.position == behind && begins_again()) {
         receive_early(own);
@@ -406,8 +457,8 @@ private:
       // Ends the capture whatever state it is in, before communicators are aborted. A thread of
       // NCCL may still add a group to it; that waits for nobody.
       try {
-        auto const end = Clock::now() + options_.abort_deadline;
-        while (!messages_.quiet() && Clock::now() < end)
+        countdown<Clock> left(options_.abort_deadline);
+        while (!messages_.quiet() && !left.is_over())
           Clock::sleep_for(std::chrono::microseconds(20));
       } catch (detail::stop const&) { // the guard ends them
       }
@@ -439,9 +490,12 @@ private:
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   carried_totals carried_;
-  bool in_launch_ = false;                                       // of a graph, by the launcher
-  std::vector<std::byte> rows_;                                  // of the totals, for who asks
-  typename Clock::time_point latest_ = Clock::time_point::max(); // the end of the step's waits
+  bool in_launch_ = false;               // of a graph, by the launcher
+  std::vector<std::byte> rows_;          // of the totals, for who asks
+  std::optional<countdown<Clock>> left_; // for all waits of a step together
+  detail::enqueuing_place place_;
+  bool answered_ = false;                            // for an item that lasts; of the watchdog
+  pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
 };
 
 } // namespace cuda

@@ -88,7 +88,11 @@ public:
       lanes.all.push_back(known);
     }
     if (!guard_ && (!all_.empty() || !options.communicators.empty())) {
-      guard_ = std::make_unique<guard_type>(options.gpu, options.abort_deadline);
+      // Later than the rank itself ends a step, if it is not in a call that does not return.
+      guard_ =
+        std::make_unique<guard_type>(options.gpu,
+                                     detail::both(options.deadline, options.abort_deadline / 4),
+                                     options.abort_deadline);
       for (registered_communicator const& each : options.communicators)
         guard_->add(each.handle, true);
     }
@@ -259,11 +263,11 @@ public:
     if (guard_)
       guard_->start_abort();
   }
-  //! @brief From now until `disarm` they are aborted at this time, also while the rank sits in a
-  //! call that does not return.
-  void arm(typename Clock::time_point until) {
+  //! @brief From now until `disarm` they are aborted soon after the deadline of a step, also while
+  //! the rank sits in a call that does not return. @param now of the clock.
+  void arm(typename Clock::time_point now) {
     if (guard_)
-      guard_->arm(until);
+      guard_->arm(now);
   }
   //! The step has ended in time.
   void disarm() noexcept {

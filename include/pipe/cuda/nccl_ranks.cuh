@@ -39,10 +39,13 @@ struct nccl_ranks {
   //! ones. The same on all ranks.
   bool graph = false;
   int warm_up = 2; //!< eager steps before the graph
-  //! The longest that a step, a connection or another wait for a rank may take.
+  //! The longest that a step, a connection or another wait for a rank may take. Time in which the
+  //! process was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! After a failure, and when communicators are closed: the longest that these and the streams of
-  //! this rank may take to end. Past it they are left behind.
+  //! this rank may take to end. Past it they are left behind. A pass or a hook that has not
+  //! returned after the deadline and twice as long as this ends its process with hung_status, since
+  //! it runs on the caller's own thread.
   std::chrono::nanoseconds abort_deadline = std::chrono::seconds(10);
   //! Blocks of a kernel of NCCL at most: each holds an SM while it waits. NCCL takes the next power
   //! of two, and NCCL_MAX_CTAS in the environment instead. 0 leaves it to NCCL: up to 64.

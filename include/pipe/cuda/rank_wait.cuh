@@ -5,6 +5,7 @@
 //! @brief Waiting for other ranks, but not for ever. Header for pipelining::cuda::rank_wait.
 
 #include <pipe/cluster/failure_origin.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +24,12 @@ struct stop {
   failure_cause cause = failure_cause::own;
 };
 
+//! The sum of two limits, of which the first may be the largest duration.
+[[nodiscard]] constexpr std::chrono::nanoseconds both(std::chrono::nanoseconds one,
+                                                      std::chrono::nanoseconds other) {
+  return std::min(one, std::chrono::nanoseconds::max() - other) + other;
+}
+
 //! What a rank says of a wait that has taken too long.
 [[nodiscard]] inline stop too_late(char const* what) {
   return {std::string(what) + " took longer than the deadline", failure_cause::deadline};
@@ -37,8 +44,8 @@ struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
   rank_standing& now;                //!< what this rank does outside of the items of its program
-  //! The end of all waits together.
-  typename Clock::time_point latest = Clock::time_point::max();
+  //! What is left for all waits of a step together; null outside of a step.
+  countdown<Clock>* step = nullptr;
 
   //! @brief Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::stop past the deadline or when another rank has failed; what `done` throws.
@@ -46,11 +53,12 @@ struct rank_wait {
   void wait(char const* what, Done done) const {
     if (done())
       return;
-    auto const end = std::min(Clock::now() + deadline, latest);
+    countdown<Clock> left(deadline);
     for (int polls = 1; !done(); ++polls) {
       if (std::optional<std::string> reason = line.failure())
         throw detail::stop{std::move(*reason), failure_cause::told};
-      if (Clock::now() >= end)
+      auto const looked = Clock::now();
+      if (left.is_over(looked) || (step != nullptr && step->is_over(looked)))
         throw detail::too_late(what);
       if (polls > 64)
         Clock::sleep_for(std::chrono::microseconds(20));

@@ -4,6 +4,7 @@
 //! @file
 //! @brief Plans on the CUDA devices of one process. Header for pipelining::cuda::stream_runner.
 
+#include <pipe/cuda/enqueuing_place.cuh>
 #include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/shared_device.cuh>
@@ -21,6 +22,7 @@
 #include <pipe/run/execute.hpp>
 #include <pipe/run/plan_number.hpp>
 #include <pipe/run/trace_of.hpp>
+#include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
@@ -63,10 +65,12 @@ struct streams {
   bool timed = false;
   //! Items of the plan that may be on the streams of a GPU before the host waits for the first of
   //! them; devices of the plan on one GPU share it, and each may have two. The queue of a GPU holds
-  //! about a thousand launches, and a host that finds it full sits in a call that no deadline ends:
-  //! choose it so that as many items launch fewer kernels. 0: any number.
+  //! about a thousand launches, and a host that finds it full sits in a call that nothing but the
+  //! end of the process ends: choose it so that as many items launch fewer kernels. 0: any number.
   int run_ahead = 64;
-  //! The longest that one iteration may take.
+  //! The longest that one iteration may take. A pass or a hook has as long on the host: one that
+  //! has not returned by then ends the process with hung_status, since it runs on the caller's own
+  //! thread. Time in which the process was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
 };
 
@@ -91,13 +95,17 @@ struct streams {
 //! on the device. One that throws ends the step; the next step starts afresh. After a deadline or
 //! an error of CUDA the runner is of no more use; what a device still works on is then never freed,
 //! since freeing would wait for it.
+//!
+//! A thread beside the caller's watches steps, where the clock is the machine's (hung_status).
 template <class Stages, class Clock = polling_clock>
 class stream_runner {
 public:
   //! @param work the plan that `step()` runs. @param stages must outlive the runner.
   //! @throws std::invalid_argument when the stages do not suit the plan; error when CUDA does.
   stream_runner(plan work, Stages& stages, streams options = {})
-      : stages_(stages), options_(std::move(options)), machine_(std::make_unique<machinery>()) {
+      : stages_(stages), options_(std::move(options)), machine_(std::make_unique<machinery>()),
+        watchdog_(
+          options_.deadline, place_.pulse, [] {}, [this] { return sentence_of_hang(); }) {
     auto const devices = static_cast<std::size_t>(work.over.extents.devices);
     check_plan(work);
     if (options_.gpus.empty())
@@ -149,16 +157,8 @@ public:
   //! leaves one without.
   void step(plan_number which = {}) {
     refuse_after_failure();
-    check_turn(which);
-    try {
-      launch(which);
-    } catch (...) {
-      // What was enqueued before ends by itself, and touches the stages' memory until then.
-      if (!stuck_)
-        wait_for_end();
-      throw;
-    }
-    wait_for_end();
+    begin(which);
+    run_iteration();
     check_guards();
     ++now_->steps;
   }
@@ -167,22 +167,9 @@ public:
   //! `origin()`.
   //! @throws as `step` does.
   void launch(plan_number which = {}) {
-    check_turn(which);
-    now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();
-    latest_ = Clock::now() + options_.deadline;
-    end_recorded_ = false;
-    if (options_.graph && now_->steps >= options_.warm_up) {
-      if (!now_->iteration)
-        now_->iteration = capture();
-      for (device_board& board : now_->boards)
-        board.restart();
-      launch_graph();
-    } else {
-      enqueue(false);
-    }
-    if (now_->view.validation != step_validation::at_once)
-      carried_.take(now_->boards.back().slots(now_->view, now_->view.over.extents.devices - 1),
-                    begins_again());
+    begin(which);
+    watch const watched(watchdog_);
+    launch_iteration();
   }
 
   //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
@@ -239,6 +226,44 @@ private:
     std::vector<std::pair<int, int>> through_host;
     std::vector<std::unique_ptr<stream_plan>> plans;
   };
+
+  using watch = typename pipelining::detail::watchdog_for<Clock>::watch;
+
+  void begin(plan_number which) {
+    check_turn(which);
+    now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();
+    left_ = countdown<Clock>(options_.deadline);
+    end_recorded_ = false;
+  }
+
+  //! Launches an iteration and waits for its end.
+  void run_iteration() {
+    watch const watched(watchdog_);
+    try {
+      launch_iteration();
+    } catch (...) {
+      // What was enqueued before ends by itself, and touches the stages' memory until then.
+      if (!stuck_)
+        wait_for_end();
+      throw;
+    }
+    wait_for_end();
+  }
+
+  void launch_iteration() {
+    if (options_.graph && now_->steps >= options_.warm_up) {
+      if (!now_->iteration)
+        now_->iteration = capture();
+      for (device_board& board : now_->boards)
+        board.restart();
+      launch_graph();
+    } else {
+      enqueue(false);
+    }
+    if (now_->view.validation != step_validation::at_once)
+      carried_.take(now_->boards.back().slots(now_->view, now_->view.over.extents.devices - 1),
+                    begins_again());
+  }
 
   void refuse_after_failure() const {
     if (stuck_)
@@ -321,7 +346,10 @@ private:
     try {
       current.change_to(board.gpu());
       enqueuing_device own = on_streams(device);
+      (void)left_.is_over(); // a look in time
+      place_.enter(device, work.position[d]);
       work.position[d] = execute_item(work.view, device, work.position[d], own);
+      place_.leave();
     } catch (error const&) {
       stuck_ = true;
       raise(device);
@@ -405,7 +433,10 @@ private:
   template <class Done>
   void wait_until(Done done) {
     try {
-      if (poll_until<Clock>(latest_, done, [&] { now_->look(); }))
+      if (poll_until<Clock>(left_, done, [&] {
+            place_.leave();
+            now_->look();
+          }))
         return;
     } catch (error const& cause) {
       stuck_ = true;
@@ -436,6 +467,13 @@ private:
     stuck_ = true;
     throw run_error("cuda: the iteration has not ended before its deadline" + standings(),
                     now_->first_unfinished());
+  }
+
+  //! For the watchdog, when an item has not come back.
+  [[nodiscard]] std::string sentence_of_hang() const {
+    int const device = place_.device.load(std::memory_order_relaxed);
+    return "cuda: no progress before the deadline: device " + std::to_string(std::max(device, 0)) +
+           " is not back from " + place_.in_words(now_->view);
   }
 
   [[nodiscard]] std::string standings() const {
@@ -474,11 +512,14 @@ private:
   std::unique_ptr<machinery> machine_;
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   carried_totals carried_;
-  stream_plan* now_ = nullptr;          // the plan of the last step
-  std::vector<std::byte> rows_;         // of the totals, for who asks
-  typename Clock::time_point latest_{}; // the end of all waits of the iteration
-  bool end_recorded_ = false;           // behind all of the iteration
+  stream_plan* now_ = nullptr;  // the plan of the last step
+  std::vector<std::byte> rows_; // of the totals, for who asks
+  // For all waits of the iteration together.
+  countdown<Clock> left_{std::chrono::nanoseconds::zero(), typename Clock::time_point()};
+  bool end_recorded_ = false; // behind all of the iteration
   bool stuck_ = false;
+  detail::enqueuing_place place_;
+  pipelining::detail::watchdog_for<Clock> watchdog_; // the first to end
 };
 
 } // namespace cuda

@@ -5,6 +5,7 @@
 //! @brief Waiting for a GPU with a deadline. Header for pipelining::cuda::poll_until.
 
 #include <pipe/config.hpp>
+#include <pipe/run/clock.hpp>
 
 #include <chrono>
 
@@ -15,15 +16,15 @@ namespace cuda {
 //! cannot hang the host.
 //!
 //! @tparam Clock has now() and sleep_for(duration).
-//! @param latest when to give up.
+//! @param left of the time that this wait, and others with it, may take.
 //! @param done is asked first, and then again and again; what it throws ends the wait.
 //! @param between is called between two questions.
 //! @return false when it is too late.
 template <class Clock, class Done, class Between>
-[[nodiscard]] bool poll_until(typename Clock::time_point latest, Done&& done, Between between) {
+[[nodiscard]] bool poll_until(countdown<Clock>& left, Done&& done, Between between) {
   for (int polls = 0; !done(); ++polls) {
     between();
-    if (Clock::now() >= latest)
+    if (left.is_over())
       return false;
     // Short waits are over in microseconds, long ones do not need a core that spins.
     if (polls > 64)

@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 namespace pipelining::inline v0_3 {
@@ -121,6 +123,24 @@ private:
   std::unique_ptr<watch_post<Clock>> post_;
   typename Clock::thread thread_;
 };
+
+//! Watches nothing. With a clock that is not the machine's, what models the machine ends what
+//! hangs.
+struct no_watchdog {
+  struct watch {
+    explicit watch(no_watchdog const&) noexcept {}
+    ~watch() {} // not trivial, so that an object for its scope alone is no unused variable
+  };
+  no_watchdog(std::chrono::nanoseconds,
+              std::atomic<unsigned> const&,
+              std::function<void()> const&,
+              std::function<std::string()> const&) noexcept {}
+};
+
+//! The watchdog of runners with that clock.
+template <class Clock>
+using watchdog_for = std::
+  conditional_t<std::derived_from<Clock, std::chrono::steady_clock>, watchdog<Clock>, no_watchdog>;
 
 } // namespace detail
 

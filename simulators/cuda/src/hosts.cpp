@@ -8,10 +8,7 @@ namespace standin::detail {
 
 namespace {
 
-// A thread that holds the turn but waits for something outside the model is overtaken after this
-// much real time.
-constexpr auto patience = std::chrono::seconds(2);
-constexpr int most_timeouts = 5;
+constexpr auto newcomers_take = std::chrono::seconds(10); // of real time, at most
 constexpr nanoseconds never = nanoseconds::max();
 
 thread_local std::unique_lock<std::mutex>* held_lock = nullptr;
@@ -66,8 +63,9 @@ void model::enter(std::unique_lock<std::mutex>& held) {
       continue;
     }
     std::uint64_t const before = total_calls;
-    bool const came = wait_for_bell(
-      me, patience, [&] { return !turn || is_here(turn, me) || total_calls != before; });
+    bool const came = wait_for_bell(me, config.overtaken_after, [&] {
+      return !turn || is_here(turn, me) || total_calls != before;
+    });
     if (!came) {
       ++counts.stolen_turns;
       turn = &me;
@@ -125,7 +123,7 @@ host& model::start_host(int rank, std::function<void(host&)> work) {
     enter(held);
     end_host();
     while (!is_here(turn, fresh))
-      wait_for_bell(fresh, patience, [&] { return is_here(turn, fresh); });
+      wait_for_bell(fresh, config.overtaken_after, [&] { return is_here(turn, fresh); });
     return *turn->runs_on;
   }));
   fresh.runs_on = fresh.own_fiber.get();
@@ -191,7 +189,7 @@ void model::await_turn(host& me) {
       continue;
     }
     std::uint64_t const before = total_calls + progress;
-    if (wait_for_bell(me, patience, [&] { return is_here(turn, me); }))
+    if (wait_for_bell(me, config.overtaken_after, [&] { return is_here(turn, me); }))
       continue;
     if (total_calls + progress != before)
       continue;
@@ -253,7 +251,7 @@ bool model::wait_for_newcomer() {
              return h.get() != &me && can_run(*h);
            });
   };
-  return somebody_came_.wait_for(*held_lock, most_timeouts * patience, somebody_wants);
+  return somebody_came_.wait_for(*held_lock, newcomers_take, somebody_wants);
 }
 
 // The caller cannot go on. Something else happens, or the model is found to be stuck.
