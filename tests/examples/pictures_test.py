@@ -23,7 +23,7 @@ ADAPTED = {"recompute": ["chronos", "--with", "recompute-first"],
            "weights_on_host": ["chronos", "--with", "weights-on-host", "--gather", "4", "--scatter", "8"],
            "attention_exchange": ["slimpipe", "--with", "attention-exchange", "--tokens", "8192", "--attention-ratio", "2",
                                   "--stages-per-device", "1"],
-           "sharded_weights": ["breadth-first", "--with", "sharded-weights", "--gather", "3", "--scatter", "3"]}
+           "sharded_weights": ["breadth-first", "--stages-per-device", "3", "--with", "sharded-weights", "--gather", "3", "--scatter", "3"]}
 
 
 def picture(tool, name, further=()):
