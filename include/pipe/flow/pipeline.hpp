@@ -55,6 +55,7 @@ struct pipeline {
             .first_units = first_units.empty() ? nullptr : first_units.data(),
             .edges = edges.empty() ? nullptr : edges.data()};
   }
+  //! As `view`.
   operator pipeline_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };
 

@@ -145,18 +145,22 @@ struct weights_rule {
   bool keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing != 2);
   no_double keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing == 2);
   std::conditional_t<Missing == 3, some_visits, int> prefetch;
+  std::conditional_t<Missing == 4, some_visits, int> resident;
 };
 static_assert(pp::sharding_rule<weights_rule<0>> && !pp::sharding_rule<weights_rule<1>>);
 static_assert(!pp::sharding_rule<weights_rule<2>> && !pp::sharding_rule<weights_rule<3>>);
+static_assert(!pp::sharding_rule<weights_rule<4>>);
 
 template <int Missing>
 struct shards {
   int prefetch = 1;
+  int resident = 1;
   bool keeps_weights(pp::pass const&, pp::pass const&) const requires(Missing != 1);
   bool keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing != 2);
   no_double keeps_gradients(pp::pass const&, pp::pass const&) const requires(Missing == 2);
 };
 struct shards_without_prefetch {
+  int resident = 1;
   bool keeps_weights(pp::pass const&, pp::pass const&) const;
   bool keeps_gradients(pp::pass const&, pp::pass const&) const;
 };

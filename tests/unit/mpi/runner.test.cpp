@@ -564,6 +564,7 @@ TEST_CASE("a stall becomes an error on all ranks that says who waits for whom") 
     model[1].line = &meeting.line();
   // The deadline is rank 2's, but it began with rank 1.
   std::string const text = failure_of(runner, 1);
+  CAPTURE(text);
   CHECK(text.find("run: no progress before the deadline: rank 2 was at item ") == 0);
   CHECK(text.find(", and it waited for rank 1 to complete item ") != std::string::npos);
   CHECK(text.find(": receive what comes of the forward of stage 1, microbatch 1 from device 1") !=
