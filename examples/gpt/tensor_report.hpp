@@ -68,7 +68,8 @@ struct tensor_system {
     }
     auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     auto const& named = examples::find_schedule(o.schedule);
-    if (named.weights_travel || table.extents.chunks > 1 || table.view().first_units != nullptr ||
+    if (named.traits.weights_travel || table.extents.chunks > 1 ||
+        table.view().first_units != nullptr ||
         table.extents.where == pp::placement::bidirectional ||
         table.extents.where == pp::placement::custom) {
       refuse("want a schedule over whole sequences with one copy of every stage, which " +
