@@ -47,7 +47,7 @@ using namespace gpt;
 template <class System>
 int run_system(options o, text_to_learn const& text) {
   auto const table = System::plan(o);
-  bool const travels = examples::find_schedule(o.schedule).weights_travel;
+  bool const travels = examples::find_schedule(o.schedule).traits.weights_travel;
   auto const shown = [travels](pp::dynamic_timetable of) {
     return travels ? examples::by_groups(std::move(of)) : of;
   };
@@ -75,10 +75,10 @@ int run(options o) {
     return run_system<exchange_system>(std::move(o), text);
   }
   auto const& named = examples::find_schedule(o.schedule);
-  if (named.weights_travel) {
+  if (named.traits.weights_travel) {
     return run_system<travelling_system>(std::move(o), text);
   }
-  if (named.stages_go_one_way) {
+  if (named.traits.stages_go_one_way) {
     if (o.adapted == examples::adapter::none) {
       o.adapted = examples::adapter::sharded_weights; // which lie on the host
     }

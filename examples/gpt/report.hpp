@@ -62,7 +62,7 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
     };
     choice.chunks = given(o.chunks);
     choice.stages_per_device = given(o.stages_per_device);
-    if (!choice.stages_per_device && examples::cuts_layers(examples::find_schedule(o.schedule))) {
+    if (!choice.stages_per_device && examples::find_schedule(o.schedule).traits.cuts_layers) {
       choice.stages_per_device =
         2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
     }
@@ -88,7 +88,7 @@ inline examples::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
-  if (examples::find_schedule(choice.name).stages_go_one_way ||
+  if (examples::find_schedule(choice.name).traits.stages_go_one_way ||
       choice.adapted == examples::adapter::attention_exchange) {
     throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
                                        "forward and back on one device");

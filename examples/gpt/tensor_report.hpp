@@ -68,10 +68,9 @@ struct tensor_system {
     }
     auto table = examples::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     auto const& named = examples::find_schedule(o.schedule);
-    if (named.weights_travel || table.over.extents.chunks > 1 ||
-        table.view().over.first_units != nullptr ||
-        table.over.extents.where == pp::placement::bidirectional ||
-        table.over.extents.where == pp::placement::custom) {
+    pp::pipeline_view const over = table.over;
+    if (named.traits.weights_travel || over.extents.chunks > 1 || over.first_units != nullptr ||
+        over.holders != nullptr || pp::routes(over.extents) > 1) {
       refuse("want a schedule over whole sequences with one copy of every stage, which " +
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }

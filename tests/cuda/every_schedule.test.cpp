@@ -45,7 +45,7 @@ std::vector<named_plan> plans_of(examples::schedule_choice const& choice) {
 std::vector<std::vector<named_plan>> all_plans() {
   std::vector<std::vector<named_plan>> all;
   for (examples::named_schedule const& schedule : examples::named_schedules()) {
-    if (schedule.stages_go_one_way)
+    if (schedule.traits.stages_go_one_way)
       continue; // its stages are of other layers for backward passes than for forward passes
     std::size_t const before = all.size();
     for (int const devices : {2, 3})

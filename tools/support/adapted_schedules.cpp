@@ -138,13 +138,13 @@ auto with_adapted(schedule_choice const& choice, Use use, made_orders* made = nu
   placed_schedule given{
     {schedule.arrange(choice),
      [&choice, made](any_cost const& cost) { return plain_orders(choice, cost, made); },
-     cuts_layers(schedule)},
+     schedule.traits.cuts_layers},
     {}};
   if (schedule.device_of != nullptr)
     given.holder = [&](pp::shape const& extents, int stage, int route) {
       return schedule.device_of(choice, extents, stage, route);
     };
-  if (schedule.stages_go_one_way)
+  if (schedule.traits.stages_go_one_way)
     return with_shared_weights(one_way_schedule{given}, choice, use);
   return with_adapter(given, choice, use);
 }
@@ -241,9 +241,9 @@ pp::shape arrange(schedule_choice const& choice) {
 pp::shape shown_extents(schedule_choice const& choice) {
   pp::shape const extents = arrange(choice);
   named_schedule const& schedule = find_schedule(choice.name);
-  return schedule.weights_travel      ? groups_as_stages(extents)
-         : schedule.stages_go_one_way ? layers_as_stages(choice)
-                                      : extents;
+  return schedule.traits.weights_travel      ? groups_as_stages(extents)
+         : schedule.traits.stages_go_one_way ? layers_as_stages(choice)
+                                             : extents;
 }
 
 pp::dynamic_timetable by_groups(pp::dynamic_timetable table) {

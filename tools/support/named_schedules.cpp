@@ -37,6 +37,7 @@
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -75,32 +76,61 @@ constexpr auto placing() -> int (*)(schedule_choice const&, pp::shape const&, in
   return nullptr;
 }
 
-template <class Make>
-named_schedule named(
-  std::string_view name, std::string_view line, option takes, Make, option needs = option::none) {
-  return {name,
-          line,
-          takes,
-          needs,
-          [](schedule_choice const& choice) {
-            return with(Make{}(choice), [&choice](auto const& schedule) -> pp::shape {
-              return schedule.arrange(choice.devices, choice.microbatches);
-            });
-          },
-          [](schedule_choice const& choice, any_cost const& cost) {
-            return with(Make{}(choice), [&](auto const& schedule) {
-              return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
-            });
-          },
-          placing<Make>(),
-          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::WeiPipe>,
-          std::is_same_v<std::invoke_result_t<Make, schedule_choice const&>, pp::RoundPipe<>>};
+//! The traits of a row that the rest of it tells.
+void find_traits(named_schedule& row) {
+  schedule_traits& traits = row.traits;
+  schedule_choice one;
+  traits.over_chunks =
+    has(row.takes, option::chunks) && row.needs == option::none && row.arrange(one).chunks > 1;
+  one.devices = 2; // a size that every schedule can have
+  one.microbatches = 8;
+  pp::shape const extents = row.arrange(one);
+  traits.two_copies = extents.where == pp::placement::bidirectional;
+  traits.stages_per_device = extents.stages_per_device;
+  traits.limit_in_value =
+    has(row.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
+  traits.any_pairs = has(row.takes, option::unfused) && !has(row.takes, option::pair_cost);
 }
 
-//! A schedule whose gradients add up in another order than in a plain loop.
-named_schedule summed_otherwise(named_schedule one) {
-  one.sums_in_order = false;
-  return one;
+template <class Make>
+named_schedule named(std::string_view name,
+                     std::string_view line,
+                     option takes,
+                     Make,
+                     schedule_traits traits = {},
+                     option needs = option::none) {
+  using made = std::invoke_result_t<Make, schedule_choice const&>;
+  named_schedule row{
+    name,
+    line,
+    takes,
+    needs,
+    [](schedule_choice const& choice) {
+      return with(Make{}(choice), [&choice](auto const& schedule) -> pp::shape {
+        return schedule.arrange(choice.devices, choice.microbatches);
+      });
+    },
+    [](schedule_choice const& choice, any_cost const& cost) {
+      return with(Make{}(choice), [&](auto const& schedule) {
+        return pp::make_orders(schedule, {choice.devices, choice.microbatches}, cost);
+      });
+    },
+    placing<Make>(),
+    std::move(traits)};
+  row.traits.weights_travel = std::is_same_v<made, pp::WeiPipe>;
+  row.traits.stages_go_one_way = std::is_same_v<made, pp::RoundPipe<>>;
+  find_traits(row);
+  return row;
+}
+
+//! The adapters that the table of systems shows of one schedule of each kind: all but those that
+//! need a schedule of their own, or have nothing there to hide loads behind.
+std::vector<adapter> in_turn() {
+  std::vector<adapter> all;
+  for (named_adapter const& each : named_adapters)
+    if (each.which != adapter::weights_on_host && each.which != adapter::attention_exchange)
+      all.push_back(each.which);
+  return all;
 }
 
 //! One of two types, for schedules that have an option in their type.
@@ -118,34 +148,42 @@ std::vector<named_schedule> const& schedules() {
           option::chunks,
           [](schedule_choice const& c) {
             return pp::GPipeChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "GPipe", .type_asked = "GPipeChunked<{chunks}>"}),
     named("1f1b",
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,
-          [](schedule_choice const&) { return pp::OneFOneB{}; }),
+          [](schedule_choice const&) { return pp::OneFOneB{}; },
+          {.type = "OneFOneB", .shown_with = in_turn()}),
     named("eager-1f1b",
           "1F1B with twice the warm-up, which hides messages",
           option::none,
-          [](schedule_choice const&) { return pp::EagerOneFOneB{}; }),
+          [](schedule_choice const&) { return pp::EagerOneFOneB{}; },
+          {.type = "EagerOneFOneB"}),
     named("kfkb",
           "kFkB of Ada-Grouper: K forward, K backward in turn; groups of 2",
           option::group,
           [](schedule_choice const& c) {
             return pp::Grouped<pp::dynamic>{.group = c.group.value_or(2)};
-          }),
-    named("interleaved",
-          "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
-          option::stages_per_device | option::group,
-          [](schedule_choice const& c) {
-            return pp::Interleaved<pp::dynamic>{
-              .stages_per_device = c.stages_per_device.value_or(2), .group = c.group.value_or(0)};
-          }),
+          },
+          {.type = "Grouped<{group}>"}),
+    named(
+      "interleaved",
+      "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
+      option::stages_per_device | option::group,
+      [](schedule_choice const& c) {
+        return pp::Interleaved<pp::dynamic>{.stages_per_device = c.stages_per_device.value_or(2),
+                                            .group = c.group.value_or(0)};
+      },
+      {.type = "Interleaved<{stages}>", .shown_with = {adapter::offload, adapter::offload_half}}),
     named("chronos",
           "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::ChronosPipeChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "ChronosPipeChunked<{chunks}>",
+           .shown_with = {adapter::recompute_first, adapter::weights_on_host}}),
     named("hanayo",
           "Hanayo: down the devices and up again, two stages per device for each wave; 4 of them",
           option::stages_per_device,
@@ -156,26 +194,30 @@ std::vector<named_schedule> const& schedules() {
                                           "--stages-per-device must be even, not " +
                                           std::to_string(held));
             return pp::Hanayo<>{.waves = held / 2};
-          }),
-    summed_otherwise(named(
-      "breadth-first",
-      "all microbatches stage by stage, then back in reverse; 2 stages per device",
-      option::stages_per_device,
-      [](schedule_choice const& c) {
-        return pp::BreadthFirst<pp::dynamic>{.stages_per_device = c.stages_per_device.value_or(2)};
-      })),
-    summed_otherwise(named(
-      "helix",
-      "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
-      option::stages_per_device | option::group,
-      [](schedule_choice const& c) {
-        int const held = c.stages_per_device.value_or(2);
-        if (held % 2 != 0)
-          throw std::invalid_argument("helix: a device has two stages for each layer, so "
-                                      "--stages-per-device must be even, not " +
-                                      std::to_string(held));
-        return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
-      })),
+          },
+          {.type = "Hanayo<{waves}>"}),
+    named("breadth-first",
+          "all microbatches stage by stage, then back in reverse; 2 stages per device",
+          option::stages_per_device,
+          [](schedule_choice const& c) {
+            return pp::BreadthFirst<pp::dynamic>{.stages_per_device =
+                                                   c.stages_per_device.value_or(2)};
+          },
+          {.type = "BreadthFirst<{stages}>",
+           .sums_in_order = false,
+           .shown_with = {adapter::sharded_weights, adapter::gathered_once}}),
+    named("helix",
+          "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
+          option::stages_per_device | option::group,
+          [](schedule_choice const& c) {
+            int const held = c.stages_per_device.value_or(2);
+            if (held % 2 != 0)
+              throw std::invalid_argument("helix: a device has two stages for each layer, so "
+                                          "--stages-per-device must be even, not " +
+                                          std::to_string(held));
+            return pp::HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
+          },
+          {.sums_in_order = false, .cuts_layers = true}),
     named("wei-pipe",
           "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
           "multiple of P",
@@ -193,7 +235,10 @@ std::vector<named_schedule> const& schedules() {
             if (c.eager)
               return pp::EagerSeq1F1B<>{.chunks = chunks};
             return pp::Seq1F1B<>{.chunks = chunks};
-          }),
+          },
+          {.type = "Seq1F1B<{chunks}>",
+           .type_asked = "EagerSeq1F1B<{chunks}>",
+           .shown_with = in_turn()}),
     named("seq1f1b-interleaved",
           "interleaved 1F1B over chunks of sequences; 4 chunks, 2 stages per device",
           option::chunks | option::stages_per_device | option::group,
@@ -201,7 +246,8 @@ std::vector<named_schedule> const& schedules() {
             return pp::Seq1F1BInterleaved<>{.stages_per_device = c.stages_per_device.value_or(2),
                                             .chunks = c.chunks.value_or(4),
                                             .group = c.group.value_or(0)};
-          }),
+          },
+          {.type = "Seq1F1BInterleaved<{stages}, {chunks}>"}),
     named("seq1f1b-zb-interleaved",
           "Seq1F1B with the split backward of ZB-H1 on interleaved stages; 4 chunks, 2 stages per "
           "device",
@@ -209,19 +255,22 @@ std::vector<named_schedule> const& schedules() {
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleInterleaved<>{
               .stages_per_device = c.stages_per_device.value_or(2), .chunks = c.chunks.value_or(4)};
-          }),
+          },
+          {.type = "Seq1F1BZeroBubbleInterleaved<{stages}, {chunks}>"}),
     named("seq1f1b-zb-h1",
           "Seq1F1B with the split backward of ZB-H1, the activations of Seq1F1B; 4 chunks",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH1<>{.chunks = c.chunks.value_or(4)};
-          }),
+          },
+          {.type = "Seq1F1BZeroBubbleH1<{chunks}>"}),
     named("seq1f1b-zb-h2",
           "Seq1F1B with the split backward of ZB-H2, no bubble on the span; 4 chunks",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::Seq1F1BZeroBubbleH2<>{.chunks = c.chunks.value_or(4)};
-          }),
+          },
+          {.type = "Seq1F1BZeroBubbleH2<{chunks}>"}),
     named("svpp",
           "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
           option::chunks | option::stages_per_device | option::forwards,
@@ -229,7 +278,8 @@ std::vector<named_schedule> const& schedules() {
             return pp::SVPP<>{.stages_per_device = c.stages_per_device.value_or(2),
                               .chunks = c.chunks.value_or(4),
                               .forwards = c.forwards.value_or(0)};
-          }),
+          },
+          {.type = "SVPP<{stages}, {chunks}>"}),
     named("slice-v",
           "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
           option::chunks | option::chunk_counts,
@@ -238,11 +288,13 @@ std::vector<named_schedule> const& schedules() {
             if (!c.chunk_counts.empty())
               return pp::RaggedSliceV<repeated_chunks>{{c.chunk_counts}};
             return pp::SliceV<>{{c.chunks.value_or(4)}};
-          }),
+          },
+          {.type = "SliceV<{chunks}>", .type_asked = "RaggedSliceV<pipelining::listed_chunks>"}),
     named("slimpipe",
           "SlimPipe: little more than one microbatch on a device; P chunks, 2 stages per device",
           option::chunks | option::stages_per_device,
-          [](schedule_choice const& c) { return slim_pipe_of(c); }),
+          [](schedule_choice const& c) { return slim_pipe_of(c); },
+          {.type = "SlimPipe<{chunks}, {stages}>", .exchanges_attention = true}),
     named("chunkflow",
           "ChunkFlow: 1F1B over sequences of unequal numbers of chunks; 4 chunks each, all kept",
           option::chunks | option::chunk_counts | option::keep,
@@ -255,54 +307,63 @@ std::vector<named_schedule> const& schedules() {
                 .keep = c.keep.value_or(std::numeric_limits<std::uint16_t>::max())};
             return pp::ChunkFlow<pp::equal_chunks<>>{.counts = {chunks},
                                                      .keep = c.keep.value_or(chunks)};
-          }),
+          },
+          {.type_asked = "ChunkFlow<>"}),
     named("zb-h1",
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
-          [](schedule_choice const&) { return pp::ZeroBubbleH1{}; }),
+          [](schedule_choice const&) { return pp::ZeroBubbleH1{}; },
+          {.type = "ZeroBubbleH1", .shown_with = {adapter::vocabulary_1, adapter::vocabulary_2}}),
     named("zb-h2",
           "ZB-H2: split backward, about twice of both, no bubble on the span",
           option::none,
-          [](schedule_choice const&) { return pp::ZeroBubbleH2{}; }),
+          [](schedule_choice const&) { return pp::ZeroBubbleH2{}; },
+          {.type = "ZeroBubbleH2"}),
     named("zb-interleaved",
           "ZB-H1 over interleaved stages; 2 stages per device",
           option::stages_per_device,
           [](schedule_choice const& c) {
             return pp::ZeroBubbleInterleaved<pp::dynamic>{.stages_per_device =
                                                             c.stages_per_device.value_or(2)};
-          }),
+          },
+          {.type = "ZeroBubbleInterleaved<{stages}>"}),
     named("zb-auto",
           "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
           option::memory_limit,
           [](schedule_choice const& c) {
             return pp::ZeroBubbleAuto<pp::dynamic>{
               .memory_limit = static_cast<int>(c.memory_limit.value_or(c.devices))};
-          }),
+          },
+          {.type = "ZeroBubbleAuto<>"}),
     named("v-min",
           "two stages per device in a V, a third of the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::VMinChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "VShape<pipelining::v_min_offsets, {chunks}>"}),
     named("v-half",
           "two stages per device in a V, half the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::VShape<pp::v_half_offsets, pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "VShape<pipelining::v_half_offsets, {chunks}>", .shown_with = in_turn()}),
     named("v-zb",
           "two stages per device in a V, the activations of 1F1B, no bubble on the span",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::VShape<pp::v_zero_bubble_offsets, pp::dynamic>{.chunks =
                                                                         c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "VShape<pipelining::v_zero_bubble_offsets, {chunks}>"}),
     named("v-1f1b",
           "1F1B on a V, backward in one piece, two thirds of the activations of 1F1B",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::OneFOneBVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
+          },
+          {.type = "OneFOneBVChunked<{chunks}>"}),
     named(
       "v-auto",
       "the shortest V shape whose devices hold at most X activations of a stage",
@@ -311,6 +372,7 @@ std::vector<named_schedule> const& schedules() {
         return pp::VAuto<pp::dynamic, pp::dynamic>{.memory_limit = c.memory_limit.value_or(0),
                                                    .chunks = c.chunks.value_or(1)};
       },
+      {.type = "VAuto<{limit}, {chunks}>"},
       option::memory_limit),
     named(
       "v-continuous",
@@ -320,47 +382,51 @@ std::vector<named_schedule> const& schedules() {
         return pp::VContinuous{.memory_limit = c.memory_limit.value_or(0),
                                .chunks = c.chunks.value_or(1)};
       },
+      {.type = "VContinuous"},
       option::memory_limit),
     named("zb-v",
           "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
           option::chunks,
           [](schedule_choice const& c) {
             return pp::ZeroBubbleVChunked<pp::dynamic>{.chunks = c.chunks.value_or(1)};
-          }),
-    summed_otherwise(named(
+          },
+          {.type = "ZeroBubbleVChunked<{chunks}>"}),
+    named(
       "chimera",
       "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
       option::stages_per_device,
       [](schedule_choice const& c) {
         return pp::ChimeraWaves<>{.stages_per_device = c.stages_per_device.value_or(1)};
-      })),
-    summed_otherwise(
-      named("bitpipe",
-            "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
-            option::none,
-            [](schedule_choice const&) { return pp::BitPipe{}; })),
-    summed_otherwise(
-      named("dualpipe",
-            "DualPipe: microbatches from both ends, forward beside backward",
-            option::unfused | option::pair_cost,
-            [](schedule_choice const& c) {
-              return either<pp::DualPipe<pp::pairs::in_turn>, pp::DualPipe<pp::pairs::overlapped>>(
-                c.unfused);
-            })),
+      },
+      {.type = "ChimeraWaves<{stages}>", .sums_in_order = false}),
+    named("bitpipe",
+          "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
+          option::none,
+          [](schedule_choice const&) { return pp::BitPipe{}; },
+          {.type = "BitPipe", .sums_in_order = false}),
+    named("dualpipe",
+          "DualPipe: microbatches from both ends, forward beside backward",
+          option::unfused | option::pair_cost,
+          [](schedule_choice const& c) {
+            return either<pp::DualPipe<pp::pairs::in_turn>, pp::DualPipe<pp::pairs::overlapped>>(
+              c.unfused);
+          },
+          {.type = "DualPipe<>", .sums_in_order = false}),
     named("dualpipe-v",
           "DualPipe folded into a V, weights held once",
           option::unfused | option::pair_cost,
           [](schedule_choice const& c) {
             return either<pp::DualPipeV<pp::pairs::in_turn>, pp::DualPipeV<pp::pairs::overlapped>>(
               c.unfused);
-          }),
-    summed_otherwise(
-      named("stp",
-            "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
-            option::unfused,
-            [](schedule_choice const& c) {
-              return either<pp::STP<pp::pairs::in_turn>, pp::STP<pp::pairs::overlapped>>(c.unfused);
-            })),
+          },
+          {.type = "DualPipeV<>"}),
+    named("stp",
+          "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
+          option::unfused,
+          [](schedule_choice const& c) {
+            return either<pp::STP<pp::pairs::in_turn>, pp::STP<pp::pairs::overlapped>>(c.unfused);
+          },
+          {.type = "STP<>", .sums_in_order = false}),
   };
   return all;
 }
@@ -420,15 +486,27 @@ std::span<named_schedule const> named_schedules() {
   return schedules();
 }
 
-bool is_over_chunks(named_schedule const& schedule) {
-  schedule_choice one;
-  one.name = schedule.name;
-  return has(schedule.takes, option::chunks) && schedule.needs == option::none &&
-         schedule.arrange(one).chunks > 1;
-}
-
-bool cuts_layers(named_schedule const& schedule) {
-  return schedule.name == "helix";
+std::string written_type(schedule_choice const& choice) {
+  named_schedule const& schedule = find_schedule(choice.name);
+  schedule_traits const& traits = schedule.traits;
+  bool const asked = choice.eager || !choice.chunk_counts.empty() ||
+                     (choice.chunks.has_value() && !traits.over_chunks);
+  std::string type(asked && !traits.type_asked.empty() ? traits.type_asked : traits.type);
+  if (type.find('{') == std::string::npos)
+    return type;
+  pp::shape const extents = schedule.arrange(choice);
+  struct {
+    std::string_view word;
+    int number;
+  } const numbers[] = {{"{chunks}", extents.chunks},
+                       {"{stages}", extents.stages_per_device},
+                       {"{waves}", extents.stages_per_device / 2},
+                       {"{group}", choice.group.value_or(2)},
+                       {"{limit}", static_cast<int>(choice.memory_limit.value_or(0))}};
+  for (auto const& each : numbers)
+    if (std::size_t const at = type.find(each.word); at != std::string::npos)
+      type.replace(at, each.word.size(), std::to_string(each.number));
+  return type;
 }
 
 std::string option_names(option all) {
@@ -468,16 +546,16 @@ void check_options(named_schedule const& schedule, schedule_choice const& choice
       std::string(schedule.name) +
       " with unequal numbers of chunks, or with recomputation of its own, "
       "goes into no adapter");
-  if (choice.adapted == adapter::attention_exchange && schedule.name != "slimpipe")
+  if (choice.adapted == adapter::attention_exchange && !schedule.traits.exchanges_attention)
     throw std::invalid_argument(
       "attention-exchange is for slimpipe alone, whose devices run as many "
       "chunks at the same time as there are devices, and not for " +
       std::string(schedule.name));
-  if (choice.adapted != adapter::none && schedule.weights_travel)
+  if (choice.adapted != adapter::none && schedule.traits.weights_travel)
     throw std::invalid_argument(std::string(schedule.name) +
                                 " goes into no adapter: what its devices keep is one microbatch, "
                                 "and its weights are messages");
-  if (choice.adapted != adapter::none && schedule.stages_go_one_way &&
+  if (choice.adapted != adapter::none && schedule.traits.stages_go_one_way &&
       !shards_weights(choice.adapted))
     throw std::invalid_argument(std::string(schedule.name) +
                                 " goes into sharded-weights and gathered-once alone, which load "

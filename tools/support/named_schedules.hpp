@@ -14,12 +14,14 @@
 //!           return pp::Interleaved<pp::dynamic>{.stages_per_device =
 //!           c.stages_per_device.value_or(2),
 //!                                               .group = c.group.value_or(c.devices)};
-//!         }),
+//!         },
+//!         {.type = "Interleaved<{stages}>"}),
 //!
 //! The function returns the schedule, which may be any type with the concept `schedule`; defaults
-//! of options are the `value_or` in it and belong into the line of text. Options without which the
-//! schedule cannot be made are named once more behind the function. Everything else (the command
-//! line, --list, --help, errors, the tests over all names) follows from the entry.
+//! of options are the `value_or` in it and belong into the line of text. Behind the function stand
+//! the traits that no other part of the row tells, and then the options without which the schedule
+//! cannot be made. Everything else (the command line, --list, --help, errors, the tests over all
+//! names) follows from the entry. Programs ask for a trait where they mean one, and not for a name.
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -189,6 +191,41 @@ private:
   std::vector<double> links_;
 };
 
+//! What programs ask of a schedule besides its options. The first ones stand in its row, `named`
+//! finds the others from the rest of the row.
+struct schedule_traits {
+  //! Its C++ type in namespace pipelining; {chunks}, {stages}, {waves}, {group} and {limit} stand
+  //! for numbers of a choice. Empty: nobody writes it down.
+  std::string_view type = {};
+  //! The same with eager, unequal chunks, or chunks that it has only when asked; empty: no other.
+  std::string_view type_asked = {};
+  //! Its gradients have the bits of a plain loop over microbatches, in all sizes: see
+  //! `sums_in_order`.
+  bool sums_in_order = true;
+  //! Its stages are parts of layers, attention and what is around it: they want two stages per
+  //! device for each layer.
+  bool cuts_layers = false;
+  //! Its devices can take over attention of each other: see `adapter::attention_exchange`.
+  bool exchanges_attention = false;
+  //! In which adapters the table of systems shows it, besides none.
+  std::vector<adapter> shown_with = {};
+
+  //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
+  bool weights_travel = false;
+  //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
+  bool stages_go_one_way = false;
+  //! It has chunks without being asked.
+  bool over_chunks = false;
+  //! Two devices hold each stage, and half of the microbatches go the other way.
+  bool two_copies = false;
+  //! Stages of a device where nobody asks for another number.
+  int stages_per_device = 1;
+  //! Its limit of memory is a member, and no part of its type.
+  bool limit_in_value = false;
+  //! Any two passes may run side by side, and not a forward beside a backward pass alone.
+  bool any_pairs = false;
+};
+
 //! One schedule with a name.
 struct named_schedule {
   std::string_view name;
@@ -199,21 +236,8 @@ struct named_schedule {
   pipelining::device_orders (*orders)(schedule_choice const&, any_cost const&) = nullptr;
   //! The device of a stage on a route; null where the placement has a name.
   int (*device_of)(schedule_choice const&, pipelining::shape const&, int, int) = nullptr;
-  //! Stages of its timetables are microbatches and their chunks groups of layers: see `by_groups`.
-  bool weights_travel = false;
-  //! Its stages go one way each and have unequal numbers of layers: see `cost_by_layers`.
-  bool stages_go_one_way = false;
-  //! Its gradients have the bits of a plain loop over microbatches, in all sizes: see
-  //! `sums_in_order`.
-  bool sums_in_order = true;
+  schedule_traits traits;
 };
-
-//! True for schedules over chunks of sequences, which have some without being asked.
-[[nodiscard]] bool is_over_chunks(named_schedule const& schedule);
-
-//! True for schedules whose stages are parts of layers, attention and what is around it: they want
-//! two stages per device for each layer.
-[[nodiscard]] bool cuts_layers(named_schedule const& schedule);
 
 //! All of them, in the order in which people should read about them.
 [[nodiscard]] std::span<named_schedule const> named_schedules();
@@ -224,6 +248,9 @@ struct named_schedule {
 
 //! A word of the user in quotes for one line of a message: cut short, without control characters.
 [[nodiscard]] std::string quoted(std::string_view word);
+
+//! The C++ type of a choice without its adapter; empty where nobody writes it down.
+[[nodiscard]] std::string written_type(schedule_choice const& choice);
 
 //! The options of a set as one writes them: "--chunks, --eager".
 [[nodiscard]] std::string option_names(option all);

@@ -91,54 +91,8 @@ double percentile_95(pp::dynamic_timetable const& table, any_cost const& cost, d
 }
 
 std::string plain_type_of(schedule_choice const& c) {
-  if (!c.chunk_counts.empty())
-    return c.name == "chunkflow" ? "pipelining::ChunkFlow<>"
-                                 : "pipelining::RaggedSliceV<pipelining::listed_chunks>";
-  auto const chunks = std::to_string(c.chunks.value_or(1));
-  auto const per_device = std::to_string(c.stages_per_device.value_or(2));
-  auto const limit = std::to_string(static_cast<int>(c.memory_limit.value_or(0)));
-  struct {
-    char const* name;
-    std::string type;
-  } const types[] = {
-    {"gpipe", c.chunks ? "GPipeChunked<" + chunks + ">" : "GPipe"},
-    {"1f1b", "OneFOneB"},
-    {"eager-1f1b", "EagerOneFOneB"},
-    {"kfkb", "Grouped<" + std::to_string(c.group.value_or(2)) + ">"},
-    {"interleaved", "Interleaved<" + per_device + ">"},
-    {"chronos", "ChronosPipeChunked<" + chunks + ">"},
-    {"hanayo", "Hanayo<" + std::to_string(c.stages_per_device.value_or(4) / 2) + ">"},
-    {"breadth-first", "BreadthFirst<" + per_device + ">"},
-    {"seq1f1b", (c.eager ? "EagerSeq1F1B<" : "Seq1F1B<") + chunks + ">"},
-    {"seq1f1b-interleaved", "Seq1F1BInterleaved<" + per_device + ", " + chunks + ">"},
-    {"seq1f1b-zb-interleaved", "Seq1F1BZeroBubbleInterleaved<" + per_device + ", " + chunks + ">"},
-    {"seq1f1b-zb-h1", "Seq1F1BZeroBubbleH1<" + chunks + ">"},
-    {"seq1f1b-zb-h2", "Seq1F1BZeroBubbleH2<" + chunks + ">"},
-    {"svpp", "SVPP<" + per_device + ", " + chunks + ">"},
-    {"slice-v", "SliceV<" + chunks + ">"},
-    {"slimpipe",
-     "SlimPipe<" + std::to_string(c.chunks.value_or(c.devices)) + ", " + per_device + ">"},
-    {"zb-h1", "ZeroBubbleH1"},
-    {"zb-h2", "ZeroBubbleH2"},
-    {"zb-auto", "ZeroBubbleAuto<>"},
-    {"v-continuous", "VContinuous"},
-    {"zb-interleaved", "ZeroBubbleInterleaved<" + per_device + ">"},
-    {"v-min", "VShape<pipelining::v_min_offsets, " + chunks + ">"},
-    {"v-half", "VShape<pipelining::v_half_offsets, " + chunks + ">"},
-    {"v-zb", "VShape<pipelining::v_zero_bubble_offsets, " + chunks + ">"},
-    {"v-1f1b", "OneFOneBVChunked<" + chunks + ">"},
-    {"v-auto", "VAuto<" + limit + ", " + chunks + ">"},
-    {"zb-v", "ZeroBubbleVChunked<" + chunks + ">"},
-    {"chimera", "ChimeraWaves<" + std::to_string(c.stages_per_device.value_or(1)) + ">"},
-    {"bitpipe", "BitPipe"},
-    {"dualpipe", "DualPipe<>"},
-    {"dualpipe-v", "DualPipeV<>"},
-    {"stp", "STP<>"},
-  };
-  for (auto const& each : types)
-    if (c.name == each.name)
-      return "pipelining::" + each.type;
-  return {};
+  std::string const type = c.name.empty() ? "" : written_type(c); // a searched one has no name
+  return type.empty() ? type : "pipelining::" + type;
 }
 
 } // namespace
@@ -364,7 +318,8 @@ void measure(choose_command const& asked,
   for (int device = 0; device < asked.devices; ++device)
     options.memory_limit =
       std::max(options.memory_limit, pp::peak_activations(table, device, shares) * (1 + 1e-12));
-  if (one.choice.adapted == adapter::recompute && !cuts_layers(find_schedule(one.choice.name)))
+  if (one.choice.adapted == adapter::recompute &&
+      !find_schedule(one.choice.name).traits.cuts_layers)
     options.relief = pp::memory_relief::recompute_all;
   if (one.choice.adapted == adapter::offload)
     options.relief = pp::memory_relief::copy;
@@ -375,7 +330,7 @@ void measure(choose_command const& asked,
 
 evaluated evaluate(choose_command const& asked, schedule_choice const& choice, made_orders& made) {
   named_schedule const& schedule = find_schedule(choice.name);
-  if (schedule.weights_travel || schedule.stages_go_one_way ||
+  if (schedule.traits.weights_travel || schedule.traits.stages_go_one_way ||
       choice.adapted == adapter::attention_exchange)
     return evaluate_apart(asked, choice);
   candidate plain;
@@ -385,7 +340,7 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
   plain.extents = arrange(choice);
   pp::shape const inside = extents_inside(choice);
   std::vector<std::vector<int>> cuts;
-  if (!cuts_layers(schedule))
+  if (!schedule.traits.cuts_layers)
     cuts = cuts_of_layers(asked, inside, has_shards(choice.adapted));
   else if (pp::stages(inside) != 2 * asked.model.layers + 1)
     throw std::invalid_argument("a device has two stages for each of its layers, so "
@@ -414,7 +369,7 @@ evaluated evaluate(choose_command const& asked, schedule_choice const& choice, m
 
 std::vector<pp::stage_content> content_of(candidate const& one) {
   bool const named = !one.choice.name.empty(); // searched ones have no name
-  if (named && cuts_layers(find_schedule(one.choice.name)))
+  if (named && find_schedule(one.choice.name).traits.cuts_layers)
     return pp::parted_contents(pp::stages(one.extents) / 2);
   return has_shards(one.choice.adapted) ? pp::shard_contents(one.layers, one.extents.devices)
                                         : pp::stage_contents(one.layers);
@@ -543,8 +498,8 @@ bool is_apart(schedule_choice const& choice) {
   if (choice.name.empty()) // a searched one
     return false;
   named_schedule const& schedule = find_schedule(choice.name);
-  return cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way ||
-         choice.adapted == adapter::attention_exchange;
+  return schedule.traits.cuts_layers || schedule.traits.weights_travel ||
+         schedule.traits.stages_go_one_way || choice.adapted == adapter::attention_exchange;
 }
 
 std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
@@ -554,13 +509,13 @@ std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
   call.devices = asked.devices;
   call.microbatches = asked.microbatches;
   int const layers_of_device = asked.model.layers / asked.devices;
-  if (schedule.weights_travel)
+  if (schedule.traits.weights_travel)
     return {call};
-  if (schedule.stages_go_one_way) {
+  if (schedule.traits.stages_go_one_way) {
     call.adapted = adapter::sharded_weights; // which lie on the host
     return {call};
   }
-  if (cuts_layers(schedule)) {
+  if (schedule.traits.cuts_layers) {
     call.stages_per_device = 2 * layers_of_device;
     if (asked.microbatches % (2 * asked.devices) == 0)
       call.group = 2; // the paper's, which hides messages
@@ -570,7 +525,7 @@ std::vector<schedule_choice> calls_apart(named_schedule const& schedule,
   }
   call.stages_per_device = layers_of_device; // a stage is a layer
   call.adapted = adapter::attention_exchange;
-  return schedule.name == "slimpipe" ? std::vector{call} : std::vector<schedule_choice>{};
+  return schedule.traits.exchanges_attention ? std::vector{call} : std::vector<schedule_choice>{};
 }
 
 std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_command const& asked) {
@@ -581,7 +536,8 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
                      asked.format != "header" && asked.model.layers >= asked.devices;
   std::vector<schedule_choice> const others =
     apart ? calls_apart(schedule, asked) : std::vector<schedule_choice>{};
-  if (cuts_layers(schedule) || schedule.weights_travel || schedule.stages_go_one_way)
+  if (schedule.traits.cuts_layers || schedule.traits.weights_travel ||
+      schedule.traits.stages_go_one_way)
     return others;
   schedule_choice base;
   base.name = std::string(schedule.name);
@@ -599,7 +555,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     calls = std::move(more);
   };
   if (has(schedule.takes, option::chunks)) {
-    bool const over_chunks = is_over_chunks(schedule);
+    bool const over_chunks = schedule.traits.over_chunks;
     std::vector<std::optional<int>> values;
     if (!over_chunks)
       values.push_back(std::nullopt);
@@ -611,12 +567,12 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
   if (has(schedule.takes, option::stages_per_device)) {
     std::vector<int> values;
     for (int const count : {1, 2, 4})
-      if ((count > 1 || schedule.name == "chimera") &&
+      if ((count > 1 || schedule.traits.two_copies) &&
           std::int64_t{count} * asked.devices <= asked.model.layers + 2) // with both ends
         values.push_back(count);
     vary(values, [](schedule_choice& c, int value) { c.stages_per_device = value; });
   }
-  if (has(schedule.takes, option::group) && schedule.name == "kfkb")
+  if (has(schedule.takes, option::group) && !has(schedule.takes, option::stages_per_device))
     vary(std::vector<int>{2, 4}, [](schedule_choice& c, int value) { c.group = value; });
   if (has(schedule.takes, option::eager))
     vary(std::vector<bool>{false, true}, [](schedule_choice& c, bool value) { c.eager = value; });
@@ -624,7 +580,7 @@ std::vector<schedule_choice> calls_of(named_schedule const& schedule, choose_com
     // In activations of a stage: the devices of a V hold two stages each.
     int const p = asked.devices;
     std::vector<int> values;
-    if (schedule.name.substr(0, 2) == "v-")
+    if (schedule.traits.stages_per_device > 1)
       values = {std::max(2, 2 * ((p + 4) / 3)), p + p / 3, 2 * p - p / 3, 2 * p};
     else
       values = {p, p + p / 2, 2 * p};

@@ -35,7 +35,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
   std::string const& type = pick.type;
   bool const adapted = pick.choice.adapted != adapter::none;
   std::string value = "schedule{}";
-  if (pick.choice.name == "zb-auto" || pick.choice.name == "v-continuous") {
+  if (!pick.choice.name.empty() && find_schedule(pick.choice.name).traits.limit_in_value) {
     value =
       "{.memory_limit = " + std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) +
       "}";

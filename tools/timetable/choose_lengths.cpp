@@ -354,12 +354,18 @@ candidates evaluate_lengths(choose_command const& asked) {
     schedule_choice choice;
     choice.chunk_counts = pp::counts_of(chunks);
     std::string const how = "chunks of " + std::to_string(size);
-    choice.name = "slice-v";
-    trials.add(choice, chunks, how);
-    choice.name = "chunkflow";
-    for (int keep = 1; keep <= parts; keep *= 2) {
-      choice.keep = keep;
-      trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
+    for (named_schedule const& schedule : named_schedules()) {
+      if (!has(schedule.takes, option::chunk_counts))
+        continue;
+      choice.name = std::string(schedule.name);
+      choice.keep.reset();
+      if (!has(schedule.takes, option::keep))
+        trials.add(choice, chunks, how);
+      else
+        for (int keep = 1; keep <= parts; keep *= 2) {
+          choice.keep = keep;
+          trials.add(choice, chunks, how + ", " + std::to_string(keep) + " kept");
+        }
     }
   }
   for (std::vector<sequence_numbers> const& microbatches : like_microbatches(lengths))

@@ -304,8 +304,8 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
 evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice) {
   if (choice.adapted == adapter::attention_exchange)
     return evaluate_exchange(asked, choice);
-  return find_schedule(choice.name).weights_travel ? evaluate_travel(asked, choice)
-                                                   : evaluate_on_host(asked, choice);
+  return find_schedule(choice.name).traits.weights_travel ? evaluate_travel(asked, choice)
+                                                          : evaluate_on_host(asked, choice);
 }
 
 } // namespace examples

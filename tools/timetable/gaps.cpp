@@ -39,15 +39,16 @@ gap_row look_at(command const& asked, named_schedule const& schedule) {
   schedule_choice choice = asked.choice;
   choice.name = row.name;
   if (has(schedule.takes, option::memory_limit))
-    choice.memory_limit = row.name == "zb-auto" ? choice.devices : choice.devices + 2;
-  if (is_over_chunks(schedule))
+    choice.memory_limit =
+      schedule.traits.stages_per_device == 1 ? choice.devices : choice.devices + 2;
+  if (schedule.traits.over_chunks)
     choice.chunks = 2;
-  if (row.name == "hanayo")
-    choice.stages_per_device = 2; // one wave, since proofs are for few stages
+  if (has(schedule.takes, option::stages_per_device) && schedule.traits.stages_per_device > 2)
+    choice.stages_per_device = 2; // since proofs are for few stages
   pp::dynamic_timetable table = make_named_timetable(choice, asked.cost);
-  if (schedule.stages_go_one_way)
+  if (schedule.traits.stages_go_one_way)
     throw std::invalid_argument("no order is known to be least of stages that go one way");
-  if (schedule.weights_travel)
+  if (schedule.traits.weights_travel)
     table = by_groups(std::move(table));
   row.makespan = pp::makespan(table);
   for (int device = 0; device < table.over.extents.devices; ++device)

@@ -85,7 +85,8 @@ any_cost model_for(command const& asked,
       chunk_lengths,
       pp::work_of_attention_ratio(asked.attention_ratio.value(), asked.tokens.value()),
       mean);
-  return find_schedule(choice.name).stages_go_one_way ? cost_by_layers(choice, model) : model;
+  return find_schedule(choice.name).traits.stages_go_one_way ? cost_by_layers(choice, model)
+                                                             : model;
 }
 
 //! The same for all mean costs that one may ask for.
@@ -99,7 +100,7 @@ models_of(command const& asked, schedule_choice const& choice, made_table const&
         pp::scaled_cost<any_cost>{pp::costs_for(*asked.measured, shown_extents(choice)), mean, now};
     any_cost const model =
       cost_in_adapter(choice, model_for(asked, choice, lengths, now, of), usual);
-    return find_schedule(choice.name).weights_travel ? cost_by_groups(model) : model;
+    return find_schedule(choice.name).traits.weights_travel ? cost_by_groups(model) : model;
   };
 }
 
@@ -125,7 +126,7 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   }
   made.model = model_for(asked, choice, made.chunk_lengths, made.cost, made.model);
   made.model_of = models_of(asked, choice, made);
-  if (!schedule.weights_travel) {
+  if (!schedule.traits.weights_travel) {
     made.table = search(asked, choice, made.model);
     return made;
   }

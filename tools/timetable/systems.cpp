@@ -34,40 +34,17 @@ namespace pp = pipelining;
 namespace examples {
 namespace {
 
-//! Who stands in the table with every adapter, the others alone.
-constexpr std::string_view adapted_schedules[] = {"1f1b", "seq1f1b", "v-half"};
-
-//! What papers put together beside these.
-struct adapted_call {
-  std::string_view schedule;
-  adapter which;
-};
-constexpr adapted_call further_calls[] = {
-  {"interleaved", adapter::offload}, // PipeOffload
-  {"interleaved", adapter::offload_half},
-  {"chronos", adapter::recompute_first}, // Chronos-Recomp
-  {"chronos", adapter::weights_on_host}, // Chronos-Offload
-  {"breadth-first", adapter::sharded_weights},
-  {"breadth-first", adapter::gathered_once},
-  {"zb-h1", adapter::vocabulary_1},
-  {"zb-h1", adapter::vocabulary_2},
-};
-
 //! Whether a schedule stands in the table with an adapter. One that would be another row once more
 //! does not.
 bool stands_with(choose_command const& asked, schedule_choice const& call, adapter which) {
   if (shards_weights(which) && which != adapter::weights_on_host && asked.setup.data == 1)
     return false; // nobody to share them with
-  for (adapted_call const& one : further_calls)
-    if (one.schedule == call.name && one.which == which)
-      return true;
-  if (std::count(std::begin(adapted_schedules), std::end(adapted_schedules), call.name) == 0)
+  std::vector<adapter> const& shown = find_schedule(call.name).traits.shown_with;
+  if (std::count(shown.begin(), shown.end(), which) == 0)
     return false;
   pp::shape const extents = arrange(call);
   return !(which == adapter::recompute_first && extents.stages_per_device == 1) &&
-         !(which == adapter::offload_chunks && extents.chunks == 1) &&
-         which != adapter::weights_on_host &&  // nothing of theirs to hide a load behind
-         which != adapter::attention_exchange; // of slimpipe alone
+         !(which == adapter::offload_chunks && extents.chunks == 1);
 }
 
 //! The calls of the table: every schedule as README has it.
@@ -78,13 +55,16 @@ std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
     call.name = std::string(each.name);
     call.devices = asked.devices;
     call.microbatches = asked.microbatches;
-    if (is_over_chunks(each))
+    if (each.traits.over_chunks)
       call.chunks = 4;
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
-      call.memory_limit = call.name == "zb-auto" ? asked.devices : asked.devices * 3 / 2;
+      call.memory_limit =
+        each.traits.stages_per_device == 1 ? asked.devices : asked.devices * 3 / 2;
     if (!is_apart(call))
       calls.push_back(call);
-    if (each.name == "gpipe") { // TeraPipe
+    // TeraPipe
+    if (has(each.takes, option::chunks) && !each.traits.over_chunks &&
+        each.traits.stages_per_device == 1) {
       calls.push_back(call);
       calls.back().chunks = 4;
     }

@@ -82,7 +82,7 @@ struct gpu_options {
                                 "iteration, which a graph does not let it; leave out --graph");
   }
   auto const& named = examples::find_schedule(chosen.common.schedule);
-  if (named.weights_travel || named.stages_go_one_way) {
+  if (named.traits.weights_travel || named.traits.stages_go_one_way) {
     throw std::invalid_argument("on GPUs every stage has a device, where it goes forward and back; "
                                 "--backend threads has " +
                                 chosen.common.schedule);

@@ -457,7 +457,7 @@ exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyo
   if (examples::has_shards(run.o.adapted)) {
     return train_vocabulary(run);
   }
-  if (examples::find_schedule(run.o.schedule).weights_travel) {
+  if (examples::find_schedule(run.o.schedule).traits.weights_travel) {
     return train_travelling(run);
   }
   return run.o.clip == 0 ? train_stages<rank_model>(run) : train_stages<clipped_rank_model>(run);

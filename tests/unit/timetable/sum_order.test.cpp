@@ -160,7 +160,7 @@ TEST_CASE("gradients have the bits of a plain loop where timetables say so, and 
           CAPTURE(microbatches);
           CAPTURE(chunks);
           ++looked_at;
-          bool const travel = schedule.weights_travel;
+          bool const travel = schedule.traits.weights_travel;
           bool const in_order = pp::sums_in_order(*table);
           always = always && in_order;
           gradient const loop = sum_of_loop(microbatches, travel ? 1 : table->over.extents.chunks);
@@ -172,7 +172,7 @@ TEST_CASE("gradients have the bits of a plain loop where timetables say so, and 
             CHECK(same == in_order);
         }
     CHECK(looked_at > 0);
-    CHECK(always == schedule.sums_in_order);
+    CHECK(always == schedule.traits.sums_in_order);
     if (!always)
       others.insert(std::string(schedule.name));
   }
