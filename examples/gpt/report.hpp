@@ -469,11 +469,8 @@ inline void write_file(std::string const& path, std::string const& content) {
 inline void write_cost_file(options const& o, training const& run) {
   std::vector<pp::timetable_view> const steps(run.traces.begin(), run.traces.end());
   // Messages have about one size here: what links take is a latency.
-  std::vector<pp::message_sample> const samples =
-    pp::message_samples(steps, [](pp::pass const&) { return 0; });
-  write_file(
-    o.costs,
-    pp::write_costs(steps.front().over.extents, pp::costs_of(steps), pp::fit_links(samples)));
+  auto const links = pp::fit_links(pp::message_samples(steps, [](pp::pass const&) { return 0; }));
+  write_file(o.costs, pp::write_costs(steps.front().over.extents, pp::costs_of(steps), links));
   std::printf("\nwrote the measured costs into %s; plan again with them: timetable compare "
               "--devices %lld --microbatches %lld --cost %s\n",
               o.costs.c_str(),

@@ -76,10 +76,11 @@ struct one_way_schedule : placed_schedule {
 //! Calls `use` with a schedule whose weights are in shards, as the choice says.
 template <class Named, class Use>
 auto with_shared_weights(Named const& named, schedule_choice const& choice, Use use) {
-  return use(pp::with_sharded_weights<Named>{named,
-                                             choice.adapted == adapter::gathered_once
-                                               ? pp::gathered_once
-                                               : pp::reshard{.scatter_once = choice.scatter_once}});
+  pp::reshard rule{
+    .scatter_once = choice.scatter_once, .prefetch = choice.prefetch, .resident = choice.resident};
+  if (choice.adapted == adapter::gathered_once)
+    rule = pp::gathered_once;
+  return use(pp::with_sharded_weights<Named>{named, rule});
 }
 
 //! Calls `use` with a schedule in the adapter of a choice for less memory.

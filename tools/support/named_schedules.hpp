@@ -157,6 +157,8 @@ struct schedule_choice {
   adapter adapted = adapter::none;
   int offloaded_stages = 0;  //!< of offload: the first stages of a device; 0: all
   bool scatter_once = false; //!< of sharded weights: whole gradients stay until a stage's last pass
+  int resident = 2;          //!< of sharded weights: stages whose weights stay
+  int prefetch = 1;          //!< of sharded weights: stages ahead that are gathered
 
   friend bool operator==(schedule_choice const&, schedule_choice const&) = default;
 };

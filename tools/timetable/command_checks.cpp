@@ -75,6 +75,9 @@ void check_adapter(command const& result, read_words const& read) {
       throw usage_error(std::string(name) +
                         " is for --with sharded-weights, gathered-once and weights-on-host "
                         "only, and not for costs of a file");
+  for (std::string_view const name : {"--resident", "--prefetch"})
+    if (has_option(name) && result.choice.adapted != adapter::sharded_weights)
+      throw usage_error(std::string(name) + " is for --with sharded-weights only");
   if (has_option("--vocabulary-cost") && !has_shards(result.choice.adapted))
     throw usage_error(
       "--vocabulary-cost is for a vocabulary in shards only, such as --with vocabulary-2");

@@ -284,6 +284,21 @@ constexpr option_reader<command> options[] = {
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.scatter = read_time(option, word);
    }},
+  {"--resident",
+   "K",
+   adapting,
+   "of sharded-weights: the weights of a stage stay while it is among the next K of its device; "
+   "default 2",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.resident = read_extent(option, word);
+   }},
+  {"--prefetch",
+   "N",
+   adapting,
+   "of sharded-weights: stages ahead whose weights are gathered; default 1",
+   [](command& c, std::string_view option, std::string_view word) {
+     c.choice.prefetch = read_extent(option, word);
+   }},
   {"--recompute-cost",
    "T",
    adapting,

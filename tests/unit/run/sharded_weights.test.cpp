@@ -236,15 +236,15 @@ TEST_CASE("every schedule gives the same numbers with weights in shards") {
 
 namespace {
 
-// Reads the weights of another stage when its own visit begins.
+// Reads the weights of another stage in its backward passes.
 struct late_stage : sharded_stage {
-  late_stage const* before = nullptr;
+  late_stage const* other = nullptr;
   std::uint64_t seen = 0;
 
-  void use_weights(pp::context const& where, pp::input in) {
-    if (before != nullptr)
-      seen = *before->weight;
-    sharded_stage::use_weights(where, in);
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    if (other != nullptr)
+      seen = *other->weight;
+    sharded_stage::backward(where, in, out);
   }
 };
 
@@ -256,12 +256,12 @@ TEST_CASE("in the checked mode, weights that have been released are poison") {
     stage.shards[0] = 5;
   auto const table =
     pp::make_timetable(pp::with_sharded_weights<pp::BreadthFirst<2>>{}, {2, 2}, gather_costs);
-  model[2].before = &model[0];
-  model[3].before = &model[1];
+  model[0].other = &model[2]; // whose last pass came before, and whose slot nobody else needs
+  model[1].other = &model[3];
   pp::thread_runner runner(pp::lower(table, sharded_sizes{}), model, {.guarded = true});
   runner.step();
-  CHECK(model[2].seen == UINT64_MAX);
-  CHECK(model[3].seen == UINT64_MAX);
+  CHECK(model[0].seen == UINT64_MAX);
+  CHECK(model[1].seen == UINT64_MAX);
 }
 
 TEST_CASE("a schedule with sharded weights says what a stage lacks") {
