@@ -87,6 +87,7 @@ void find_traits(named_schedule& row) {
   pp::shape const extents = row.arrange(one);
   traits.two_copies = extents.where == pp::placement::bidirectional;
   traits.stages_per_device = extents.stages_per_device;
+  traits.chunks = extents.chunks;
   traits.limit_in_value =
     has(row.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(row.takes, option::unfused) && !has(row.takes, option::pair_cost);
@@ -494,13 +495,16 @@ std::string written_type(schedule_choice const& choice) {
   std::string type(asked && !traits.type_asked.empty() ? traits.type_asked : traits.type);
   if (type.find('{') == std::string::npos)
     return type;
-  pp::shape const extents = schedule.arrange(choice);
+  // A type can be written of any size, also of one that the schedule refuses: nothing is arranged.
+  int const chunks =
+    choice.chunks.value_or(traits.exchanges_attention ? choice.devices : traits.chunks);
+  int const stages = choice.stages_per_device.value_or(traits.stages_per_device);
   struct {
     std::string_view word;
     int number;
-  } const numbers[] = {{"{chunks}", extents.chunks},
-                       {"{stages}", extents.stages_per_device},
-                       {"{waves}", extents.stages_per_device / 2},
+  } const numbers[] = {{"{chunks}", chunks},
+                       {"{stages}", stages},
+                       {"{waves}", stages / 2},
                        {"{group}", choice.group.value_or(2)},
                        {"{limit}", static_cast<int>(choice.memory_limit.value_or(0))}};
   for (auto const& each : numbers)

@@ -222,6 +222,9 @@ struct schedule_traits {
   bool two_copies = false;
   //! Stages of a device where nobody asks for another number.
   int stages_per_device = 1;
+  //! Chunks where nobody asks for another number; those that exchange attention have as many as
+  //! devices.
+  int chunks = 1;
   //! Its limit of memory is a member, and no part of its type.
   bool limit_in_value = false;
   //! Any two passes may run side by side, and not a forward beside a backward pass alone.

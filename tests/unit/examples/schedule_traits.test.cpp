@@ -7,7 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-
+#include <string_view>
 #include <tools/support/named_schedules.hpp>
 
 namespace pp = pipelining;
@@ -44,11 +44,16 @@ TEST_CASE("traits of schedules hold in every size") {
     bool chunks_always = true;
     for (int devices = 1; devices <= 8; ++devices)
       for (int microbatches = 1; microbatches <= 12; ++microbatches) {
-        auto const extents = extents_of(choice_of(schedule, devices, microbatches));
-        if (!extents)
-          continue;
         CAPTURE(devices);
         CAPTURE(microbatches);
+        examples::schedule_choice const choice = choice_of(schedule, devices, microbatches);
+        auto const extents = extents_of(choice);
+        std::string type;
+        CHECK_NOTHROW(type = examples::written_type(choice)); // of sizes that are refused as well
+        if (!extents)
+          continue;
+        if (traits.type.find("{chunks}") != std::string_view::npos)
+          CHECK(type.find(std::to_string(extents->chunks)) != std::string::npos);
         ++looked_at;
         chunks_always = chunks_always && extents->chunks > 1;
         CHECK(traits.two_copies == (extents->where == pp::placement::bidirectional));
