@@ -83,15 +83,15 @@ constexpr totals_of_plan eager_totals[] = {
   {"ZB-H1 with copies 4x6, communicators per pipeline", 583, 685},
   {"ZB-H1 with copies 4x6, communicators per pair", 609, 711},
   {"ZB-H1 with copies 4x6, communicators per edge", 642, 756},
-  {"breadth-first with sharded weights 2x4, communicators per pipeline", 319, 369},
-  {"breadth-first with sharded weights 2x4, communicators per pair", 319, 369},
-  {"breadth-first with sharded weights 2x4, communicators per edge", 328, 402},
-  {"interleaved with sharded weights 3x6, communicators per pipeline", 819, 995},
-  {"interleaved with sharded weights 3x6, communicators per pair", 888, 1064},
-  {"interleaved with sharded weights 3x6, communicators per edge", 937, 1121},
-  {"ZB-V with sharded weights 2x4, communicators per pipeline", 442, 488},
-  {"ZB-V with sharded weights 2x4, communicators per pair", 442, 488},
-  {"ZB-V with sharded weights 2x4, communicators per edge", 453, 503}};
+  {"breadth-first with sharded weights 2x4, communicators per pipeline", 493, 567},
+  {"breadth-first with sharded weights 2x4, communicators per pair", 493, 567},
+  {"breadth-first with sharded weights 2x4, communicators per edge", 516, 638},
+  {"interleaved with sharded weights 2x4, communicators per pipeline", 563, 665},
+  {"interleaved with sharded weights 2x4, communicators per pair", 563, 665},
+  {"interleaved with sharded weights 2x4, communicators per edge", 608, 730},
+  {"ZB-V with sharded weights 2x4, communicators per pipeline", 346, 392},
+  {"ZB-V with sharded weights 2x4, communicators per pair", 346, 392},
+  {"ZB-V with sharded weights 2x4, communicators per edge", 357, 407}};
 
 using counts = std::map<std::string, std::uint64_t>;
 

@@ -155,8 +155,8 @@ std::vector<named_plan> test_plans() {
   add_offloaded<pp::Interleaved<2>>(plans, "interleaved", 2, 4);
   add_offloaded<pp::VHalf>(plans, "V-Half", 3, 5);
   add_offloaded<pp::ZeroBubbleH1>(plans, "ZB-H1", 4, 6);
-  add_sharded<pp::BreadthFirst<2>>(plans, "breadth-first", 2, 4);
-  add_sharded<pp::Interleaved<2>>(plans, "interleaved", 3, 6);
+  add_sharded<pp::BreadthFirst<3>>(plans, "breadth-first", 2, 4); // one of three stages comes again
+  add_sharded<pp::Interleaved<3>>(plans, "interleaved", 2, 4);
   add_sharded<pp::ZeroBubbleV>(plans, "ZB-V", 2, 4);
   return plans;
 }
