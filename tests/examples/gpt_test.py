@@ -149,15 +149,17 @@ def check_adapters(text):
 def check_sharded_weights(text):
     """Weights in shards: no bit differs, and no more whole ones lie in slots than planned."""
     with tempfile.TemporaryDirectory() as folder:
-        for schedule in ("1f1b", "interleaved", "v-half", "zb-v"):
+        # With three stages on a device, of which two stay, one is gathered again.
+        three = [*SMALL[:SMALL.index("--devices")], "--devices", "2", "--microbatches", "8", "--stages-per-device", "3"]
+        for schedule, size in (("1f1b", SMALL), ("interleaved", SMALL), ("v-half", SMALL), ("zb-v", SMALL), ("interleaved", three)):
             for adapter in ("sharded-weights", "gathered-once"):
-                result = run(*SMALL, "--schedule", schedule, "--with", adapter, "--steps", "2", "--text", text, "--output", folder)
+                result = run(*size, "--schedule", schedule, "--with", adapter, "--steps", "2", "--text", text, "--output", folder)
                 assert result.returncode == 0, result.stderr
                 compared = rows(result.stdout)
                 assert f"{schedule} with {adapter}" in compared, result.stdout
                 assert all(values[-1] == 0 for values in compared.values()), result.stdout
                 slots = {where: list(map(float, numbers.split())) for where, numbers in
-                         re.findall(r"^    ((?:weights|gradients), (?:planned|measured))((?: +[\d.]+){4})$", result.stdout, re.MULTILINE)}
+                         re.findall(r"^    ((?:weights|gradients), (?:planned|measured))((?: +[\d.]+){2,4})$", result.stdout, re.MULTILINE)}
                 assert len(slots) == 4, result.stdout
                 for what in ("weights", "gradients"):
                     planned, measured = slots[f"{what}, planned"], slots[f"{what}, measured"]

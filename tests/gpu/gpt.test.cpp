@@ -257,8 +257,10 @@ TEST_CASE("losses and gradients are those of the host, and bits do not depend on
     bool with_graph; //!< on the stand-in: as a graph, not eagerly
     bool in_bf16;    //!< on the stand-in, too
   };
-  // Gradients that are scattered once have the bits of one sum.
-  pp::with_sharded_weights<pp::Interleaved<2>> const in_shards{{}, {.scatter_once = true}};
+  // Gradients that are scattered once have the bits of one sum. With one stage resident, weights
+  // come again.
+  pp::with_sharded_weights<pp::Interleaved<2>> const in_shards{
+    {}, {.scatter_once = true, .prefetch = 0, .resident = 1}};
   // One device runs fused passes; others split them, or have several stages on a device.
   std::vector<choice> const all{
     {"1F1B, one device", table(pp::OneFOneB{}, 1), false, true},
