@@ -87,6 +87,42 @@ void tell_standing(Store& line, std::string const& name, int rank, rank_standing
   line.set(detail::standing_key(name, rank), detail::write_standing(where));
 }
 
+namespace detail {
+
+//! Calls a store from another thread than its own, where it can tell that it is free.
+template <run_store Store, class Speak>
+void speak_if_free(Store& line, Speak what) {
+  if constexpr (requires { line.if_free(what); })
+    (void)line.if_free(what);
+}
+
+//! For a watchdog, while a pass lasts: once the run has failed, others want to know where this rank
+//! is. @param answered whether it has told them; set when it has. @param place what it is in.
+template <run_store Store, class Place>
+void answer_in_pass(
+  Store& line, std::string const& name, int rank, bool& answered, Place const& place) {
+  speak_if_free(line, [&] {
+    if (!answered && line.failure())
+      tell_standing(line, name, rank, {"is still in " + place(), {}, failure_cause::told});
+    answered = line.failure().has_value();
+  });
+}
+
+//! For a watchdog, when a pass has not returned. @return what it has told the other ranks.
+template <run_store Store>
+std::string tell_of_hang(Store& line, std::string const& name, int rank, std::string const& place) {
+  std::string const where = "is not back from " + place;
+  std::string const reason =
+    "no progress before the deadline: rank " + std::to_string(rank) + ' ' + where;
+  speak_if_free(line, [&] {
+    tell_standing(line, name, rank, {where, {}, failure_cause::own});
+    line.abort(reason);
+  });
+  return reason;
+}
+
+} // namespace detail
+
 //! @brief Follows who waits for whom, from the rank that has reported a failure to the one that
 //! does not answer, or that waits for nobody. Equal on all ranks that get the same answers.
 //! @param named the rank that has reported; it has told its standing before.

@@ -108,8 +108,15 @@ public:
           detail::both(options.deadline,
                        detail::both(options.abort_deadline, options.abort_deadline)),
           place_.pulse,
-          [this] { answer_while_in_item(); },
-          [this] { return "nccl: " + tell_of_hang(); }) {}
+          [this] {
+            pipelining::detail::answer_in_pass(line_, options_.name, rank_, answered_, [this] {
+              return place_.in_words(running_->view);
+            });
+          },
+          [this] {
+            return "nccl: " + pipelining::detail::tell_of_hang(
+                                line_, options_.name, rank_, place_.in_words(running_->view));
+          }) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
   ~nccl_machine() = default;
@@ -278,36 +285,6 @@ private:
       look();
       return false;
     });
-  }
-
-  //! For the watchdog, while an item lasts: once the run has failed, others want to know where this
-  //! rank is.
-  void answer_while_in_item() {
-    speak([&] {
-      if (!answered_ && line_.failure())
-        tell_standing(line_,
-                      options_.name,
-                      rank_,
-                      {"is still in " + place_.in_words(running_->view), {}, failure_cause::told});
-      answered_ = line_.failure().has_value();
-    });
-  }
-  //! For the watchdog, when an item has not come back. @return what it has told the other ranks.
-  std::string tell_of_hang() {
-    std::string const where = "is not back from " + place_.in_words(running_->view);
-    std::string const reason =
-      "no progress before the deadline: rank " + std::to_string(rank_) + ' ' + where;
-    speak([&] {
-      tell_standing(line_, options_.name, rank_, {where, {}, failure_cause::own});
-      line_.abort(reason);
-    });
-    return reason;
-  }
-  //! Calls the store from another thread than its own, where it can tell that it is free.
-  template <class Speak>
-  void speak(Speak what) {
-    if constexpr (requires { line_.if_free(what); })
-      (void)line_.if_free(what);
   }
 
   //! True when the iteration is on the streams. Before, nothing may be asked of the GPU.

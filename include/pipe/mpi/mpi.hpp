@@ -125,8 +125,15 @@ public:
       watchdog_ = std::make_unique<detail::watchdog<Clock>>(
         options_.deadline,
         patience_.pulse,
-        [this] { answer_for_pass(); },
-        [this] { return "run: " + tell_of_hang(); });
+        [this] {
+          detail::answer_in_pass(patience_.line, options_.name, rank_, answered_, [this] {
+            return now_running_->runs->running();
+          });
+        },
+        [this] {
+          return "run: " + detail::tell_of_hang(
+                             patience_.line, options_.name, rank_, now_running_->runs->running());
+        });
     });
   }
   mpi_runner(mpi_runner const&) = delete;
@@ -432,30 +439,6 @@ private:
     if (reason != own_reason && where.text != not_begun && text.find(own_name) == std::string::npos)
       text += own_name + where.text;
     return {text, failed_};
-  }
-
-  //! For the watchdog, while a pass lasts: once the run has failed, others want to know where this
-  //! rank is.
-  void answer_for_pass() {
-    (void)patience_.line.if_free([&] {
-      if (!answered_ && patience_.line.failure())
-        tell_standing(patience_.line,
-                      options_.name,
-                      rank_,
-                      {"is still in " + now_running_->runs->running(), {}, failure_cause::told});
-      answered_ = patience_.line.failure().has_value();
-    });
-  }
-  //! For the watchdog, when a pass has not returned. @return what it has told the other ranks.
-  std::string tell_of_hang() {
-    std::string const where = "is not back from " + now_running_->runs->running();
-    std::string const reason =
-      "no progress before the deadline: rank " + std::to_string(rank_) + ' ' + where;
-    (void)patience_.line.if_free([&] {
-      tell_standing(patience_.line, options_.name, rank_, {where, {}, failure_cause::own});
-      patience_.line.abort(reason);
-    });
-    return reason;
   }
 
   //! To be called from a handler: the stage's exception gets nested.

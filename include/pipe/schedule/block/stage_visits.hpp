@@ -25,9 +25,9 @@ struct stage_visit {
 };
 
 //! The visits of a row, in the order in which they begin.
-//! @param needs `needs(pass)`: whether a pass is of a visit. @param resident a visit goes on where
-//! fewer other stages than this have been visited in between, and @param keeps where
-//! `keeps(before, next)`
+//! @param needs `needs(pass)`: whether a pass is of a visit.
+//! @param resident stages; a visit goes on where fewer others have been visited in between.
+//! @param keeps `keeps(before, next)`: whether it goes on elsewhere, too.
 //! @complexity O(n V) for n passes and the V stages that the row visits
 template <class Needs, class Keeps>
 [[nodiscard]] std::vector<stage_visit> find_visits(std::vector<pass> const& row,

@@ -125,8 +125,8 @@ struct weights_on_host {
 //! @tparam Schedule any schedule of a flow of training without a vocabulary in shards.
 //! @tparam Rule what stays between visits, and how far ahead weights are gathered.
 //! @throws std::invalid_argument from `arrange` for a negative prefetch, else as the schedule does.
-//! @complexity O(n log n + n V) for n passes of a device and the V stages that it has, on top of
-//! the schedule.
+//! @complexity O(n (log n + V + r)) for n passes of a device, the V stages that it has, and the
+//! most turns r that it takes among `prefetch` + 1 of them, on top of the schedule.
 //! @source Lamy-Poirier, "Breadth-First Pipeline Parallelism", MLSys 2023 (arXiv:2211.05953),
 //! section 4; Zhao et al., "PyTorch FSDP", VLDB 2023 (one visit ahead); PyTorch 2.15 (resident
 //! stages, a prefetch per rank). The laws are own.
